@@ -47,7 +47,7 @@ class Effort:
     workers
         One archive for each number.
     rounds
-        Runs of each, in turns with `fieldray screen`.
+        Runs of each, alternating with `fieldray screen`.
     kills, trials, trial_kills
         Of the archive, and of a sweep; 0 leaves the part out.
     has_network

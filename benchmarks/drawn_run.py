@@ -31,15 +31,7 @@ def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
     `drawn` chests are drawn and used in turn. Returns the run and its number. Raises OSError, StorageProblem.
     """
     folder.mkdir(parents=True)
-    spec = RunSpec(
-        paths=(str(folder),),
-        pack_name=model.pack_name,
-        trust=model.trust,
-        fingerprint=model.fingerprint,
-        model_sha256=model.model_sha256,
-        settings_hash="benchmark",
-        operating_points=model.manifest.operating_points[:1],
-    )
+    spec = benchmark_spec(model, str(folder))
     chests = [drawn_chest(number) for number in range(min(drawn, count))]
     with ResultStore(user_data() / DATABASE_NAME) as store:
         run_id = store.open_run(spec)
@@ -48,6 +40,19 @@ def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
             store.save(run_id, _outcome(folder, number, image, lungs, model), spec=spec)
         store.finish(run_id)
     return run_id
+
+
+def benchmark_spec(model: Model, path: str) -> RunSpec:
+    """The specification of a run of this pack over a path, with the pack's first operating point."""
+    return RunSpec(
+        paths=(path,),
+        pack_name=model.pack_name,
+        trust=model.trust,
+        fingerprint=model.fingerprint,
+        model_sha256=model.model_sha256,
+        settings_hash="benchmark",
+        operating_points=model.manifest.operating_points[:1],
+    )
 
 
 def drawn_chest(number: int) -> tuple[Image, LungFields]:

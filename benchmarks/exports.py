@@ -11,22 +11,21 @@ import contextlib
 import gc
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, cast
-
-from PySide6.QtWidgets import QApplication
+from typing import Final
 
 from benchmarks.drawn_run import make_run
 from benchmarks.heart import BEAT_MS, NOTED_MS, STEP_MS, Heart
-from benchmarks.processes import cpu_s
+from benchmarks.own_home import own_home
+from benchmarks.processes import cpu_s, load_average
+from benchmarks.real_window import real_window
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.desktop.application import Application, favour_the_window
+from fieldray.desktop.application import Application
 from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import Services, open_services
 from fieldray.domain.events import OutcomeReady, Publish, RunChanged
@@ -115,7 +114,7 @@ def measure(
 
     Raises OSError, StorageProblem, and what an export raises.
     """
-    with _home() as root:
+    with own_home() as root:
         notify(f"drawing {count} images")
         run_id = make_run(root / "images", model, count)
         with ResultQuery(user_data() / DATABASE_NAME) as query:
@@ -155,21 +154,6 @@ def _save(application: Application, heart: Heart, exports: _Exports, folder: Pat
     )
 
 
-@contextlib.contextmanager
-def _home() -> Iterator[Path]:
-    """A folder for everything, with a fresh home in it, removed afterwards."""
-    before = os.environ.get("FIELDRAY_HOME")
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        os.environ["FIELDRAY_HOME"] = str(Path(folder) / "home")
-        try:
-            yield Path(folder)
-        finally:
-            if before is None:
-                del os.environ["FIELDRAY_HOME"]
-            else:
-                os.environ["FIELDRAY_HOME"] = before
-
-
 def _reading_s(results: Sequence[StoredResult]) -> float:
     """What it takes to read every image as a report shows it, as many at a time as an export reads."""
     size = number_of_decoders(Settings())
@@ -190,32 +174,19 @@ def _reading_s(results: Sequence[StoredResult]) -> float:
 
 @contextlib.contextmanager
 def _window(model: Model, results: Sequence[StoredResult], exports: _Exports) -> Iterator[Application]:
-    """The program's window with a finished run in its list, as `favour_the_window` has it."""
-    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-    qt = cast("QApplication", QApplication.instance() or QApplication([]))
-    qt.setQuitOnLastWindowClosed(False)
+    """The window with a finished run in its list."""
     interval_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    settings = Settings({"language": "en", "theme": "light", "pack": model.manifest.pack_id})
-    application = Application(qt, settings, services=exports.open)
-    favour_the_window(application)
-    ended: list[bool] = []
-    application.ended.connect(lambda: ended.append(True))
-    application.show()
-    heart = Heart()
-    controller = application.controller
     try:
-        heart.run_until(lambda: controller.packs.model is not None)
-        run_id = results[0].run_id
-        controller.screening.manifest = model.manifest
-        controller.bridge.publish(RunChanged(run_id=run_id, state="running"))
-        for result in results:
-            controller.bridge.publish(OutcomeReady(run_id=run_id, row_id=result.row_id, outcome=result.outcome))
-        controller.bridge.publish(RunChanged(run_id=run_id, state="finished"))
-        heart.run_until(lambda: controller.rows.total() == len(results))
-        yield application
+        with real_window(model.manifest.pack_id, services=exports.open) as application:
+            controller, run_id = application.controller, results[0].run_id
+            controller.screening.manifest = model.manifest
+            controller.bridge.publish(RunChanged(run_id=run_id, state="running"))
+            for result in results:
+                controller.bridge.publish(OutcomeReady(run_id=run_id, row_id=result.row_id, outcome=result.outcome))
+            controller.bridge.publish(RunChanged(run_id=run_id, state="finished"))
+            Heart().run_until(lambda: controller.rows.total() == len(results))
+            yield application
     finally:
-        controller.close()
-        heart.run_until(lambda: bool(ended))
         sys.setswitchinterval(interval_s)
         gc.set_threshold(*thresholds)
         gc.unfreeze()
@@ -229,7 +200,7 @@ def exports_report(
 ) -> Report:
     """Measure, and say what was reached. Without `formats` all that can be written here. Raises as `measure`."""
     names = formats or tuple(exporter.name for exporter in available_exporters())
-    before = _load()
+    before = load_average()
     found, reading_s = measure(model, count=count, formats=names, notify=notify, idle_s=idle_s)
     saved = [saving for saving in found if saving.name != IDLE]
     marks = [
@@ -248,8 +219,8 @@ def exports_report(
         f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms.",
         f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
         f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
-        f"Load average before: {before}, after: {_load()}, on {os.cpu_count()} threads. What other programs take "
-        "lengthens the times and pauses, and the CPU seconds less.",
+        f"Load average before: {before}, after: {load_average()}, on {os.cpu_count()} threads. What other programs "
+        "take lengthens the times and pauses, and the CPU seconds less.",
     )
     return Report(
         kind="exports",
@@ -261,11 +232,6 @@ def exports_report(
         ),
         data={"results": count, "reading_s": reading_s, "formats": [asdict(saving) for saving in found]},
     )
-
-
-def _load() -> str:
-    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
-    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def _table(title: str, found: Sequence[Saving]) -> Table:

@@ -12,11 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.drawn_run import drawn_chest
+from benchmarks.drawn_run import benchmark_spec, drawn_chest
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Model
-from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.reasons import reason
@@ -32,15 +31,7 @@ class LargeRun:
     """Outcomes by number: always the same for a seed. So many chests are drawn and used in turn."""
 
     def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
-        self.spec = RunSpec(
-            paths=("/archive",),
-            pack_name=model.pack_name,
-            trust=model.trust,
-            fingerprint=model.fingerprint,
-            model_sha256=model.model_sha256,
-            settings_hash="benchmark",
-            operating_points=model.manifest.operating_points[:1],
-        )
+        self.spec = benchmark_spec(model, "/archive")
         self._model, self._seed = model, seed
         self._chests = [(thumbnail(image), lungs) for image, lungs in map(drawn_chest, range(drawn))]
 

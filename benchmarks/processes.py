@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -44,6 +45,11 @@ def cpu_s(pid: int) -> float | None:
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def load_average() -> str:
+    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def tree(pid: int) -> list[psutil.Process]:

@@ -6,21 +6,21 @@ process of its own, without a screen unless there is one.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.heart import BEAT_MS
 from benchmarks.large_run import LargeRun
-from benchmarks.processes import child_command
+from benchmarks.own_home import own_home
+from benchmarks.processes import child_command, load_average
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.work_list import ResultFilter, ResultOrder
+from fieldray.paths import user_data
 from fieldray.pipeline.session import DATABASE_NAME
 from fieldray.pipeline.work_list import WorkList
 from fieldray.processes.child import Child
@@ -52,9 +52,9 @@ def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, 
 
     It is scrolled through in `steps`, and `arrivals` results are added. Raises StorageProblem.
     """
-    load = [_load()]
-    with _home() as home:
-        database, began_s = home / DATABASE_NAME, time.perf_counter()
+    load = [load_average()]
+    with own_home():
+        database, began_s = user_data() / DATABASE_NAME, time.perf_counter()
         made = LargeRun(model, drawn=min(24, 1 + count // 100))
         run_id = made.save(database, count, tell=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s
@@ -64,12 +64,13 @@ def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, 
         notify("the window")
         wanted = {"pack": model.manifest.pack_id, "run": run_id, "count": count, "steps": steps, "arrivals": arrivals}
         found = _window(wanted)
-    load.append(_load())
+    load.append(load_average())
     busiest = max(found["acts"], key=lambda act: float(act["busy_ms"]))
     marks = _marks(found["acts"], found["peak_mb"])
     how = (
         f"{count} results of one run, saved by the store's own functions in {saved_s:.0f} s: {size / count:.0f} bytes "
-        "each, with thumbnail, heat map and lungs. There are no image files; what is opened shows what was kept.",
+        "each, with heat map and lungs; thumbnails lie in the file of pictures, which is not counted. There are no "
+        "image files; what is opened shows what was kept.",
         f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms. The longest that its thread "
         f"computed between two beats was {busiest['busy_ms']:.0f} ms ({busiest['name']}): the rest is other programs.",
         f"Memory is resident: {found['empty_mb']:.0f} MB with an empty window, {found['opened_mb']:.0f} MB with the "
@@ -128,26 +129,6 @@ def _window(wanted: dict[str, Any]) -> Mapping[str, Any]:
         return child.call(Message(wanted), timeout_s=_TIMEOUT_S).body
     finally:
         child.close()
-
-
-@contextlib.contextmanager
-def _home() -> Iterator[Path]:
-    """A fresh home, removed afterwards."""
-    before = os.environ.get("FIELDRAY_HOME")
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        os.environ["FIELDRAY_HOME"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            if before is None:
-                del os.environ["FIELDRAY_HOME"]
-            else:
-                os.environ["FIELDRAY_HOME"] = before
-
-
-def _load() -> str:
-    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
-    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def _table(acts: Sequence[Mapping[str, Any]]) -> Table:

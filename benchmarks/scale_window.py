@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import psutil
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.heart import Heart
-from fieldray.desktop.application import Application, favour_the_window
+from benchmarks.real_window import real_window
+from fieldray.desktop.application import Application
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady, RunChanged
 from fieldray.paths import user_data
 from fieldray.pipeline.session import DATABASE_NAME
 from fieldray.processes.wire import Message
-from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 
 _MEGABYTE: Final = 2**20
@@ -200,33 +198,13 @@ def _take_first(left: deque[int], act: Callable[[int], None]) -> None:
         act(left.popleft())
 
 
-@contextlib.contextmanager
-def _window(pack_id: str) -> Iterator[Application]:
-    """The program's window with a pack in use, as `favour_the_window` has it."""
-    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-    qt = cast("QApplication", QApplication.instance() or QApplication([]))
-    qt.setQuitOnLastWindowClosed(False)
-    application = Application(qt, Settings({"language": "en", "theme": "light", "pack": pack_id}))
-    favour_the_window(application)
-    ended: list[bool] = []
-    application.ended.connect(lambda: ended.append(True))
-    application.show()
-    assert application.window is not None
-    application.window.showNormal()
-    application.window.resize(1366, 768)
-    heart = Heart()
-    try:
-        heart.run_until(lambda: application.controller.packs.model is not None)
-        yield application
-    finally:
-        application.controller.close()
-        heart.run_until(lambda: bool(ended))
-
-
 def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int = 1200) -> dict[str, Any]:
     """Open the window, then the run, and do all that a person does."""
     process = psutil.Process()
-    with _window(pack) as application:
+    with real_window(pack) as application:
+        assert application.window is not None
+        application.window.showNormal()
+        application.window.resize(1366, 768)
         empty_mb = process.memory_info().rss / _MEGABYTE
         bench = _Bench(application)
         controller, rows = application.controller, application.controller.rows

@@ -1,4 +1,4 @@
-"""What a store costs: bytes an image, checking what has not changed, bringing an older one up to date, upkeep.
+"""What a store costs: bytes per image, checking what has not changed, bringing an older one up to date, upkeep.
 
 Images are screened once by the program, each a file of its own, and screened again. The store of an older version is
 made of drawn results (`large_run`), in the form that version gave them.
@@ -20,6 +20,7 @@ from typing import Any, Final
 from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
 from benchmarks.large_run import LargeRun
 from benchmarks.older_stores import step_back
+from benchmarks.processes import load_average
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.model import Model
@@ -104,7 +105,7 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
         f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
         f"The older store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
         f"on one in {_COMPARED}. Of these {older.compared}, {older.different} differed afterwards.",
-        f"Load average after: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} threads.",
+        f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
     )
     return Report(
         kind="store",
@@ -124,7 +125,7 @@ def _tables(runs: _Runs, older: _Older, *, files: int, rows: int) -> Sequence[Ta
     return (
         Table(
             "On disk",
-            ("file", "bytes", "bytes an image"),
+            ("file", "bytes", "bytes per image"),
             tuple((name, f"{size}", f"{size / files:.0f}") for name, size in runs.sizes.items()),
         ),
         Table(

@@ -134,6 +134,11 @@ def write_new(path: Path, data: bytes, *, mode: int = SHARED) -> None:
         _sync(stream)
 
 
+def make_empty(path: Path) -> None:
+    """Make a file for this user alone that somebody else fills, as SQLite does. Raises OSError, FileExistsError too."""
+    _created(path, PRIVATE).close()
+
+
 def exchanged(first: Path, second: Path) -> bool:
     """Whether the system could exchange two names (renameat2(2), RENAME_EXCHANGE)."""
     if not sys.platform.startswith("linux"):
@@ -258,7 +263,7 @@ def sync_folder(folder: Path) -> None:
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED_BYTE: Final = 1024  # beyond the text: Windows lets nobody read a locked byte
 _LONGEST: Final = 200
-_MOST_FILES: Final = 1000  # that are deleted while they are waited for; a system may number files anew each time
+_MOST_FILES: Final = 1000  # that are deleted while they are waited for; a system may give a new number each time
 _ASK_AGAIN_S: Final = 0.01
 _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})  # flock; msvcrt.locking
 
@@ -356,6 +361,24 @@ class FileLock:
     def _holder(self) -> str:
         text = os.read(self._handle, _LONGEST).decode("ascii", errors="replace")
         return text.strip("\0 \n") or "?"
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, lock: Path, *, wait_s: float) -> Iterator[None]:
+    """While inside, nobody else who asks for the same lock changes the file at `path`.
+
+    lock    the file that is locked
+    wait_s  how long to wait for somebody else at most
+    Raises StorageProblem (file_in_use, disk_full, disk_failing, not_writable), and what the block raises.
+    """
+    try:
+        held = FileLock(lock, holder=f"process {os.getpid()}", wait_s=wait_s)
+    except HeldError as rival:
+        raise StorageProblem(reason("file_in_use", path=path, holder=rival.holder)) from rival
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    with held:
+        yield
 
 
 def _lock(handle: int) -> None:

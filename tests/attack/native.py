@@ -24,7 +24,7 @@ class OtherClock:
         self.set_to(time.time())
 
     def set_to(self, seconds: float) -> None:
-        """From now on it goes on from here; seconds since 1970."""
+        """From now on it counts from here; seconds since 1970."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:  # the same file: it is mapped
             file.write(struct.pack("@l", int(seconds - time.time())))
 

@@ -8,7 +8,6 @@ One line a case; figures in build/attack.json; ends with 1 if any case failed. S
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks w
 
 from attack.runner import exit_code, figures, program_command, try_all
 from attack.table import CASES
+from long_run import say, write_figures
 
 
 def main() -> int:
@@ -46,17 +46,10 @@ def main() -> int:
     program = program_command(options.program)
     results = try_all(cases, program, say=say, at_once=options.jobs)
     found = figures(results, seconds=time.monotonic() - began_s, program=program)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_figures(options.out, found)
     counts = "  ".join(f"{name} {number}" for name, number in found["counts"].items())
     say(f"{len(results)} cases in {found['seconds']:.0f} s: {counts}")
     return exit_code(results)
-
-
-def say(text: str) -> None:
-    """A line, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from typing import Any, Final
 from fieldray.domain.finding import Refused
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import reason
-from fieldray.store.rows import outcome_columns, spec_text
+from fieldray.store.rows import outcome_columns
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
+from fuzz.structures.kept_files import of_run
 from fuzz.structures.messages import framed
 from fuzz.structures.target import ACCEPTED
 from long_headers import dicom_file, element, index_file, record
-from outcomes import run_spec
 
 _INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _EXPLICIT_PIXELS: Final = struct.pack("<HH4sI", 0x7FE0, 0x0010, b"OW", 2) + b"\0\0"
@@ -85,16 +85,8 @@ def _result(**changes: Any) -> dict[str, Any]:
 
 def _row(**changes: Any) -> bytes:
     """The same as a row of a database, joined with its run."""
-    of_run = {
-        "id": 1,
-        "run_id": 1,
-        "spec": spec_text(run_spec()),
-        "is_resumed": 0,
-        "choice": None,
-        "note": None,
-        "number": 1,
-    }
-    row = {**_result(**changes), **of_run, **{name: changes[name] for name in changes if name in of_run}}
+    joined = of_run()
+    row = {**_result(**changes), **joined, **{name: changes[name] for name in changes if name in joined}}
     kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
     return b"result\n" + json.dumps(kept).encode("ascii")
 

@@ -9,8 +9,6 @@ One line per kind of damage; figures in build/fuzz.json and, with --page, as a d
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 import tempfile
 import time
@@ -22,9 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from attack.runner import program_command
 from attack.world import CHILD_MB, PARENT_MB
-from benchmarks.reports import PageRefused, plan_page, write_page
+from benchmarks.reports import write_page
 from fieldray.bench.report import Points, Report, Table
 from fuzz.screening import KINDS, Figures, fuzz, sources
+from long_run import add_page_option, planned_page, say, write_figures
 
 MEASURED = ("app/fieldray/imaging", "app/fieldray/pipeline", "app/fieldray/processes", "tests/fuzz")
 
@@ -40,23 +39,12 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="a folder of further images to damage (ignored if there is none)")
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
-    parser.add_argument(
-        "--page",
-        nargs="?",
-        const="damaged-files",
-        metavar="SUBJECT",
-        help="also write a dated page to docs/benchmarks (default: damaged-files)",
-    )
+    add_page_option(parser, "damaged-files")
     options = parser.parse_args()
     if sys.platform != "linux":
         say("The fuzz run needs Linux.")
         return 2
-    try:
-        command = shlex.join(["python", "tests/fuzz/run_fuzz.py", *sys.argv[1:]])
-        planned = plan_page(options.page, command=command, paths=MEASURED) if options.page else None
-    except PageRefused as problem:
-        say(str(problem))
-        return 2
+    planned = planned_page(options.page, "tests/fuzz/run_fuzz.py", measured=MEASURED)
     began_s, results = time.monotonic(), []
     data = options.data if options.data and options.data.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="fieldray-fuzz-") as folder:
@@ -69,10 +57,8 @@ def main() -> int:
     seconds = time.monotonic() - began_s
     failed = sum(bool(figures.why) for figures in results)
     say(f"{sum(figures.files for figures in results)} files in {seconds:.0f} s, kinds that did not hold: {failed}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"seed": options.seed, "originals": len(originals), "seconds": round(seconds, 1)}
-    found = {**facts, "kinds": [figures.facts() for figures in results]}
-    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_figures(options.out, {**facts, "kinds": [figures.facts() for figures in results]})
     if planned:
         write_page(report(results, facts), planned)
     return 1 if failed or not results else 0
@@ -102,12 +88,6 @@ def report(results: Sequence[Figures], facts: dict[str, float]) -> Report:
     )
     blocks = (Points("What was run", told), Table("Outcomes by kind of damage", columns, rows))
     return Report(kind="fuzz", title="Fieldray: damaged files", blocks=blocks, data=facts)
-
-
-def say(text: str) -> None:
-    """A line, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ makes the same structures.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -22,12 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.reports import PageRefused, plan_page, write_page
+from benchmarks.reports import write_page
 from fieldray.bench.report import Points, Report, Table
 from fuzz.structures.reading import LONGEST_S, Finding, Tally
 from fuzz.structures.running import run_target
 from fuzz.structures.target import ACCEPTED
 from fuzz.structures.targets import TARGETS, shares
+from long_run import add_page_option, planned_page, say, write_figures
 
 MEASURED = (
     *(f"app/fieldray/{room}" for room in ("cluster", "imaging", "inference", "packs", "processes", "store")),
@@ -53,7 +52,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Inputs made and read in a second."""
+        """Inputs made and read per second."""
         return self.tally.inputs / max(self.tally.seconds, 1e-9)
 
     @property
@@ -92,23 +91,12 @@ def main() -> int:
         "--only", action="append", choices=list(TARGETS), help="only this target; can be given more than once"
     )
     parser.add_argument("--out", type=Path, default=Path("build/fuzz-structures.json"))
-    parser.add_argument(
-        "--page",
-        nargs="?",
-        const="broken-structures",
-        metavar="SUBJECT",
-        help="also write a dated page to docs/benchmarks (default: broken-structures)",
-    )
+    add_page_option(parser, "broken-structures")
     options = parser.parse_args()
     if sys.platform != "linux":
         say("The fuzz run needs Linux.")
         return 2
-    try:
-        command = shlex.join(["python", "tests/fuzz/run_structures.py", *sys.argv[1:]])
-        planned = plan_page(options.page, command=command, paths=MEASURED) if options.page else None
-    except PageRefused as problem:
-        say(str(problem))
-        return 2
+    planned = planned_page(options.page, "tests/fuzz/run_structures.py", measured=MEASURED)
     began_s, results = time.monotonic(), []
     for name, inputs in shares(tuple(options.only or TARGETS), options.inputs).items():
         tally, findings = run_target(name, inputs=inputs, seed=options.seed)
@@ -118,9 +106,7 @@ def main() -> int:
     inputs, found = sum(each.tally.inputs for each in results), sum(len(each.findings) for each in results)
     facts = {"seed": options.seed, "seconds": round(time.monotonic() - began_s, 1)}
     say(f"{inputs:,} inputs in {facts['seconds']:.0f} s, findings: {found}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    written = json.dumps({**facts, "targets": [each.facts() for each in results]}, indent=1)
-    options.out.write_text(written + "\n", encoding="utf-8")
+    write_figures(options.out, {**facts, "targets": [each.facts() for each in results]})
     if planned:
         write_page(report(results, facts), planned)
     return 1 if found else 0
@@ -164,10 +150,10 @@ def report(results: Sequence[Result], facts: dict[str, float]) -> Report:
         f"{len(results)} parts of the program, each whole at first and then broken at up to five places in meaning "
         f"(seed {facts['seed']:.0f}).",
         "A finding is anything but a value or a reason that somebody thought of: another error, one that is caught but "
-        f"logged as unforeseen, a value that breaks a promise, more than {LONGEST_S:.0f} s of the processor's time, "
+        f"logged as unforeseen, a value that breaks a promise, more than {LONGEST_S:.0f} s of CPU time, "
         "more memory than its cap, the end of the process.",
         "Peak: how far the highest memory of the process rose above its start, of its cap. Most: the longest that one "
-        "input took, in the processor's time. Inputs a second: made and read, by one process.",
+        "input took, in CPU time. Inputs/s: made and read, by one process.",
     )
     reads = tuple((name, TARGETS[name].reads) for name in (each.name for each in results))
     blocks = (
@@ -176,12 +162,6 @@ def report(results: Sequence[Result], facts: dict[str, float]) -> Report:
         Table("What came of it", columns, rows),
     )
     return Report(kind="fuzz-structures", title="Fieldray: broken structures", blocks=blocks, data=facts)
-
-
-def say(text: str) -> None:
-    """A line, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -309,8 +309,9 @@ def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image
     desk.open_row(1)
     work_list, model = desk.window.work_list, desk.application.controller.rows
     work_list.table.verticalScrollBar().setValue(work_list.table.verticalScrollBar().maximum())
-    work_list.filter_bar.search.setText("px-10")
-    desk.until(lambda: model.rowCount() == 60)
+    with desk.qtbot.waitSignal(model.changed):
+        work_list.filter_bar.search.setText("px-10")
+    assert model.rowCount() == 60
     assert work_list.table.currentIndex().row() == 0  # the open image is among them
     work_list.filter_bar.search.setText("px-103")
     desk.until(lambda: listed(desk) == list(range(30, 40)))

@@ -8,29 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desk import Desk
-from fake_rooms import FINGERPRINT, POINT, FakeRooms, failed, screened
+from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton
 from test_flows import texts
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.kept_preview import enlarged
 from fieldray.domain.events import RunChanged
-from fieldray.domain.run import RunSpec, Verdict
+from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.results import ResultStore
 from outcomes import run_spec
 
-SPEC = RunSpec(
-    paths=("/images",),
-    pack_name="made-up-1.2.0",
-    trust="signed",
-    fingerprint=FINGERPRINT,
-    model_sha256="0123456789abcdef" * 4,
-    settings_hash="s" * 64,
-    operating_points=(POINT,),
-)
 OLDER = replace(SPEC, pack_name="made-up-1.1.0", model_sha256="a" * 64)
 
 

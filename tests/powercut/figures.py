@@ -20,7 +20,7 @@ MEASURED: Final = (
 _ACTS: Final[Mapping[str, str]] = {
     "screen": "a run, from an empty home",
     "resume": "a run that is resumed",
-    "verdicts": "verdicts while a run goes on",
+    "verdicts": "verdicts during a run",
     "export": "CSV, JSON and DICOM SR, twice",
     "documents": "PDF of the run and of its studies, twice",
     "install": "packs installed, and replaced",

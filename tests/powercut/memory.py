@@ -1,4 +1,4 @@
-"""Cases: memory runs out while images are read: the system ends a child, and the program goes on."""
+"""Cases: memory runs out while images are read: the system ends a child, and the program continues."""
 
 from __future__ import annotations
 

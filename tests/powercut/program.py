@@ -31,9 +31,9 @@ class Program:
     def prepare(self, place: Place) -> None:
         """A new home."""
         place.clear()
-        if not self._films(place).exists():
-            write_images(self._films(place), _COUNT, side=128)
-            (self._films(place) / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+        if not self._studies(place).exists():
+            write_images(self._studies(place), _COUNT, side=128)
+            (self._studies(place) / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
             write_tiny_pack(place.drive / "tiny")
             self._run(place)
             self._expected = self._rows(place)
@@ -43,7 +43,7 @@ class Program:
         """What is typed."""
         (pack,) = (place.drive / "tiny").iterdir()
         options = ["--pack", pack, "--trust", fingerprint(pack), "--json", "-"]
-        return command("screen", self._films(place), *options, "--out", place.out, "--maps", place.root / "maps")
+        return command("screen", self._studies(place), *options, "--out", place.out, "--maps", place.root / "maps")
 
     def check(self, place: Place, told: Told, end: str) -> None:
         """What is there is right and whole; a run that is resumed, as some are, comes to the very same list."""
@@ -94,5 +94,5 @@ class Program:
         return found
 
     @staticmethod
-    def _films(place: Place) -> Path:
-        return place.root.with_name("films")
+    def _studies(place: Place) -> Path:
+        return place.root.with_name("studies")

@@ -19,7 +19,7 @@ from powercut.stage import Fault, How, Performed, Stage
 
 _MOST_EXAMPLES: Final = 12
 # By the system's error: how it comes, and what the program may give as the reason. What failed once may have been
-# anything; a disk that goes on being full is called full.
+# anything; a disk that stays full is called full.
 _FULL: Final = frozenset({"disk_full"})
 _FAILING: Final = frozenset({"disk_failing", "not_writable"})
 

@@ -1,7 +1,7 @@
 """Two programs at work on one place at once, and some of them killed at any moment.
 
 Each is a process of its own that is forked here; what it tells goes to a file of its own. Nothing that was told is lost
-by a kill: the system goes on, and so does what was written.
+by a kill: the system stays up, and what was written stays.
 """
 
 from __future__ import annotations

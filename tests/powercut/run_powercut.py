@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import random
-import shlex
 import sys
 import tempfile
 import time
@@ -28,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of a library is not to be forked
 
 from attack.runner import program_command, try_case
-from benchmarks.reports import PageRefused, plan_page, write_page
+from benchmarks.reports import write_page
+from long_run import add_page_option, planned_page, say, write_figures
 from powercut import clocks, drives, memory
 from powercut.acts import ACTS
 from powercut.cuts import cut
@@ -50,20 +49,14 @@ def main() -> int:
     if compiler() is None:
         say("The power-cut run needs Linux and a C compiler.")
         return 2
-    try:
-        command = shlex.join(["python", "tests/powercut/run_powercut.py", *sys.argv[1:]])
-        planned = plan_page(options.page, command=command, paths=MEASURED) if options.page else None
-    except PageRefused as problem:
-        say(str(problem))
-        return 2
+    planned = planned_page(options.page, "tests/powercut/run_powercut.py", measured=MEASURED)
     logging.disable(logging.CRITICAL)  # what is refused is logged; here it is thousands of lines
     began_s = time.monotonic()
     found: dict[str, list[Row]] = {
         part: list(run(options)) for part, run in _PARTS.items() if _is_wanted(options, part)
     }
     facts = {"seed": options.seed, "seconds": round(time.monotonic() - began_s, 1), **found}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write_figures(options.out, facts)
     lost = lost_in(facts)
     say(f"{facts['seconds']:.0f} s, lost, doubled or wrong: {lost}")
     if planned:
@@ -83,13 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200, help="rounds of two programs at once (default: 200)")
     parser.add_argument("--work", type=Path, help="a folder to work in, on a fast disk (default: the system's)")
     parser.add_argument("--out", type=Path, default=Path("build/powercut.json"))
-    parser.add_argument(
-        "--page",
-        nargs="?",
-        const="faults-at-every-moment",
-        metavar="SUBJECT",
-        help="also write a dated page to docs/benchmarks (default: faults-at-every-moment)",
-    )
+    add_page_option(parser, "faults-at-every-moment")
     return parser.parse_args()
 
 
@@ -165,12 +152,6 @@ def _said(row: Row) -> Row:
     what = "  ".join(f"{value}" for key, value in row.items() if key not in ("examples", "lost"))
     say("\n    ".join([f"{'ok' if not row['lost'] else 'LOST':<6}{what}", *row.get("examples", row["lost"])]))
     return row
-
-
-def say(text: str) -> None:
-    """A line, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Acts: a run from the beginning, a run that is resumed, and verdicts that are given while a run goes on."""
+"""Acts: a run from the beginning, a run that is resumed, and verdicts that are given during a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def screen(place: Place, tell: Tell) -> None:
 
 
 def give_verdicts(place: Place, tell: Tell) -> None:
-    """On images of the run that is there, three times each, some withdrawn at last; another run goes on meanwhile."""
+    """On images of the run that is there, three times each, some withdrawn at last; during another run."""
     (run,) = place.runs()
     rows = {name: result for name, result in place.results(run.run_id).items() if name in _JUDGED}
     batch = place.batch(_announcing(lambda *words: None), fresh=True)

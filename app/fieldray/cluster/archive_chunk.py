@@ -94,12 +94,7 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
     try:
         rows = pq.read_table(io.BytesIO(data), schema=_SCHEMA).to_pylist()
         return tuple(_outcome(row, request) for row in rows)
-    except (
-        pa.ArrowException,
-        OSError,
-        RecursionError,
-        *NONSENSE,
-    ) as error:  # Arrow says of damage that it is the disk's
+    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
         raise ValueError(f"no results of a chunk: {type(error).__name__}") from error
 
 

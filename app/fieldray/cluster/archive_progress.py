@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """How many images a node has screened, and how many it screens in a second."""
+    """How many images a node has screened, and how many it screens per second."""
 
     name: str
     done: int

@@ -188,7 +188,7 @@ def _started(nodes: NodeGroup, folder: Path, *, workers: int) -> str:
 
 
 class _Client(Client):  # type: ignore[misc]
-    """A client that leaves no thread behind where no scheduler answers, and goes on asking for one that is gone."""
+    """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one."""
 
     def start(self, **options: Any) -> Any:
         try:

@@ -20,7 +20,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     checking.set_defaults(command=run_check)
     compacting = add_command(actions, "compact", "give back the room that nothing needs any more")
     compacting.set_defaults(command=run_compact)
-    saving = add_command(actions, "backup", "copy the results into a folder, also while a run goes on")
+    saving = add_command(actions, "backup", "copy the results into a folder, also during a run")
     saving.add_argument("folder", type=Path, metavar="DIR", help="a folder without a backup")
     saving.add_argument("--without-pictures", action="store_true", help="leave the small pictures out")
     saving.set_defaults(command=run_backup)

@@ -1,6 +1,6 @@
 """Reads which rows the work list has, in the background: the newest wish wins, and what is in sight stays until then.
 
-While a run goes on the list is read again and again, so seldom that it takes a tenth of a thread's time at most.
+During a run the list is read again and again, so seldom that it takes a tenth of a thread's time at most.
 """
 
 from __future__ import annotations

@@ -182,11 +182,8 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
     """The centre of the padded field's cell 1 is that of the mask's cell 0."""
-    row, column = point[0] - 0.5, point[1] - 0.5
-    return (
-        column * pixel_map.column_scale + pixel_map.column_offset,
-        row * pixel_map.row_scale + pixel_map.row_offset,
-    )
+    row, column = pixel_map.place(point[0] - 0.5, point[1] - 0.5)
+    return column, row
 
 
 # ---- as it is kept

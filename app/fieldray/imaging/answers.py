@@ -266,7 +266,7 @@ class _Part:
 
 
 def references(ref: ImageRef, ask: Ask) -> Iterator[ImageRef]:
-    """A reference for every member that is a file, sorted by name, while the search goes on.
+    """A reference for every member that is a file, sorted by name, while the search is under way.
 
     Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
     """
@@ -283,7 +283,7 @@ def _references(answer: Message, *, ref: ImageRef, after: str | None) -> tuple[S
     """What an answer lists, and where to continue. Raises `wire.NONSENSE`, also for a list that goes back."""
     part = converted(answer.body, _Part)
     if part.after is not None and after is not None and part.after <= after:
-        raise ValueError("a list of members that does not go on")
+        raise ValueError("a list of members that does not advance")
     refs = [one for entry in part.members for one in _images(entry, ref)]
     if part.doubles:
         refs.append(replace(ref, problem=reason("double_members", count=part.doubles, name=part.double)))

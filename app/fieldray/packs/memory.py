@@ -17,15 +17,7 @@ from typing import Annotated, Final
 import msgspec
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import (
-    FileLock,
-    HeldError,
-    make_folder,
-    require_plain,
-    storage_problem,
-    write_atomically,
-)
-from fieldray.reasons import reason
+from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically
 from fieldray.typed_json import decoded
 
 log = logging.getLogger(__name__)
@@ -76,12 +68,10 @@ class PackMemory:
         digests = [next(_digests(path)) for path in paths]
         try:
             make_folder(self._path.parent)
-            with FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_WAIT_S):
+            with only_writer(self._path, self._lock_path, wait_s=_WAIT_S):
                 known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
                 latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST:]
                 write_atomically(self._path, msgspec.json.encode(dict(latest)))
-        except HeldError as held:
-            raise StorageProblem(reason("file_in_use", path=self._path, holder=held.holder)) from held
         except OSError as error:
             raise storage_problem(error, self._path) from error
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,7 +17,7 @@ from msgspec import Meta
 
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
+from fieldray.persistence import only_writer, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 
@@ -139,13 +138,7 @@ class SitePoints:
         self._change(left)
 
     def _change(self, change: Callable[[tuple[SitePoint, ...]], Iterable[SitePoint]]) -> None:
-        try:
-            lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_WAIT_S)
-        except HeldError as held:
-            raise StorageProblem(reason("file_in_use", path=self.path, holder=held.holder)) from held
-        except OSError as error:
-            raise storage_problem(error, self._lock_path) from error
-        with lock:
+        with only_writer(self.path, self._lock_path, wait_s=_WAIT_S):
             points = tuple(change(self.all()))
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
 

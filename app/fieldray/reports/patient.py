@@ -9,16 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.errors import StorageProblem
-from fieldray.persistence import FileLock, HeldError, require_plain, storage_problem, write_atomically
+from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.domain.study import ImageHeader, ImageRef
@@ -84,11 +81,9 @@ def pseudonym_key(folder: Path) -> bytes:
     try:
         if key := _read_key(path):
             return key
-        with FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=_WAIT_S):
+        with only_writer(path, path.with_suffix(".lock"), wait_s=_WAIT_S):
             key = _read_key(path) or secrets.token_bytes(_KEY_BYTES)
             write_atomically(path, key)
-    except HeldError as held:
-        raise StorageProblem(reason("file_in_use", path=path, holder=held.holder)) from held
     except OSError as error:
         raise storage_problem(error, path) from error
     return key

@@ -41,6 +41,14 @@ def names_another_file(place: Path) -> bool:
         return False
 
 
+def opened_to_read(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
+    """A connection that changes nothing. Raises sqlite3.Error.
+
+    is_immutable  read the file by itself, without a lock and without its log of changes
+    """
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_immutable else ''}", uri=True)
+
+
 def schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
     """All that a database holds beside rows: (type, name, the statement that made it).
 

@@ -23,6 +23,7 @@ from fieldray.persistence import (
     PRIVATE,
     HeldError,
     clear_abandoned,
+    make_empty,
     make_private,
     require_plain,
     storage_problem,
@@ -30,7 +31,7 @@ from fieldray.persistence import (
     unfinished,
 )
 from fieldray.reasons import reason
-from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, schema
+from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, opened_to_read, schema
 from fieldray.store.disk import is_full, is_unreadable
 from fieldray.store.exchanging import free_name, is_being_exchanged, only_one
 from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
@@ -38,6 +39,8 @@ from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
 # Hears which share of some work is done, 0..1.
 Tell = Callable[[float], None]
 
+# What taking a row apart raises that no program of ours wrote.
+NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
 PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 0.05
@@ -62,8 +65,7 @@ def open_database(
     salvages  whether older rows that make no sense are left out; otherwise they are damage
 
     Raises StorageProblem: database_newer, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
-    not_writable; of
-    statements later store_gone, once the file is no longer there.
+    not_writable; of statements later store_gone, once the file is no longer there.
     """
     with storage_problems(path):
         for file in files_of(path):
@@ -148,7 +150,7 @@ def _make_new(path: Path, migrations: Sequence[Migration]) -> None:
     clear_abandoned(path.parent)
     beside = unfinished(path)
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        make_empty(beside)
         with contextlib.closing(sqlite3.connect(beside)) as empty:
             empty.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             empty.execute("VACUUM")
@@ -232,7 +234,7 @@ def _copy(connection: sqlite3.Connection, target: Path) -> None:
     clear_abandoned(target.parent)
     beside = unfinished(target)
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        make_empty(beside)
         with contextlib.closing(sqlite3.connect(beside)) as copy:
             connection.backup(copy)
         beside.replace(target)
@@ -264,7 +266,7 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary result code
+        code = _code(error)
         if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
         if code == sqlite3.SQLITE_IOERR:
@@ -277,7 +279,7 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
-    except UnicodeDecodeError as error:  # SQLite's own complaint quotes a schema that is no text any more
+    except UnicodeDecodeError as error:  # SQLite's own error quotes a schema that is no text any more
         raise _damaged(path) from error
     except HeldError as error:
         raise StorageProblem(reason("store_in_use", path=path)) from error
@@ -290,7 +292,7 @@ def damage_noticed(path: Path) -> Iterator[None]:
     """Around turning rows into values: what this program cannot have written is damage. Raises StorageProblem."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except NONSENSE as error:
         raise _damaged(path) from error
 
 
@@ -299,15 +301,25 @@ def _damaged(path: Path) -> StorageProblem:
     return StorageProblem(reason("database_damaged", path=path))
 
 
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite calls a file damaged."""
+    return _code(error) in _DAMAGE
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code, 0 where the error is Python's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 def _is_no_text(error: sqlite3.Error) -> bool:
-    """Whether bytes that should be text are none: Python's own complaint, which has no code of SQLite's."""
+    """Whether bytes that should be text are none: Python's own error, which has no code of SQLite's."""
     return not hasattr(error, "sqlite_errorcode") and str(error).startswith("Could not decode")
 
 
 def _has_our_schema(path: Path) -> bool:
     """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
+        with contextlib.closing(opened_to_read(path)) as found:
             return schema(found) in (made_by(MIGRATIONS), made_by(PICTURES))
     except (sqlite3.Error, OSError):
         return False

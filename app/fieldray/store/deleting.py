@@ -2,9 +2,9 @@
 
 What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
 of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
-needs any more. A copy that was made when the store was brought up to date goes first if it
-holds one of the runs, so that a deletion that was interrupted can be repeated; so does one that was never completed. A
-damaged store that was set aside is never touched; it is named instead.
+needs any more. A copy that was made when the store was brought up to date goes first if it holds one of the runs, so
+that a deletion that was interrupted can be repeated; so does one that was never completed. A damaged store that was set
+aside is never touched; it is named instead.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import HeldError, is_plain, require_plain
 from fieldray.reasons import reason
-from fieldray.store.copied import has_table
+from fieldray.store.copied import has_table, opened_to_read
 from fieldray.store.database import files_of, open_database, storage_problems, transaction
-from fieldray.store.exchanging import only_one, restoring
+from fieldray.store.exchanging import only_one_restore, restoring
 from fieldray.store.locks import RunLocks
-from fieldray.store.pictures import PictureKey, keep_only, pictures_path
+from fieldray.store.pictures import PictureKey, keep_only, pictures_path, size_of
 from fieldray.store.wiping import build_again, wipe_from_now_on
 
 _STORE: Final = b"SQLite format 3\0"
@@ -56,7 +56,7 @@ class RunDeleter:
         Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
         StorageProblem.
         """
-        before = self._size()
+        before = size_of(self._path)
         with self._connection() as connection:
             wipe_from_now_on(connection)
             connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
@@ -78,7 +78,7 @@ class RunDeleter:
         return Deletion(
             plan=plan,
             previews=pictures.deleted,
-            freed_bytes=before - self._size(),
+            freed_bytes=before - size_of(self._path),
             is_wiped=is_wiped,
             copies_deleted=tuple(map(str, deleted)),
             copies_left=tuple(map(str, left)),
@@ -122,10 +122,6 @@ class RunDeleter:
         except OSError as error:
             raise StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or error)) from error
 
-    def _size(self) -> int:
-        files = (*files_of(self._path), *files_of(pictures_path(self._path)))
-        return sum(file.stat().st_size for file in files if file.exists())
-
     def _copies(self, started: dict[int, float]) -> tuple[list[Path], list[Path]]:
         """The older copies that held one of the runs and are deleted now, and files that may hold them still."""
         deleted, left = [], []
@@ -149,13 +145,6 @@ class RunDeleter:
         for path, word in itertools.product((self._path, pictures_path(self._path)), ("damaged", "lost", "replaced")):
             left += sorted(path.parent.glob(f"{path.stem}.{word}-*{path.suffix}*"))
         return deleted, left
-
-
-@contextlib.contextmanager
-def only_one_restore(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
-    """While inside, nobody else puts a backup in the place of the store at `path`. Raises HeldError."""
-    with only_one(path.with_name(f"{path.stem}.restoring"), wait_s=wait_s):
-        yield
 
 
 def files_of_restore(beside: Path) -> tuple[Path, ...]:
@@ -202,7 +191,7 @@ def _is_unfinished(file: Path) -> bool:
 def _holds_none(copy: Path, started: dict[int, float]) -> bool:
     """Whether a copy can be read and has none of these runs."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as found:
+        with contextlib.closing(opened_to_read(copy, is_immutable=True)) as found:
             if not has_table(found, "runs"):
                 return False
             known = dict(found.execute("SELECT id, started_s FROM runs").fetchall())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.persistence import storage_problem
+from fieldray.store.copied import opened_to_read
 
 _FULL_BELOW_BYTES: Final = 2**18
 _PART_BYTES: Final = 2**20
@@ -32,7 +33,7 @@ def is_unreadable(database: Path, log: Path) -> bool:
     try:
         for file in filter(Path.exists, (database, log)):
             _read_through(file)
-        with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as found:
+        with contextlib.closing(opened_to_read(database)) as found:
             return bool(found.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
     except sqlite3.Error:
         return False

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, FileLock, HeldError, replace_durably, unfinished
+from fieldray.persistence import FileLock, HeldError, make_empty, replace_durably, unfinished
 from fieldray.reasons import reason
 
 _WAIT_S: Final = 5.0  # for a program that has just looked at the version
@@ -40,6 +40,13 @@ def only_one(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
         yield
     finally:
         lock.remove()
+
+
+@contextlib.contextmanager
+def only_one_restore(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
+    """While inside, nobody else puts a backup in the place of the store at `path`. Raises HeldError."""
+    with only_one(path.with_name(f"{path.stem}.restoring"), wait_s=wait_s):
+        yield
 
 
 def is_being_exchanged(path: Path) -> bool:
@@ -82,7 +89,7 @@ def keep_copy(path: Path, copy: Path) -> None:
         try:
             os.link(path, beside)
         except OSError:
-            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+            make_empty(beside)
             shutil.copyfile(path, beside)
         replace_durably(beside, copy)
     finally:

@@ -19,11 +19,6 @@ OF_RUN: Final = 1  # in place of an operating point: that of the run for this la
 Place = tuple[float, float, float, float]  # the values of a pixel map
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # SQLite and NumPy hold no number at will
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# Of lung fields, in this order, beside the shares and their place.
-LUNG_VALUES: Final = (
-    *("is_frontal_chest", "found", "left_share", "right_share", "cut_off", "rotation_degrees", "is_inverted"),
-    *("is_mirrored", "evidence_inside", "latency_ms"),
-)
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +82,12 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     latency_ms: float
 
     def fields(self, shares: bytes) -> LungFields:
-        """The lung fields with these shares."""
+        """The lung fields with these shares, as `KeptShares.data`."""
         kept = KeptShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
         return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.place))
+
+
+_OF_CELLS: Final = ("rows", "columns", "threshold", "place")
+# What is kept of lung fields behind that, in this order: all but the shares and their place.
+LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]

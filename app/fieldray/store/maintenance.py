@@ -1,4 +1,4 @@
-"""Looking after the files of a store: checked, made small, copied while a run goes on, put back, pictures dropped."""
+"""Looking after the files of a store: checked, made small, copied during a run, put back, pictures dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import PRIVATE, replace_durably, require_plain, unfinished
+from fieldray.persistence import make_empty, replace_durably, require_plain, unfinished
 from fieldray.reasons import reason
 from fieldray.store.database import (
     Tell,
@@ -21,16 +21,17 @@ from fieldray.store.database import (
     damage_mark,
     damage_noticed,
     files_of,
+    is_damage,
     lose_companions,
     lose_journal,
     open_database,
     storage_problems,
 )
-from fieldray.store.deleting import files_of_restore, only_one_restore, pictured
-from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, restoring
+from fieldray.store.deleting import files_of_restore, pictured
+from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, only_one_restore, restoring
 from fieldray.store.locks import has_session
 from fieldray.store.mending import mend_pictures, put_aside
-from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
+from fieldray.store.pictures import PictureDeletion, adopt, keep_only, pictures_path, size_of, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_version
 from fieldray.store.stamps import KEY, checked_key
@@ -71,7 +72,7 @@ def check(path: Path, *, tell: Tell) -> Checked:
         for row in verdicts:
             verdict_of(row), category_in(row), moment_in(row, "given_s")
     pictures = _check_pictures(path)
-    return Checked(results=total, verdicts=len(verdicts), pictures=pictures, size_bytes=_size(path))
+    return Checked(results=total, verdicts=len(verdicts), pictures=pictures, size_bytes=size_of(path))
 
 
 def _check_pictures(path: Path) -> int:
@@ -92,9 +93,8 @@ def _named_as_pictures(path: Path) -> Iterator[None]:
     try:
         yield
     except StorageProblem as problem:
-        if dict(problem.reason.parameters).get("path") != str(pictures_path(path)):
-            raise
-        if problem.reason.code != "database_damaged":
+        about = problem.reason
+        if about.code != "database_damaged" or dict(about.parameters).get("path") != str(pictures_path(path)):
             raise
         raise StorageProblem(reason("pictures_damaged", path=pictures_path(path))) from problem
 
@@ -122,17 +122,17 @@ def compact(path: Path) -> tuple[int, bool]:
     By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
     a full disk. Raises StorageProblem.
     """
-    before = _size(path)
+    before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path, is_open=True):
         pictures = keep_only(path, pictured(connection))
         is_small = build_again(connection)
-    return before - _size(path), is_small and pictures.is_wiped
+    return before - size_of(path), is_small and pictures.is_wiped
 
 
-def drop_pictures(path: Path) -> tuple[Kept, int]:
+def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
     """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
-    before = _size(path)
-    return keep_only(path, ()), before - _size(path)
+    before = size_of(path)
+    return keep_only(path, ()), before - size_of(path)
 
 
 def _size(path: Path) -> int:
@@ -145,7 +145,7 @@ def _size(path: Path) -> int:
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple[Path, ...]:
-    """Copy a store into a folder as it is at one moment, also while a run goes on; the files.
+    """Copy a store into a folder as it is at one moment, also during a run; the files.
 
     tell  hears which share of a file is copied, 0..1
 
@@ -177,7 +177,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, tell: Tell
     """
     beside = unfinished(target)
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        make_empty(beside)
         with _as_damage_of(source), closing(sqlite3.connect(beside, isolation_level=None)) as copy:
             connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
@@ -198,7 +198,7 @@ def _as_damage_of(source: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if not is_damage(error):
             raise
         with storage_problems(source):
             raise
@@ -234,7 +234,7 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
         for found, target in zip((source, *companions(source)[:1]), (beside, *companions(beside)[:1]), strict=True):
             require_plain(found)
             if found.exists():  # the log of changes too, where somebody copied the files of a store at work
-                os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+                make_empty(target)
                 shutil.copyfile(found, target)
         if stated_version(beside) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))

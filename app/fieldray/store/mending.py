@@ -18,7 +18,7 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.persistence import FileLock, HeldError, sync_folder
 from fieldray.reasons import Reason, reason
-from fieldray.store.copied import has_table
+from fieldray.store.copied import has_table, opened_to_read
 from fieldray.store.database import (
     COMPANIONS,
     companions,
@@ -39,11 +39,10 @@ from fieldray.store.stamps import checked_key
 
 log = logging.getLogger(__name__)
 
-_MOST_GAP: Final = (
-    1_000_000  # so many numbers between two rows that can be read are tried; a damaged number may be huge
-)
+# So many numbers between two rows that can be read are tried; a damaged number may be huge.
+_MOST_GAP: Final = 1_000_000
 _MOST_NEWER: Final = 1000  # a version further ahead than this is a damaged number
-# The second: where SQLite quotes damaged words in what it complains of.
+# The second: where the text of SQLite's error quotes damaged words.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 # A page that is damaged may still give a row. Only one that makes sense is kept: another would be damage again.
 Sense = Callable[[sqlite3.Row], object]
@@ -104,7 +103,7 @@ def put_aside(path: Path) -> Iterator[Path]:
         aside = _set_aside(path)
         sync_folder(path.parent)
         yield aside
-        sync_folder(path.parent)  # without the mark, a store that is not there is begun anew
+        sync_folder(path.parent)  # without the mark, where there is no store a new one is begun
         lock.remove()
     finally:
         lock.release()
@@ -118,7 +117,7 @@ def _refuse_newer(path: Path) -> None:
     """
     if not path.exists():
         return
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
+    with contextlib.closing(opened_to_read(path)) as found:
         if len(MIGRATIONS) < _stated(found) <= len(MIGRATIONS) + _MOST_NEWER:
             raise StorageProblem(reason("database_newer", path=path))
 
@@ -141,8 +140,7 @@ def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
     beside = path.with_name(f"{path.stem}.mending{path.suffix}")
     _clear(beside)
-    source = sqlite3.connect(f"{aside.absolute().as_uri()}?mode=ro", uri=True)
-    with contextlib.closing(source):
+    with contextlib.closing(opened_to_read(aside)) as source:
         source.row_factory = sqlite3.Row
         version = _version(source, len(migrations))
         sense = _senses if version == len(migrations) else lambda _target, _table: ()

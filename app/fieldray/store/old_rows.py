@@ -14,17 +14,16 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, Stage, Status
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields, Side
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
-from fieldray.store.json_columns import LUNG_VALUES, Count, Place
+from fieldray.store.database import NONSENSE
+from fieldray.store.json_columns import LUNG_VALUES, Count, Lungs, Place
 from fieldray.store.pictures import PictureRow
 from fieldray.store.refs import reason_of, ref_of
 from fieldray.store.rows import category_in, category_of, checked, literal, outcome_columns, spec_of
-from fieldray.typed_json import decoded
+from fieldray.typed_json import converted, decoded
 
-# What taking a row apart raises that no program of ours wrote.
-NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
 _MOST_CELLS: Final = 2**22
 # What both versions call by the same name and keep in the same way.
 _SAME: Final = ("id", "run_id", "image_key", "pass_number", "is_resumed", "saved_s", "absent_s", "category", "rank")
@@ -79,20 +78,12 @@ class _Details(msgspec.Struct, frozen=True, kw_only=True):
     extra: Mapping[str, float] = {}
 
 
-class _Lungs(msgspec.Struct, frozen=True, kw_only=True):
-    is_frontal_chest: bool
-    found: bool
-    left_share: float
-    right_share: float
-    cut_off: tuple[Side, ...]
-    rotation_degrees: int
-    is_inverted: bool
-    is_mirrored: bool
+class _Cells(msgspec.Struct, frozen=True, kw_only=True):
+    """The cells of lung fields; what else is said of these stands beside it, by the names of today."""
+
     threshold: int
     shape: tuple[Count, Count]
     pixel_map: Place
-    evidence_inside: float | None = None
-    latency_ms: float = 0.0
 
 
 def _outcome_of(row: sqlite3.Row) -> Outcome:
@@ -132,10 +123,11 @@ def _outcome_of(row: sqlite3.Row) -> Outcome:
 def _lungs_of(row: sqlite3.Row) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    lungs = decoded(row["lungs"], _Lungs)
-    kept = KeptShares.of(_shares(row["lung_shares"], lungs.shape), lungs.threshold)
-    values = {name: getattr(lungs, name) for name in LUNG_VALUES}
-    return LungFields(**values, kept=kept, pixel_map=PixelMap(*lungs.pixel_map))
+    cells = decoded(row["lungs"], _Cells)
+    said = {"evidence_inside": None, "latency_ms": 0.0, **decoded(row["lungs"], dict[str, Any])}
+    values = [said[name] for name in LUNG_VALUES]
+    lungs = converted([*cells.shape, cells.threshold, cells.pixel_map, *values], Lungs)
+    return lungs.fields(KeptShares.of(_shares(row["lung_shares"], cells.shape), cells.threshold).data)
 
 
 def _shares(data: bytes, shape: tuple[int, int]) -> NDArray[np.uint8]:

@@ -52,6 +52,12 @@ def pictures_path(database: Path) -> Path:
     return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
+def size_of(database: Path) -> int:
+    """Bytes of a store: of results and pictures, with all that lies beside them for SQLite."""
+    files = (*files_of(database), *files_of(pictures_path(database)))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
 def picture_row(facts: ReadFacts, frame: int) -> PictureRow | None:
     """The pictures of an image that was read, as they are kept; None if there are none."""
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
@@ -138,7 +144,7 @@ class Pictures:
 # ---- maintenance, which raises what is wrong
 
 
-def keep_only(database: Path, needed: Iterable[PictureKey]) -> Kept:
+def keep_only(database: Path, needed: Iterable[PictureKey]) -> PictureDeletion:
     """Delete all pictures but those that are `needed`, which come in ascending order, and leave nothing of them.
 
     A file that is damaged goes as a whole. Raises StorageProblem.
@@ -151,20 +157,20 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> Kept:
             wipe_from_now_on(connection)
             with transaction(connection):
                 deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
-            return Kept(deleted=deleted, is_wiped=build_again(connection))
+            return PictureDeletion(deleted=deleted, is_wiped=build_again(connection))
     except StorageProblem as problem:
         if problem.reason.code != "database_damaged":
             raise
         return discard(database)
 
 
-def discard(database: Path) -> Kept:
+def discard(database: Path) -> PictureDeletion:
     """Delete the file of the pictures. Raises StorageProblem."""
     path = pictures_path(database)
     with storage_problems(path):
         for file in files_of(path):
             file.unlink(missing_ok=True)
-    return Kept(deleted=0, is_wiped=True)
+    return PictureDeletion(deleted=0, is_wiped=True)
 
 
 def adopt(source: Path, target: Path) -> None:
@@ -179,7 +185,7 @@ def adopt(source: Path, target: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class PictureDeletion:
     """How many pictures were deleted, as far as they could be counted, and whether their bytes are gone."""
 
     deleted: int

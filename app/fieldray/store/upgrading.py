@@ -8,16 +8,24 @@ begins again. One program does it at a time, and only while no other one has the
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from fieldray.persistence import PRIVATE, replace_durably
+from fieldray.persistence import make_empty, replace_durably
 from fieldray.store import old_rows
-from fieldray.store.database import PAGE_BYTES, Tell, apply, damage_noticed, files_of, open_database, version_of
+from fieldray.store.database import (
+    NONSENSE,
+    PAGE_BYTES,
+    Tell,
+    apply,
+    damage_noticed,
+    files_of,
+    open_database,
+    version_of,
+)
 from fieldray.store.exchanging import alone, keep_copy, only_one
 from fieldray.store.pictures import Pictures
 from fieldray.store.rows import spec_of
@@ -83,7 +91,7 @@ def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell, salvages
 
 def _new(path: Path) -> sqlite3.Connection:
     """An empty file that is worth nothing until it is complete."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+    make_empty(path)
     connection = sqlite3.connect(path, isolation_level=None)
     for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF"):
         connection.execute(f"PRAGMA {pragma}")
@@ -112,7 +120,7 @@ def _run_columns(row: sqlite3.Row) -> dict[str, Any]:
     columns = dict(row)
     try:
         spec = spec_of(row["spec"])
-    except old_rows.NONSENSE:  # the run is shown as damage wherever it is read
+    except NONSENSE:  # the run is shown as damage wherever it is read
         return columns
     return {**columns, "model_sha256": spec.model_sha256, "settings_hash": spec.settings_hash}
 
@@ -128,7 +136,7 @@ def _sensible(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> 
     for row in rows:
         try:
             made.append(make(row))
-        except old_rows.NONSENSE as error:
+        except NONSENSE as error:
             log.warning("a row of the older store is left out: %s", type(error).__name__)
     return made
 

@@ -161,10 +161,9 @@ def _lungs() -> LungFields:
     )  # fmt: skip
 
 
-@functools.cache
-def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """A row of each kind with what it is read by: a result, a run, a verdict."""
-    of_run = {
+def of_run() -> dict[str, Any]:
+    """What a row of a result has of its run and its verdict where a statement joins them."""
+    return {
         "id": 1,
         "run_id": 1,
         "spec": spec_text(run_spec()),
@@ -173,6 +172,11 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
         "note": None,
         "number": 1,
     }
+
+
+@functools.cache
+def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """A row of each kind with what it is read by: a result, a run, a verdict."""
     results = (screened(), replace(screened(), lungs=_lungs()), refused(), failed(image_ref("b", member="x", frame=2)))
     run = {
         "id": 1,
@@ -193,7 +197,7 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     verdict |= {"given_s": 1.0}
     why = json.dumps(["disk_full", [["path", "/x"]]])
     return (
-        *(("result", {**outcome_columns(each, points=run_spec().operating_points), **of_run}) for each in results),
+        *(("result", {**outcome_columns(each, points=run_spec().operating_points), **of_run()}) for each in results),
         ("run", run),
         ("run", {**run, "reason": why, "ended_s": 2.0}),
         ("verdict", verdict),

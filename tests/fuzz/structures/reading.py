@@ -21,7 +21,7 @@ _CODE: Final = "/app/fieldray/"
 
 
 class TookTooLong(BaseException):
-    """An input took more of the processor's time than any may."""
+    """An input took more CPU time than any may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

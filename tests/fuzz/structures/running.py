@@ -1,4 +1,4 @@
-"""Targets read in processes of their own: what ends or stops one of them is a finding, and the run goes on."""
+"""Targets read in processes of their own: what ends or stops one of them is a finding, and the run continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fuzz.structures.reading import Finding, Tally
 
 _CHILD: Final = Path(__file__).with_name("child.py")
 _LOOK_S: Final = 1.0
-# By the processor's time, since a busy computer lets anybody wait; and by the clock, for who waits for nothing.
+# By CPU time, since a busy computer lets anybody wait; and by the clock, for who waits for nothing.
 _STUCK_CPU_S: Final = 20.0
 _STUCK_S: Final = 300.0
 _FAST: Final = Path("/dev/shm")

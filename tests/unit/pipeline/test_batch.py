@@ -430,7 +430,7 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     assert sorted(Path(path).name for path in document["about"]["not_present"]) == seen[:2]
 
 
-def test_a_run_that_goes_on_without_a_loss_says_only_what_it_took_over(tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_without_a_loss_says_only_what_it_took_over(tmp_path: Path) -> None:
     names = [f"dark{number}.png" for number in range(10)]
     first = Run(tmp_path, names)
     first.listener = lambda event: first.batch.cancel() if len(first.names) == 3 else None

@@ -144,7 +144,7 @@ def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> Non
     assert Run(images).taken_over == TakenOver(by_sample=5)
 
 
-def test_a_run_that_was_broken_off_goes_on_with_its_own_rows(images: Path) -> None:
+def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> None:
     first = Run(images, stop_after=2)
     done = set(first.ways)
     assert 0 < len(done) < 5

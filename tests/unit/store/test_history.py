@@ -6,13 +6,14 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from asked_statements import AskedStatements
 from benchmarks.older_stores import step_back
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
 from fieldray.domain.run import Verdict
@@ -51,17 +52,6 @@ def add(store: ResultStore, *outcomes: Outcome, spec: object = SPEC, state: str 
     if state == "finished":
         store.finish(run_id)
     return run_id
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
 
 
 def pictures(path: Path, what: str) -> object:
@@ -121,23 +111,15 @@ def test_a_brief_has_what_decides_and_the_verdict(store: ResultStore) -> None:
 )
 def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
     """Only an index of them: results are large, and there may be many."""
-    said: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = open_database(path)
-        connection.set_trace_callback(said.append)
-        return connection
-
+    said = AskedStatements()
     with ResultStore(path) as store:
         add(store, *(image(f"{number:x}") for number in range(10)))
-    with HistoryQuery(path, connect=traced) as query:
+    with HistoryQuery(path, connect=said.connect) as query:
         said.clear()
         ask(query)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in said:
-            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
-            whole = [step for step in plan if step.startswith("SCAN results") and "COVERING INDEX" not in step]
-            assert whole == [], plan
+    for plan in said.plans(path):
+        whole = [step for step in plan if step.startswith("SCAN results") and "COVERING INDEX" not in step]
+        assert whole == [], plan
 
 
 def ask_all(query: HistoryQuery, run_id: int) -> None:

@@ -130,7 +130,7 @@ def test_mending_that_was_stopped_is_begun_again(path: Path) -> None:
     assert len(names(path)) == COUNT
 
 
-def test_mending_goes_on_with_the_last_file_that_was_set_aside_whatever_the_clock_said(path: Path) -> None:
+def test_mending_resumes_with_the_last_file_that_was_set_aside_whatever_the_clock_said(path: Path) -> None:
     """Not with an older one, which a clock that jumped calls newer."""
     damage_mark(path).touch()
     for number in (1, 9):
@@ -266,7 +266,7 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own complaint
+        "UPDATE results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own error
         "UPDATE results SET details = '{\"rows\": 1'",  # no JSON
         "UPDATE results SET details = '[]'",
         "UPDATE results SET findings = '[[7]]'",

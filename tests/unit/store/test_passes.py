@@ -7,12 +7,12 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from asked_statements import AskedStatements
 from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
@@ -26,12 +26,6 @@ from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, sc
 
 SPEC = run_spec()
 AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ResultStore]:
-    with ResultStore(tmp_path / "results.sqlite") as opened:
-        yield opened
 
 
 def image(name: str, content: str = "c") -> Screened:
@@ -351,14 +345,8 @@ def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> Non
 
 def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -> None:
     """In WAL mode a commit outlives a power cut only with synchronous = FULL (https://sqlite.org/pragma.html)."""
-    said: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = open_database(path)
-        connection.set_trace_callback(said.append)
-        return connection
-
-    with ResultStore(tmp_path / "results.sqlite", connect=traced) as store:
+    said = AskedStatements()
+    with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
         run_id = go_through(store, screened())
         (row,) = store.rows(run_id)
         for verdict in (AGREE, None):

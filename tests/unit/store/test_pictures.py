@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -43,12 +42,6 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
-
-
 def shown(path: Path) -> str:
     """The images that have both pictures."""
     with HistoryQuery(path) as query:
@@ -77,7 +70,7 @@ def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
-def test_it_can_be_deleted_while_a_run_goes_on(store: ResultStore, path: Path) -> None:
+def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, image("0"), spec=SPEC)
     pictures_path(path).unlink()
@@ -151,7 +144,7 @@ def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, ord
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
-    victim = tmp_path / "film.png"
+    victim = tmp_path / "image.png"
     victim.write_bytes(b"an X-ray")
     pictures_path(path).unlink()
     pictures_path(path).symlink_to(victim)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from asked_statements import AskedStatements
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
@@ -20,12 +21,6 @@ from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
 AGREE = Verdict(choice="agree", note="seen")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ResultStore]:
-    with ResultStore(tmp_path / "results.sqlite") as opened:
-        yield opened
 
 
 def as_values(outcome: Outcome) -> object:
@@ -172,24 +167,16 @@ def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> N
 def test_no_question_on_a_run_looks_through_the_whole_store(
     tmp_path: Path, ask: Callable[[ResultQuery], object]
 ) -> None:
-    said: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = open_database(path)
-        connection.set_trace_callback(said.append)
-        return connection
-
-    with ResultStore(tmp_path / "results.sqlite", connect=traced) as store:
+    said = AskedStatements()
+    with ResultStore(tmp_path / "results.sqlite", connect=said.connect) as store:
         run_id = store.open_run(SPEC)
         for number in range(300):
             store.save(run_id, refused(image_ref(f"{number}.dcm")), spec=SPEC)
         said.clear()
         ask(store)
-    assert len(said) <= 3  # the work list: the order, and the rows in pages of 256
-    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
-        for query in said:
-            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + query)]
-            assert not any(step.startswith("SCAN") and "json_each" not in step for step in plan), plan
+    assert 1 <= len(said) <= 3  # the work list: the order, and the rows in pages of 256
+    for plan in said.plans(tmp_path / "results.sqlite"):
+        assert not any(step.startswith("SCAN") and "json_each" not in step for step in plan), plan
 
 
 def test_an_empty_store_has_nothing(store: ResultStore) -> None:

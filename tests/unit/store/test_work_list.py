@@ -13,6 +13,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from asked_statements import AskedStatements
 from benchmarks.older_stores import step_back
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import VerdictFilter, has_verdict
@@ -22,7 +23,7 @@ from fieldray.domain.work_list import ListColumn, ResultFilter, ResultOrder
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import work_rows
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultStore
@@ -32,17 +33,6 @@ from outcomes import failed, image_ref, refused, run_spec, screened
 SPEC = run_spec()
 ODD_NAME = "zahn\udcfc.png"  # not valid Unicode
 COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -316,7 +306,7 @@ def test_a_run_that_is_continued_while_it_is_listed_has_every_image_once(path: P
             assert counts(query, run_id) == {"abnormal": 2, "normal": 1}
 
 
-def test_a_mended_store_is_listed_anew(path: Path) -> None:
+def test_a_store_that_was_fixed_is_listed_again(path: Path) -> None:
     with ResultStore(path) as store:
         run_id = add(store)
         store.set_state(run_id, "finished")
@@ -393,23 +383,16 @@ def test_images_of_a_patient_are_found_in_runs_that_are_not_listed_too(path: Pat
 
 
 def test_patients_are_sought_in_an_index(path: Path) -> None:
-    said: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = open_database(path)
-        connection.set_trace_callback(said.append)
-        return connection
-
+    said = AskedStatements()
     with ResultStore(path) as store:
         run_id = add(store)
-    with WorkListQuery(path, connect=traced) as query:
+    with WorkListQuery(path, connect=said.connect) as query:
         said.clear()
         query.of_patient("P-7")
         query.of_patient("P-7", run_id=run_id)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in said:
-            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
-            assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
+    assert sum("INDEXED BY work_list_by_patient_id" in statement for statement in said) == 2
+    for plan in said.plans(path):
+        assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
 
 
 def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: WorkListQuery) -> None:
