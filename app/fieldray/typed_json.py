@@ -2,19 +2,23 @@
 
 Text that is no JSON, JSON of another type, and lists within lists until no stack holds them. Names of files may hold
 bytes that are no text, which `msgspec` alone would refuse.
+
+`msgspec` reads what a class says the first time that it meets it, and keeps that on the class before it is whole: a
+second thread that meets the class just then ends the process. So each type is met here first, by one thread at a time,
+and nowhere else is `msgspec` asked to decode or convert.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
+import threading
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
-_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
+_meeting: Final = threading.Lock()
+_decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
 def decoded(data: bytes | str, kind: type[T]) -> T:
@@ -35,7 +39,15 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
 
 def converted(value: Any, kind: type[T]) -> T:
     """The same of plain values, as a reader of JSON gives them. Raises ValueError."""
+    _decoder(kind)
     try:
         return msgspec.convert(value, kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    if decoder := _decoders.get(kind):
+        return decoder
+    with _meeting:
+        return _decoders.setdefault(kind, msgspec.json.Decoder(kind))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -48,3 +50,33 @@ def test_names_of_files_that_are_no_text_pass() -> None:
 def test_all_else_is_one_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         decoded(data, Place)
+
+
+_FIRST_MET_BY_MANY = """
+import sys, threading
+from dataclasses import make_dataclass
+
+from fieldray.typed_json import converted, decoded
+
+def meet(kind, inner, barrier):
+    barrier.wait()
+    assert decoded('{"size": 1, "inner": {"name": "a"}}', kind) == kind(1, inner("a"))
+    assert converted({"size": 2}, kind) == kind(2, None)
+
+sys.setswitchinterval(1e-6)
+for _ in range(40):
+    inner = make_dataclass("Inner", [("name", str), ("parts", tuple[str, ...], ())])
+    kind = make_dataclass("Outer", [("size", int), ("inner", inner | None, None)])
+    barrier = threading.Barrier(6)
+    threads = [threading.Thread(target=meet, args=(kind, inner, barrier)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_a_type_that_several_threads_meet_at_once_ends_no_process() -> None:
+    """It did, with a segmentation fault of the library."""
+    done = subprocess.run([sys.executable, "-c", _FIRST_MET_BY_MANY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

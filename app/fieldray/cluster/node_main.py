@@ -10,12 +10,11 @@ from fieldray.offline import stay_offline
 def main(arguments: list[str] | None = None) -> int:
     """Be the scheduler or a worker until the input closes; returns the exit code."""
     stay_offline(joins_cluster=True)
-    import msgspec
-
     from fieldray.cluster.node import NodeSettings, run_until_input_ends  # nothing that the guard has not seen
+    from fieldray.typed_json import decoded
 
     text = (sys.argv[1:] if arguments is None else arguments)[0]
-    return run_until_input_ends(msgspec.json.decode(text, type=NodeSettings))
+    return run_until_input_ends(decoded(text, NodeSettings))
 
 
 if __name__ == "__main__":

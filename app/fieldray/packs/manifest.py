@@ -47,6 +47,7 @@ from fieldray.packs.manifest_types import (
     size_limit,
 )
 from fieldray.reasons import reason
+from fieldray.typed_json import converted
 
 _MEGABYTE: Final = 2**20
 # The fields that the domain has classes for; all others are the same there as here.
@@ -247,8 +248,8 @@ def check_size(name: str, size_bytes: int, *, limit: int) -> None:
 
 def _read(value: Any, kind: Any, place: str = "") -> Any:
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+        return converted(value, kind)
+    except ValueError as error:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
         if "[...]" in path:
@@ -270,8 +271,8 @@ def _failing_key(value: Any, kind: Any, message: str, path: str) -> str:
         mapping.clear()
         mapping[key] = member
         try:
-            msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
+            converted(value, kind)
+        except ValueError as error:
             if str(error) == message:
                 return key
     return "?"

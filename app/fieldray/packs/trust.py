@@ -27,6 +27,7 @@ from fieldray.packs.naming import version_key
 from fieldray.packs.signing import read_fingerprint
 from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
 from fieldray.reasons import reason
+from fieldray.typed_json import converted
 
 _FILE_NAME: Final = "pack_trust.json"
 _LOCK_NAME: Final = "pack_trust.lock"
@@ -148,7 +149,7 @@ class _TrustFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def _records(document: Mapping[str, object]) -> _Records:
     """Raises UsageProblem for what is no fingerprint, ValueError for all else."""
-    found = msgspec.convert(document, _TrustFile)
+    found = converted(document, _TrustFile)
     for version in (version for packs in found.seen.values() for version in packs.values()):
         version_key(version)
     keys = {read_fingerprint(key): day for key, day in found.keys.items()}

@@ -27,6 +27,7 @@ from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
 from fieldray.settings import TABLE, Settings
+from fieldray.typed_json import converted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,7 @@ def _written(pack: KnownPack | None) -> Any:
 
 
 def _options(values: Mapping[str, Any]) -> ReportOptions:
-    return ReportOptions(**{**values, "pairs": msgspec.convert(values["pairs"], tuple[PairRecord, ...])})
+    return ReportOptions(**{**values, "pairs": converted(values["pairs"], tuple[PairRecord, ...])})
 
 
 class _Export:
@@ -143,14 +144,14 @@ class _Export:
     def _export(self) -> tuple[Path, ...]:
         order, settings = self._order, Settings(self._order["settings"])
         pack = order["pack"] and KnownPack(
-            manifest=msgspec.convert(order["pack"]["manifest"], Manifest), model_sha256=order["pack"]["model_sha256"]
+            manifest=converted(order["pack"]["manifest"], Manifest), model_sha256=order["pack"]["model_sha256"]
         )
         return export_run(
             Path(order["database"]),
             order["run_id"],
             Path(order["folder"]),
             order["formats"],
-            spec=msgspec.convert(order["spec"], RunSpec | None),
+            spec=converted(order["spec"], RunSpec) if order["spec"] else None,
             options=_options(order["options"]),
             pack=pack,
             decoders=lambda size: open_decoders(settings, size),

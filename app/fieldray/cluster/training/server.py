@@ -29,6 +29,7 @@ import numpy as np
 
 from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
 from fieldray.cluster.training.share import Layout, Rule, Runs, Share, ShareState
+from fieldray.typed_json import converted
 
 _Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"
@@ -346,6 +347,6 @@ class ServedShare:
 def _read(header: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
     """What a header says. Raises ValueError for what nobody of this session would say."""
     try:
-        return msgspec.convert(header, kind)
-    except msgspec.ValidationError as error:
+        return converted(header, kind)
+    except ValueError as error:
         raise ValueError("not a message of this session") from error
