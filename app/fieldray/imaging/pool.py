@@ -221,7 +221,7 @@ class DecoderPool:
             with self._condition:
                 self._hold_none_back()
                 self._idle.append(child)
-                self._condition.notify_all()
+                self._condition.notify()
 
     def _start_if_gone(self, child: Child) -> None:
         with self._condition:
@@ -234,8 +234,10 @@ class DecoderPool:
         return self._is_closed or bool(self._idle)
 
     def _hold_none_back(self) -> None:
-        self._idle += self._held_back
-        self._held_back = []
+        if self._held_back:
+            self._idle += self._held_back
+            self._held_back = []
+            self._condition.notify_all()
 
 
 def _not_started(error: OSError | ChildLost) -> Reason:
