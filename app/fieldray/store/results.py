@@ -386,14 +386,24 @@ class ResultStore(ResultQuery):
         rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
         if not rows or rows[0]["image_key"] != image_key(judged.ref):
             raise StorageProblem(reason("verdict_misplaced", path=self.path))
-        with self._durably():
+        with self._durably(), self._transaction():
             if verdict is None:
+                self._write()
                 self._named(verdicts.WITHDRAW, row_id=row_id, result_hash=result_hash(judged))
             else:
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
                 marks = ", ".join("?" * len(columns))
                 query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
                 self._all(query, *columns.values())
+
+    def _write(self) -> None:
+        """Have a transaction write, even one that changes nothing.
+
+        What a full disk refused may lie in the log all the same: a verdict that was refused and then withdrawn would
+        come back. Only what is written in its place keeps it away.
+        """
+        (row,) = self._all("PRAGMA user_version")
+        self._all(f"PRAGMA user_version = {row['user_version']}")
 
     @contextlib.contextmanager
     def _durably(self) -> Iterator[None]:
