@@ -81,7 +81,7 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """What is read inside is as it was at one moment, also while a run goes on."""
+        """What is read inside is as it was at one moment, also during a run."""
         self._all("BEGIN")
         try:
             yield
