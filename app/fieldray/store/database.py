@@ -104,15 +104,19 @@ def _connected(path: Path, migrations: Sequence[Migration]) -> WatchedConnection
         if not path.exists():
             _make(path, migrations)
         named = _identity(path)
-        connection = _connect(path)
         try:
-            version_of(connection)  # from now on nobody is alone with the file
-            if named == _identity(path) and not is_being_exchanged(path):
-                return connection
-        except BaseException:
+            connection = _connect(path)
+            try:
+                version_of(connection)  # from now on nobody is alone with the file
+                if named == _identity(path) and not is_being_exchanged(path):
+                    return connection
+            except BaseException:
+                connection.close()
+                raise
             connection.close()
-            raise
-        connection.close()
+        except (sqlite3.OperationalError, FileNotFoundError):
+            if named == _identity(path):  # otherwise another file has the name by now, or none
+                raise
         if time.monotonic() > until_s:
             raise StorageProblem(reason("store_in_use", path=path))
         time.sleep(_ASK_AGAIN_S)

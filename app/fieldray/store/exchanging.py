@@ -63,17 +63,20 @@ def is_being_exchanged(path: Path) -> bool:
 def alone(path: Path) -> sqlite3.Connection:
     """A connection while nobody else has one: only then can the log of changes be given up.
 
-    Raises StorageProblem (store_in_use).
+    Raises StorageProblem (store_in_use), and sqlite3.Error where the disk refuses.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     connection.row_factory = sqlite3.Row
     until_s = time.monotonic() + _WAIT_S
     try:
         while True:
-            with contextlib.suppress(sqlite3.OperationalError):
+            try:
                 (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
                 if mode == "delete":
                     return connection
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
             if time.monotonic() > until_s:
                 raise StorageProblem(reason("store_in_use", path=path))
             time.sleep(_ASK_AGAIN_S)

@@ -115,9 +115,13 @@ def _refuse_newer(path: Path) -> None:
 
     Raises StorageProblem (database_newer).
     """
-    if not path.exists():
-        return
-    with contextlib.closing(opened_to_read(path)) as found:
+    try:
+        opened = opened_to_read(path)
+    except sqlite3.OperationalError:
+        if path.exists():
+            raise
+        return  # another program sets it aside
+    with contextlib.closing(opened) as found:
         if len(MIGRATIONS) < _stated(found) <= len(MIGRATIONS) + _MOST_NEWER:
             raise StorageProblem(reason("database_newer", path=path))
 

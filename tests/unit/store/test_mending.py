@@ -95,6 +95,23 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_what_another_program_sets_aside_just_now_is_called_damaged_not_read_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(path)
+    assert find_damage(path) == "database_damaged"
+
+    def fixed_meanwhile(place: Path) -> sqlite3.Connection:
+        place.rename(place.with_name("aside"))
+        damage_mark(place).unlink()
+        return sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True)
+
+    monkeypatch.setattr(mending, "opened_to_read", fixed_meanwhile)
+    with pytest.raises(StorageProblem) as problem:
+        mend(path)
+    assert problem.value.reason.code == "database_damaged"
+
+
 def test_a_second_damage_gets_a_place_of_its_own(path: Path) -> None:
     for _ in range(2):
         path.write_bytes(b"these are no results" * 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
+from fieldray.store import database
 from fieldray.store.database import damage_mark, open_database
 from fieldray.store.history import HistoryQuery
 from fieldray.store.mending import mend
@@ -186,6 +188,45 @@ def test_while_somebody_else_has_it_open_nothing_is_changed(path: Path, monkeypa
         assert other.execute("PRAGMA user_version").fetchone() == (5,)
     with ResultQuery(path) as query:
         assert len(query.runs()) == 2
+
+
+def test_a_disk_that_refuses_is_not_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(sqlite3.Connection):
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if "DELETE" in statement:
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
+            return super().execute(statement, *values)
+
+    age(path, 5)
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        "fieldray.store.exchanging.sqlite3.connect",
+        lambda *place, **options: connect(*place, **{"factory": Refused, **options}),
+    )
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "disk_full"
+
+
+def test_a_file_that_another_program_exchanges_while_it_is_opened_is_opened_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite calls the old one read-only then: it was moved."""
+    connect, refusals = database._connect, []
+
+    def exchanged_first(place: Path) -> database.WatchedConnection:
+        if not refusals:
+            refusals.append(place)
+            shutil.copyfile(place, place.with_name("new")).replace(place)
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+        return connect(place)
+
+    monkeypatch.setattr("fieldray.store.database._connect", exchanged_first)
+    with ResultQuery(path) as query:
+        assert len(query.runs()) == 2
+    assert refusals == [path]
 
 
 def test_a_row_that_makes_no_sense_is_damage_that_a_person_is_told_of_and_costs_no_other(path: Path) -> None:
