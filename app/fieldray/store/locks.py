@@ -18,6 +18,7 @@ from typing import Final
 from fieldray.persistence import FileLock, HeldError
 
 _numbers: Final = itertools.count(1)
+_WAIT_S: Final = 1.0  # for one that looks whether a killed session left this file
 
 
 class SessionLock:
@@ -25,10 +26,11 @@ class SessionLock:
 
     def __init__(self, database: Path) -> None:
         self._lock: FileLock | None = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HeldError):
             database.parent.mkdir(parents=True, exist_ok=True)
+            has_session(database)
             name = f"{database.name}.session-{os.getpid()}-{next(_numbers)}.lock"
-            self._lock = FileLock(database.with_name(name), holder=str(os.getpid()))
+            self._lock = FileLock(database.with_name(name), holder=str(os.getpid()), wait_s=_WAIT_S)
 
     def release(self) -> None:
         """Give it back; safe to call twice."""

@@ -20,7 +20,7 @@ from fieldray.persistence import FileLock, replace_durably
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter, only_one_restore
 from fieldray.store.history import HistoryQuery
-from fieldray.store.locks import SessionLock
+from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
 from fieldray.store.mending import mend, mend_pictures
 from fieldray.store.pictures import pictures_path
@@ -349,6 +349,10 @@ def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) 
     assert problem.value.reason.code == "store_in_use"
     assert held(path) == before
     other.release()
+    for _ in range(2):
+        path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
+        SessionLock(path).release()
+        assert not has_session(path)
     path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
     restore(path, copied)
     assert not [file.name for file in path.parent.iterdir() if "session" in file.name]
