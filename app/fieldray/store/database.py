@@ -32,7 +32,7 @@ from fieldray.persistence import (
 )
 from fieldray.reasons import reason
 from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, opened_to_read, schema
-from fieldray.store.disk import is_full, is_unreadable
+from fieldray.store.disk import code_of, is_full, is_unreadable
 from fieldray.store.exchanging import free_name, is_being_exchanged, only_one
 from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
 
@@ -270,7 +270,7 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = _code(error)
+        code = code_of(error)
         if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
         if code == sqlite3.SQLITE_IOERR:
@@ -307,12 +307,7 @@ def _damaged(path: Path) -> StorageProblem:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite calls a file damaged."""
-    return _code(error) in _DAMAGE
-
-
-def _code(error: sqlite3.Error) -> int:
-    """The primary result code, 0 where the error is Python's own."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code_of(error) in _DAMAGE
 
 
 def _is_no_text(error: sqlite3.Error) -> bool:

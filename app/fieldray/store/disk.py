@@ -28,6 +28,11 @@ def is_full(folder: Path) -> bool:
     return False
 
 
+def code_of(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, 0 where the error is Python's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 def is_unreadable(database: Path, log: Path) -> bool:
     """Whether what SQLite calls damage is a page that cannot be read, or could not a moment ago: it says the same."""
     try:

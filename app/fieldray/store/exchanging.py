@@ -19,6 +19,7 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.persistence import FileLock, HeldError, make_empty, replace_durably, unfinished
 from fieldray.reasons import reason
+from fieldray.store.disk import code_of
 
 _WAIT_S: Final = 5.0  # for a program that has just looked at the version
 _ASK_AGAIN_S: Final = 0.1
@@ -75,7 +76,7 @@ def alone(path: Path) -> sqlite3.Connection:
                 if mode == "delete":
                     return connection
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                if code_of(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise
             if time.monotonic() > until_s:
                 raise StorageProblem(reason("store_in_use", path=path))

@@ -18,7 +18,8 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, replace_durably
 from fieldray.store.database import damage_mark
-from fieldray.store.deleting import RunDeleter, only_one_restore
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.exchanging import only_one_restore
 from fieldray.store.history import HistoryQuery
 from fieldray.store.locks import SessionLock, has_session
 from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
