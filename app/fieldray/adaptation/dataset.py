@@ -204,7 +204,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Those in the split's table as it says, each other patient by a number: adding or removing one moves nobody else."""
+    """As the split's table says, every other patient by a number: adding or removing one moves nobody else."""
     settled = _settled(split.table) if split.table else {}
 
     def part(row: Row) -> str:
