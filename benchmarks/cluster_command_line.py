@@ -62,13 +62,35 @@ def add_shaped_links(commands: argparse._SubParsersAction[Any]) -> Added:
     )
     parser.add_argument("--workers", type=number_from(1), default=8, metavar="N", help="up to so many (default: 8)")
     parser.add_argument("--batches", type=number_from(8), default=24, metavar="D", help="of each (default: 24)")
+    parser.add_argument(
+        "--slower", type=number_from(1), default=1, metavar="K",
+        help="times K times as long, at a Kth of 200 Mbit/s: the formulas predict the same (default: 1)",
+    )  # fmt: skip
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.shaped_links import shaped_links_report
 
-        return shaped_links_report(most_workers=options.workers, batches=options.batches, notify=console.bar)
+        return shaped_links_report(
+            most_workers=options.workers, batches=options.batches, slower=options.slower, notify=console.bar
+        )
 
     return parser, (*_TRAINING, "benchmarks/shaped_links.py", "benchmarks/shaped_machine.py"), measure
+
+
+def add_real_training(commands: argparse._SubParsersAction[Any]) -> Added:
+    """Add `real-training`."""
+    parser = commands.add_parser(
+        "real-training", help="divided training of a recipe on one and two workers here, against the formulas"
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
+    parser.add_argument("--epochs", type=number_from(3), default=8, metavar="N", help="of each (default: 8)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.real_training import real_training_report
+
+        return real_training_report(options.recipe, count=options.epochs, notify=console.bar)
+
+    return parser, (*_TRAINING, "benchmarks/real_training.py"), measure
 
 
 def add_training_channel(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high, stated_machine
-from benchmarks.cluster_command_line import add_cluster, add_shaped_links, add_training_channel, add_training_study
+from benchmarks.cluster_command_line import (
+    add_cluster,
+    add_real_training,
+    add_shaped_links,
+    add_training_channel,
+    add_training_study,
+)
 from benchmarks.commands import SCREENING, Added, Measure
 from benchmarks.measured_pack import load_measured_pack
 from fieldray import cli
@@ -70,6 +76,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         add_cluster,
         _add_networks,
         add_shaped_links,
+        add_real_training,
         add_training_channel,
         add_training_study,
     ):

@@ -24,6 +24,8 @@ from fieldray.domain.model import Model
 from fieldray.packs.verified import read_files, read_verified_manifest
 
 _SEED: Final = 19
+_BLOCKS: Final = ((3, 4, 6, 3), (3, 4, 6))
+"""Of a whole ResNet50, and of one that ends a stage earlier."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -46,7 +48,12 @@ def classifier_case(folder: Path) -> NetworkCase:
     """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
     spec = model.manifest.input
-    whole = resnet50(height=spec.height, width=spec.width, labels=len(model.manifest.labels))
+    count = len(list(convolutions(model.files["litert"])))
+    known = (
+        resnet50(height=spec.height, width=spec.width, labels=len(model.manifest.labels), blocks=blocks)
+        for blocks in _BLOCKS
+    )
+    whole = next(one for one in known if sum(layer.kind == "conv" for layer in one.layers) == count)
     network = whole.with_channels(pack_channels(folder, whole))
     weights = {**initial_weights(network, seed=_SEED), **pack_weights(folder, network)}
     _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]

@@ -204,15 +204,32 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Each patient by a number of their own: adding or removing one moves nobody else."""
+    """As the split's table says, every other patient by a number: adding or removing one moves nobody else."""
+    settled = _settled(split.table) if split.table else {}
 
     def part(row: Row) -> str:
+        if row.patient in settled:
+            return settled[row.patient]
         share = _share_of(row.person, seed=split.seed)
         if share < split.test_share:
             return "test"
         return "validation" if share < split.test_share + split.validation_share else "training"
 
     return [part(row) for row in rows]
+
+
+def _settled(path: Path) -> dict[str, str]:
+    """The part of each patient in a table. Raises UsageProblem (data_split_table)."""
+    found: dict[str, str] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for number, line in enumerate(csv.DictReader(stream), start=2):
+                patient, part = line.get("patient") or "", line.get("part") or ""
+                if not patient or part not in (*PARTS, "none") or found.setdefault(patient, part) != part:
+                    raise UsageProblem(reason("data_split_table", path=path, row=number, parts=", ".join(PARTS)))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
+    return found
 
 
 def _share_of(patient: str, *, seed: int) -> float:
@@ -365,6 +382,11 @@ def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
     return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)
 
 
+def _table_digest(run: Run) -> str:
+    """Of the table of patients who are not drawn, "" without one."""
+    return content_digest(run.recipe.split.table) if run.recipe.split.table else ""
+
+
 def _finder_digest(run: Run) -> str:
     """Of the pack that finds the lungs, "" without one."""
     return content_digest(run.recipe.lungs / "manifest.json") if run.recipe.lungs else ""
@@ -412,6 +434,6 @@ DATA: Final = Step(
     name="data",
     perform=data_step,
     reads=("input", "labels", "data", "split", "lungs"),
-    outside=lambda run: digest(rows_digest(_rows(run)), _finder_digest(run)),
+    outside=lambda run: digest(rows_digest(_rows(run)), _finder_digest(run), _table_digest(run)),
     leaves=(SPLIT, "facts.json"),
 )

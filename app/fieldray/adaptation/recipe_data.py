@@ -159,10 +159,18 @@ class Split:
     validation_share: Annotated[float, Key(doc="With random: share of the patients.", above=0, high=0.9)] = 0.15
     test_share: Annotated[float, Key(doc="With random: share of the patients.", above=0, high=0.9)] = 0.15
     seed: Annotated[int, Key(doc="With random: another seed gives another split.")] = 0
+    table: Annotated[
+        Path | None,
+        Key(
+            doc="With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever "
+            "the starting network has learnt from is for training again. Parts are training, validation, test, none."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         require_ranges(self)
         require(
+            (self.table is None or self.by == "random", "table", "is for a split by random"),
             (self.validation_share + self.test_share < 1, "test_share", "and validation_share leave none to train on"),
             (self.by != "fold" or bool(self.validation_folds), "validation_folds", "is needed for a split by fold"),
             (self.by != "fold" or bool(self.test_folds), "test_folds", "is needed for a split by fold"),

@@ -150,6 +150,36 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
+def test_a_table_settles_who_is_not_drawn(tmp_path: Path) -> None:
+    rows, table = [_row(number) for number in range(40)], tmp_path / "split.csv"
+    drawn = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.2), [])
+    others = {"training": "test", "validation": "none", "test": "validation"}
+    settled = {row.patient: others[part] for row, part in zip(rows[:20], drawn, strict=False)}
+    lines = [f"{patient},{part}" for patient, part in {**settled, "nobody": "test"}.items()]
+    table.write_text("\n".join(["patient,part", *lines]), encoding="utf-8")
+    split = Split(by="random", validation_share=0.2, test_share=0.2, table=table)
+    assert split_rows(rows, split, []) == [*settled.values(), *drawn[20:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("patient,part\na,training\nb,learn\n", "Row 3 of"),
+        ("patient,part\na,training\na,test\n", "Row 3 of"),
+        ("patient,part\n,training\n", "Row 2 of"),
+        ("person,part\na,training\n", "Row 2 of"),
+        ("patient,part\na\n", "Row 2 of"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_table_of_a_split_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
+    table = tmp_path / "split.csv"
+    if text:
+        table.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageProblem, match=sentence):
+        split_rows([_row(1)], Split(by="random", table=table), [])
+
+
 def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> None:
     rows = [_row(number, fold=str(number)) for number in range(4)]
     source = Source(name="set", layout="csv", path=Path("set.csv"), evaluated=False)

@@ -17,6 +17,7 @@ from fieldray.adaptation.recipe import (
     RunFolder,
     SigningKey,
     rooted_source,
+    rooted_split,
 )
 from fieldray.adaptation.recipe_data import Source, Split
 from fieldray.adaptation.run import Run
@@ -178,6 +179,7 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
         ),
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
         ood_images=tuple(rooted_source(source, base) for source in recipe.ood_images),
+        split=rooted_split(recipe.split, base),
     )
 
 

@@ -9,7 +9,15 @@ from typing import Annotated, Final, Literal, cast
 
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.matcher.networks import CHANNELS, MULTIPLE
-from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey
+from fieldray.adaptation.recipe import (
+    AboutPack,
+    PackInput,
+    PacksFolder,
+    PatientSplit,
+    RunFolder,
+    SigningKey,
+    rooted_split,
+)
 from fieldray.adaptation.recipe_data import Split
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
@@ -184,6 +192,7 @@ def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
         packs_folder=base / recipe.packs_folder,
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         pairs=tuple(replace(source, path=base / source.path) for source in recipe.pairs),
+        split=rooted_split(recipe.split, base),
     )
 
 

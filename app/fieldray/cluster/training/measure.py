@@ -30,7 +30,7 @@ from fieldray.adaptation.tables import Document
 from fieldray.cluster.connection import host_of
 from fieldray.cluster.training.channel import Listener, echo, open_channels, round_trips
 from fieldray.cluster.training.cluster import opened
-from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
+from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, Pupil, arrays_kept
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout
@@ -75,23 +75,29 @@ class Costs:
 
 def measure_costs(path: Path, *, address: str | None, certificates: Path | None, repeats: int) -> Costs:
     """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
-    with _lesson(path) as lesson:
+    with lesson_of(path) as lesson:
         pupil = lesson.open()
     layout = Layout.of(pupil.weights())
-    times = []
-    for step in range(repeats + 1):  # the first one makes the network's graph
-        began_s = time.perf_counter()
-        pupil.take(0, step % lesson.batches, Plan(), 0)
-        times.append(time.perf_counter() - began_s)
+    gradient_s = measured_gradient_s(pupil, lesson, repeats=repeats)
     there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
     return Costs(
-        gradient_s=statistics.median(times[1:]),
+        gradient_s=gradient_s,
         there_s=there,
         back_s=back,
         latency_s=latency,
         elements=layout.size,
         batches=lesson.batches,
     )
+
+
+def measured_gradient_s(pupil: Pupil, lesson: Lesson, *, repeats: int) -> float:
+    """The median time of the gradient of a whole batch in this process, in seconds."""
+    times = []
+    for step in range(repeats + 1):  # the first one makes the network's graph
+        began_s = time.perf_counter()
+        pupil.take(0, step % lesson.batches, Plan(), 0)
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times[1:])
 
 
 def _transfers(
@@ -136,7 +142,7 @@ def stop_echo(token: str) -> None:
 
 
 @contextlib.contextmanager
-def _lesson(path: Path) -> Iterator[Lesson]:
+def lesson_of(path: Path) -> Iterator[Lesson]:
     """What a recipe trains, while its run folder is held; its data step is performed. Raises UsageProblem."""
     document = Document.read(path)
     schema = kind_of(document).schema

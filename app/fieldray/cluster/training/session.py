@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def epochs(
     first_epoch: int = 0,
     say: Callable[[str], None] = lambda _line: None,
     encryption: Encryption = PLAIN,
-) -> Iterator[Epoch]:
+) -> Generator[Epoch, None, None]:
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
