@@ -19,7 +19,7 @@ from fieldray.adaptation.speedup.estimate import MODES, SERVERS, Measured, Mode,
 from fieldray.bench.report import Points, Report, Table
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.lesson import Lesson
-from fieldray.cluster.training.measure import Costs, lesson_of, measure_costs, measured_gradient_s
+from fieldray.cluster.training.measure import Costs, gradient_s, lesson_of, measure_costs
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import encryption_of, epochs, places_of
 from fieldray.cluster.training.share import Layout, ShareState
@@ -77,13 +77,8 @@ def _gradients_s(lesson: Lesson, workers: int) -> list[float]:
     plan = Plan(workers=workers, mode="sync-join")
     with opened(plan) as client:
         places = places_of(client, plan)[:workers]
-        tasks = [client.submit(gradient_s, lesson, workers=[place], pure=False) for place in places]
+        tasks = [client.submit(gradient_s, lesson, _REPEATS, workers=[place], pure=False) for place in places]
         return [float(task.result()) for task in tasks]
-
-
-def gradient_s(lesson: Lesson) -> float:
-    """A task: the median time of a gradient in this process, in seconds."""
-    return measured_gradient_s(lesson.open(), lesson, repeats=_REPEATS)
 
 
 def _cases(
