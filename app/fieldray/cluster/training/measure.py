@@ -35,7 +35,7 @@ from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, Pupil, arrays_kept
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
-from fieldray.cluster.training.share import Layout
+from fieldray.cluster.training.share import Layout, clipped
 from fieldray.cluster.training.worker import encryption_here
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
@@ -92,10 +92,22 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
     )
 
 
-def gradient_s(lesson: Lesson, repeats: int) -> float:
-    """A task: the median time of the gradient of a whole batch in this process, in seconds."""
+def step_s(lesson: Lesson, repeats: int) -> float:
+    """A task: the median time of what a worker does for a gradient beside transfers, in seconds.
+
+    It sets the weights, computes the gradient of a whole batch, and puts it in one row to be sent.
+    """
     use_threads(cores_of_worker())
-    return _gradient_s(lesson.open(), lesson, repeats=repeats)
+    pupil = lesson.open()
+    layout = Layout.of(pupil.weights())
+    values, times = layout.vector(pupil.weights()), []
+    for step in range(repeats + 1):
+        began_s = time.perf_counter()
+        pupil.set_weights(layout.weights(values))
+        taken = pupil.take(0, step % lesson.batches, Plan(), 0)
+        clipped(layout.vector(taken.gradient), layout, lesson.rule.clip)
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times[1:])
 
 
 def _gradient_s(pupil: Pupil, lesson: Lesson, *, repeats: int) -> float:
