@@ -3,7 +3,8 @@
 Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge. What is
 transferred is real. The gradient is a timed wait: eight workers on two cores cannot show how fast eight computers are.
 The formulas know ratios only. Whether a slower link with longer gradients fits them better tells how much of an error
-is the work of each message, which takes its time whatever the rate.
+is the work of each message, which takes its time whatever the rate. TCP's congestion control is the host's: Linux and
+Windows have CUBIC unless somebody changed it.
 Needs root and iproute2.
 """
 
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from benchmarks.processes import CHECKOUT
@@ -235,21 +237,15 @@ def shaped_links_report(*, most_workers: int, batches: int, slower: int, notify:
     blocks.append(Points("Where the formulas fail, and why", _WHY))
     for link in links:
         blocks += [_table(found, link.name), _chart(found, link, batches)]
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     told = [
         f"{link.name}: {link.rate_mbit} Mbit/s both ways, {4 * link.elements / 1e6:.2f} MB of weights, tc measured "
         f"{1000 * transfers[link.name]:.1f} ms, tg a timed wait of {1000 * link.gradient_s:.0f} ms"
         for link in links
     ]
-    blocks.append(
-        Points(
-            "How it was measured",
-            (
-                *told,
-                *_HOW,
-                f"D = {batches} batches; times {slower} times as long as published, at a rate as much lower.",
-            ),
-        )
-    )
+    told += [*_HOW, f"TCP's congestion control: {control}."]
+    told.append(f"D = {batches} batches; times {slower} times as long as published, at a rate as much lower.")
+    blocks.append(Points("How it was measured", tuple(told)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     return Report(
         kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data
@@ -269,9 +265,9 @@ _WHY: Final = (
     " no two are served exactly alike, so that measured times lie between the mean (4.11) and that case.",
     "Asynchronous, central: workers come apart after the first round. While little is transferred the mean "
     "(4.20) fits; with more, neither bound nor simulation does.",
-    "Distributed: measured times exceed 2 tc (N - 1) / N the more the shorter the gradient is. Each iteration"
-    " has 2 (N - 1) more messages, whose latency and work the formula leaves out, on a computer with two "
-    "cores that had other work.",
+    "Distributed: 2 tc (N - 1) / N takes every link to be full to the end. Where all machines exchange their shares at "
+    "once it is not, because transfers that share a link do not end together. The more of an iteration is transfer, "
+    "the more that counts; slower links and longer gradients change little.",
 )
 _KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies", "simulated_s": "simulated, shared links"}
 

@@ -23,17 +23,19 @@ from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.lungs.dataset import data_of
 from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
+from fieldray.adaptation.lungs.train import use_threads
 from fieldray.adaptation.recipe import Recipe, rooted
 from fieldray.adaptation.run import Run, locked
 from fieldray.adaptation.steps import schedule_of, settings_of, specification_of
 from fieldray.adaptation.tables import Document
 from fieldray.cluster.connection import host_of
+from fieldray.cluster.node import cores_of_worker
 from fieldray.cluster.training.channel import Listener, echo, open_channels, round_trips
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, Pupil, arrays_kept
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
-from fieldray.cluster.training.share import Layout
+from fieldray.cluster.training.share import Layout, clipped
 from fieldray.cluster.training.worker import encryption_here
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
@@ -78,10 +80,10 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
     with lesson_of(path) as lesson:
         pupil = lesson.open()
     layout = Layout.of(pupil.weights())
-    gradient_s = measured_gradient_s(pupil, lesson, repeats=repeats)
+    found_s = _gradient_s(pupil, lesson, repeats=repeats)
     there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
     return Costs(
-        gradient_s=gradient_s,
+        gradient_s=found_s,
         there_s=there,
         back_s=back,
         latency_s=latency,
@@ -90,8 +92,25 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
     )
 
 
-def measured_gradient_s(pupil: Pupil, lesson: Lesson, *, repeats: int) -> float:
-    """The median time of the gradient of a whole batch in this process, in seconds."""
+def step_s(lesson: Lesson, repeats: int) -> float:
+    """A task: the median time of what a worker does for a gradient beside transfers, in seconds.
+
+    It sets the weights, computes the gradient of a whole batch, and puts it in one row to be sent.
+    """
+    use_threads(cores_of_worker())
+    pupil = lesson.open()
+    layout = Layout.of(pupil.weights())
+    values, times = layout.vector(pupil.weights()), []
+    for step in range(repeats + 1):
+        began_s = time.perf_counter()
+        pupil.set_weights(layout.weights(values))
+        taken = pupil.take(0, step % lesson.batches, Plan(), 0)
+        clipped(layout.vector(taken.gradient), layout, lesson.rule.clip)
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times[1:])
+
+
+def _gradient_s(pupil: Pupil, lesson: Lesson, *, repeats: int) -> float:
     times = []
     for step in range(repeats + 1):  # the first one makes the network's graph
         began_s = time.perf_counter()

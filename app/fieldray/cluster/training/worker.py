@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,6 +118,8 @@ def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
         return Outcome(unread="training_node_folder")
     try:
         with contextlib.ExitStack() as ends:
+            # Before the channels: their end ends what its threads wait for.
+            threads = ends.enter_context(ThreadPoolExecutor(len(order.servers), thread_name_prefix="exchange"))
             with _noticing_loss():
                 channels = ends.enter_context(
                     open_channels(
@@ -127,7 +130,7 @@ def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
                         encryption=encryption,
                     )
                 )
-            return _Work(order, channels).finish(pupil)
+            return _Work(order, channels, threads).finish(pupil)
     except _ServerLost:
         return Outcome(was_lost=True)
 
@@ -142,8 +145,8 @@ def _noticing_loss() -> Iterator[None]:
 
 
 class _Work:
-    def __init__(self, order: Order, channels: Sequence[Channel]) -> None:
-        self._order, self._channels = order, channels
+    def __init__(self, order: Order, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
+        self._order, self._channels, self._threads = order, channels, threads
         self._runs = [runs for _, runs in order.servers]
         self._values: Vector = np.empty(order.layout.size, np.float32)
         self._versions = [0] * len(channels)
@@ -184,10 +187,9 @@ class _Work:
 
     def _fetch(self) -> int:
         """Fetch the weights; the number of the gradient to begin with."""
-        done = []
-        for place, channel in enumerate(self._channels):
-            channel.send({})
-            done.append(self._receive(place, channel))
+        for place in self._places:
+            self._channels[place].send({})
+        done = [self._receive(place, self._channels[place]) for place in self._places]
         if not self._order.plan.waits:
             return min(done)
         least = min(self._versions)
@@ -211,10 +213,14 @@ class _Work:
         order = self._order
         if len(self._channels) > 1 or not order.plan.waits:
             gradient = clipped(gradient, order.layout, order.lesson.rule.clip)
-        for place in self._places:
+
+        def exchange(place: int) -> None:
             told = {**header, "worker": order.worker, "version": self._versions[place]}
             told["note"] = header["note"] if place == 0 else {}
             own = gathered(gradient, self._runs[place])
             self._channels[place].send({"gradient": told, "wants_weights": not is_last}, own)
-        for place in self._places:
             self._receive(place, self._channels[place])
+
+        # All at once: one after another, a server that is slow to take would hold up what others wait for.
+        for _ in self._threads.map(exchange, self._places):
+            pass
