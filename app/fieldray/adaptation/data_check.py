@@ -7,7 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.dataset import empty_classes, evaluated_parts, leaks, parts_of, targets_of
+from fieldray.adaptation.dataset import (
+    empty_classes,
+    evaluated_parts,
+    leaks,
+    parts_of,
+    refuse_foreign_table,
+    targets_of,
+)
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
@@ -143,6 +150,7 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
     if recipe.split.by == "random":  # an image without a patient is drawn by its content
         rows = [row if row.patient else replace(row, sha256=content_digest(row.path)) for row in rows]
     try:
+        refuse_foreign_table(rows, recipe.split)
         parts = parts_of(rows, recipe.split, recipe.data)
     except UsageProblem as problem:
         yield Problem(("split",), f"cannot be made: {problem.reason.text}")

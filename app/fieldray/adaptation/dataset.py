@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import ImageSet, content_digest, read_images, read_rows, rows_digest
-from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.layouts import Row, table_rows
 from fieldray.adaptation.recipe_data import LabelRule, Source, Split
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.train import Samples
@@ -139,8 +139,10 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
 
     Images of a source that is not evaluated are left out where they are not for training.
 
-    Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning.
+    Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning,
+    data_split_nobody for a table of other patients.
     """
+    refuse_foreign_table(rows, split)
     parts = parts_of(rows, split, sources)
     refuse_leak(rows, parts)
     return evaluated_parts(rows, parts, sources)
@@ -208,8 +210,8 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     settled = _settled(split.table) if split.table else {}
 
     def part(row: Row) -> str:
-        if row.patient in settled:
-            return settled[row.patient]
+        if known := settled.get(patient_sha256(row.patient)):
+            return known
         share = _share_of(row.person, seed=split.seed)
         if share < split.test_share:
             return "test"
@@ -219,17 +221,32 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _settled(path: Path) -> dict[str, str]:
-    """The part of each patient in a table. Raises UsageProblem (data_split_table)."""
+    """The part by digest of each patient whom a table names, in the open or by digest.
+
+    Raises UsageProblem (data_split_table, data_column, data_row, data_unreadable).
+    """
     found: dict[str, str] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for number, line in enumerate(csv.DictReader(stream), start=2):
-                patient, part = line.get("patient") or "", line.get("part") or ""
-                if not patient or part not in (*PARTS, "none") or found.setdefault(patient, part) != part:
-                    raise UsageProblem(reason("data_split_table", path=path, row=number, parts=", ".join(PARTS)))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
+    for line, cells in table_rows(Source(path=path), _refuse, ("part",)):
+        name, part = cells.get("patient"), cells["part"]
+        known = patient_sha256(name) if name else cells.get("patient_sha256", "")
+        if not known or part not in (*PARTS, "none") or found.setdefault(known, part) != part:
+            raise UsageProblem(reason("data_split_table", path=path, row=line, parts=", ".join(PARTS)))
     return found
+
+
+def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
+    """Raises UsageProblem where the split's table names none of the patients (data_split_nobody) or cannot be used."""
+    if split.table and not {patient_sha256(row.patient) for row in rows} & set(_settled(split.table)):
+        raise UsageProblem(reason("data_split_nobody", path=split.table))
+
+
+def _refuse(wrong: Reason) -> NoReturn:
+    raise UsageProblem(wrong)
+
+
+def patient_sha256(patient: str) -> str:
+    """SHA-256 of a patient's name in the data, as hexadecimal text. Whoever can guess the name can find it again."""
+    return hashlib.sha256(patient.encode()).hexdigest()
 
 
 def _share_of(patient: str, *, seed: int) -> float:
@@ -382,14 +399,15 @@ def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
     return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)
 
 
-def _table_digest(run: Run) -> str:
-    """Of the table of patients who are not drawn, "" without one."""
-    return content_digest(run.recipe.split.table) if run.recipe.split.table else ""
+def _outside(run: Run) -> str:
+    lungs = run.recipe.lungs
+    finder = content_digest(lungs / "manifest.json") if lungs else ""
+    return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
 
 
-def _finder_digest(run: Run) -> str:
-    """Of the pack that finds the lungs, "" without one."""
-    return content_digest(run.recipe.lungs / "manifest.json") if run.recipe.lungs else ""
+def table_digest(split: Split) -> str:
+    """Of the content of the table of patients who are not drawn, "" without one."""
+    return content_digest(split.table) if split.table else ""
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -434,6 +452,6 @@ DATA: Final = Step(
     name="data",
     perform=data_step,
     reads=("input", "labels", "data", "split", "lungs"),
-    outside=lambda run: digest(rows_digest(_rows(run)), _finder_digest(run), _table_digest(run)),
+    outside=_outside,
     leaves=(SPLIT, "facts.json"),
 )

@@ -163,7 +163,8 @@ class Split:
         Path | None,
         Key(
             doc="With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever "
-            "the starting network has learnt from is for training again. Parts are training, validation, test, none."
+            "the starting network has learnt from is for training again. Parts are training, validation, test, none. "
+            "A column patient_sha256 in place of patient names nobody in the open."
         ),
     ] = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.dataset import check_classes, split_rows, targets_of
+from fieldray.adaptation.dataset import check_classes, patient_sha256, split_rows, targets_of
 from fieldray.adaptation.image_set import CACHE, content_digest, read_images, read_rows
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import read_recipe
@@ -150,13 +151,14 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
-def test_a_table_settles_who_is_not_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("column", "named"), [("patient", str), ("patient_sha256", patient_sha256)])
+def test_a_table_settles_who_is_not_drawn(tmp_path: Path, column: str, named: Callable[[str], str]) -> None:
     rows, table = [_row(number) for number in range(40)], tmp_path / "split.csv"
     drawn = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.2), [])
     others = {"training": "test", "validation": "none", "test": "validation"}
     settled = {row.patient: others[part] for row, part in zip(rows[:20], drawn, strict=False)}
-    lines = [f"{patient},{part}" for patient, part in {**settled, "nobody": "test"}.items()]
-    table.write_text("\n".join(["patient,part", *lines]), encoding="utf-8")
+    lines = [f"{named(patient)},{part}" for patient, part in {**settled, "nobody": "test"}.items()]
+    table.write_text("\n".join([f"{column},part", *lines]), encoding="utf-8")
     split = Split(by="random", validation_share=0.2, test_share=0.2, table=table)
     assert split_rows(rows, split, []) == [*settled.values(), *drawn[20:]]
 
@@ -168,7 +170,9 @@ def test_a_table_settles_who_is_not_drawn(tmp_path: Path) -> None:
         ("patient,part\na,training\na,test\n", "Row 3 of"),
         ("patient,part\n,training\n", "Row 2 of"),
         ("person,part\na,training\n", "Row 2 of"),
-        ("patient,part\na\n", "Row 2 of"),
+        ("patient,part\na\n", "another number of cells"),
+        ("patient\na\n", "no column named part"),
+        ("patient,part\na,training\n", "No patient of the data is in"),
         (None, "cannot be read"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.dataset import parts_of
+from fieldray.adaptation.dataset import parts_of, table_digest
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row, find_rows
@@ -215,7 +215,7 @@ def _outside(run: Run) -> str:
     masks = [content_digest(pair.mask) for pair in pairs]
     rows = _with_digests([pair.row for pair in pairs])
     others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
-    return digest(rows_digest(rows), masks, rows_digest(others))
+    return digest(rows_digest(rows), masks, rows_digest(others), table_digest(recipe_of(run).split))
 
 
 LUNG_DATA: Final = Step(

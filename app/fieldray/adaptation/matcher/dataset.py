@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import parts_of
+from fieldray.adaptation.dataset import parts_of, table_digest
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, rows_digest
 from fieldray.adaptation.layouts import Row, Wrong, table_rows
@@ -223,7 +223,7 @@ def _outside(run: Run) -> str:
     """Of everything that the step reads: images and tables."""
     pairs = _pairs(recipe_of(run))
     couples = [[str(row.path.name) for row in (pair.prior, pair.current)] for pair in pairs]
-    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples)
+    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples, table_digest(recipe_of(run).split))
 
 
 MATCHER_DATA: Final = Step(

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from fieldray.cluster.connection import host_of
 from fieldray.cluster.node import cores_of_worker
 from fieldray.cluster.training.channel import Listener, echo, open_channels, round_trips
 from fieldray.cluster.training.cluster import opened
-from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, Pupil, arrays_kept
+from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout, clipped
@@ -80,7 +80,7 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
     with lesson_of(path) as lesson:
         pupil = lesson.open()
     layout = Layout.of(pupil.weights())
-    found_s = _gradient_s(pupil, lesson, repeats=repeats)
+    found_s = _median_s(lambda batch: pupil.take(0, batch, Plan(), 0), lesson, repeats)
     there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
     return Costs(
         gradient_s=found_s,
@@ -100,21 +100,22 @@ def step_s(lesson: Lesson, repeats: int) -> float:
     use_threads(cores_of_worker())
     pupil = lesson.open()
     layout = Layout.of(pupil.weights())
-    values, times = layout.vector(pupil.weights()), []
+    values = layout.vector(pupil.weights())
+
+    def whole_step(batch: int) -> None:
+        pupil.set_weights(layout.weights(values))
+        taken = pupil.take(0, batch, Plan(), 0)
+        clipped(layout.vector(taken.gradient), layout, lesson.rule.clip)
+
+    return _median_s(whole_step, lesson, repeats)
+
+
+def _median_s(work: Callable[[int], object], lesson: Lesson, repeats: int) -> float:
+    """Of work on one batch after another; the first time, which makes the network's graph, does not count."""
+    times = []
     for step in range(repeats + 1):
         began_s = time.perf_counter()
-        pupil.set_weights(layout.weights(values))
-        taken = pupil.take(0, step % lesson.batches, Plan(), 0)
-        clipped(layout.vector(taken.gradient), layout, lesson.rule.clip)
-        times.append(time.perf_counter() - began_s)
-    return statistics.median(times[1:])
-
-
-def _gradient_s(pupil: Pupil, lesson: Lesson, *, repeats: int) -> float:
-    times = []
-    for step in range(repeats + 1):  # the first one makes the network's graph
-        began_s = time.perf_counter()
-        pupil.take(0, step % lesson.batches, Plan(), 0)
+        work(step % lesson.batches)
         times.append(time.perf_counter() - began_s)
     return statistics.median(times[1:])
 
