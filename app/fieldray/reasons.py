@@ -366,7 +366,7 @@ ADAPTATION: Final[Mapping[str, Template]] = {
     "data_split": "No row is for training: the split column has the values {values}. The recipe's key splits must "
                   "say which of them are for training.",
     "data_split_table": "Row {row} of {path} cannot be used: each row names a patient, once, and a part ({parts} or none).",
-    "data_split_nobody": "No patient of the data is in {path}. Compare its column patient, or patient_sha256, with the data's.",
+    "data_split_nobody": "No patient of the data is in {path}. Compare those that it names with those of the data.",
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",

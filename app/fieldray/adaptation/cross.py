@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_leak
+from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import (
     Evaluated,
@@ -35,6 +35,7 @@ from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.report import write_cross_validation
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, Weights
+from fieldray.adaptation.split import refuse_leak
 from fieldray.adaptation.steps import (
     FITTED_IMAGES,
     frozen_part_of,

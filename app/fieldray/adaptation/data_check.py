@@ -7,18 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.dataset import (
-    empty_classes,
-    evaluated_parts,
-    leaks,
-    parts_of,
-    refuse_foreign_table,
-    targets_of,
-)
+from fieldray.adaptation.dataset import empty_classes, targets_of
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source
+from fieldray.adaptation.split import evaluated_parts, leaks, parts_of, refuse_foreign_table
 from fieldray.adaptation.tables import Location, Problem
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import Dataset, refuse_leak, targets_of
+from fieldray.adaptation.dataset import Dataset, targets_of
 from fieldray.adaptation.evaluate import border_pixels, figures, known, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.image_set import ImageSet, read_images, read_rows
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run
+from fieldray.adaptation.split import refuse_leak
 from fieldray.domain import metrics
 from fieldray.domain.model import Calibration, OperatingPoint
 

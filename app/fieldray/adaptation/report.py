@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import PARTS, dataset_of
+from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.files import publish, write_atomically
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.page import (
@@ -33,6 +33,7 @@ from fieldray.adaptation.profile import PROFILE_NAME, profile_parts
 from fieldray.adaptation.quantise import answer
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import RECIPE_TEXT, Run, Step
+from fieldray.adaptation.split import PARTS
 from fieldray.adaptation.steps import converted, load_network
 from fieldray.domain import metrics
 from fieldray.domain.intervals import told

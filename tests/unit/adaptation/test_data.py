@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.dataset import check_classes, patient_sha256, split_rows, targets_of
+from fieldray.adaptation.dataset import check_classes, targets_of
 from fieldray.adaptation.image_set import CACHE, content_digest, read_images, read_rows
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source, Split
+from fieldray.adaptation.split import patient_sha256, split_rows
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 

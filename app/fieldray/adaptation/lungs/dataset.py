@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.dataset import parts_of, table_digest
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row, find_rows
@@ -28,6 +27,7 @@ from fieldray.adaptation.lungs.masks import (
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.recipe_data import Source
 from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.split import parts_of, table_digest
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason

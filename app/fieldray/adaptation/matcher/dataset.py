@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import parts_of, table_digest
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, rows_digest
 from fieldray.adaptation.layouts import Row, Wrong, table_rows
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, PairSource, recipe_of
 from fieldray.adaptation.matcher.rough_alignment import roughly_aligned
 from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.split import parts_of, table_digest
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
