@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import threading
@@ -15,7 +16,8 @@ import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as many workers as cores: their threads would only wait for each other
+    # As many workers as cores: their threads would only wait for each other, and those of a library do so in a loop.
+    os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 # The same examples every time and on every machine, however busy it is, and no file kept of them.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)
@@ -35,6 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not _HAS_TOOLCHAIN and item.get_closest_marker("adapt"):
             item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays, and the garbage collector need not look at it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -111,11 +111,12 @@ class Accidents:
                 "the Edge TPU opens slowly",
             ):
                 del self._kinds[slow]
+        self._first: Final = self._random.sample(list(self._kinds), len(self._kinds))
 
     def happen(self) -> None:
-        """One accident, drawn by its weight, and a rest."""
-        names = list(self._kinds)
-        (name,) = self._random.choices(names, weights=[self._kinds[name][0] for name in names])
+        """One accident and a rest: each kind once, in random order, then drawn by their weights."""
+        names = self._first or self._random.choices(list(self._kinds), [weight for weight, _ in self._kinds.values()])
+        name = names.pop()
         self.counts[name] += 1
         self._kinds[name][1]()
         self._rest(0.05, 0.2 if self._is_short else 0.5)

@@ -10,11 +10,11 @@ from faults.fault_run import FaultRun, Silence, faults
 
 
 @pytest.mark.timeout(400)
-def test_forty_accidents_harm_no_image_and_leave_nothing_behind(library: Path, tmp_path: Path) -> None:
-    run = FaultRun(tmp_path, library, events=40, images=100, seed=7, is_short=True)
+def test_two_dozen_accidents_harm_no_image_and_leave_nothing_behind(library: Path, tmp_path: Path) -> None:
+    run = FaultRun(tmp_path, library, events=24, images=60, seed=7, is_short=True)
     figures = run.go(Silence(run))
     assert faults(figures) == []
-    assert figures["events"] == 40
+    assert figures["events"] == 24
     assert figures["images_by_backend"]["cpu"] > 0
     assert figures["images_by_backend"]["edgetpu"] > 0
 

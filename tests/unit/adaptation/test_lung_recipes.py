@@ -30,6 +30,8 @@ def test_from_masks_to_a_pack(tmp_path: Path) -> None:
     draw_images(tmp_path, children=0, adults=32, ood_images=8)
     draw_lungs(tmp_path, learnt=24, evaluated=4)
     recipe = project(tmp_path, "lung-fields-quick")
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("steps_per_epoch = 30", "steps_per_epoch = 15"), encoding="utf-8")
     _adapt("run", recipe)
 
     runs = tmp_path / "project" / "runs"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, augment
-from fieldray.adaptation.engine import CHECKPOINT, EngineSettings
+from fieldray.adaptation.engine import CHECKPOINT, Batch, EngineSettings
 from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.specification import initial_weights
+from fieldray.adaptation.specification import Specification, Weights, initial_weights
 from fieldray.adaptation.train import Samples, Schedule, balanced_draw, train
 from fieldray.errors import StorageProblem, UsageProblem
 
@@ -82,8 +82,9 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
         "schedule": SCHEDULE,
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
         "settings": EngineSettings(threads=1),
+        "engine": ENGINE,
     }
-    return train(NETWORK, **{**told, **changed}, folder=folder, engine=ENGINE, progress=progress)
+    return train(NETWORK, **{**told, **changed}, folder=folder, progress=progress)
 
 
 @pytest.mark.adapt
@@ -112,8 +113,33 @@ def _one_label_other(samples: Samples) -> Samples:
     return replace(samples, targets=targets)
 
 
-@pytest.mark.adapt
-def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path) -> None:
+class _Idle:
+    """An engine that learns nothing, in no time."""
+
+    def __init__(self, specification: Specification, weights: Weights, **_: object) -> None:
+        self._weights = dict(weights)
+
+    def step(self, images: Batch, targets: Batch, **_: object) -> float:
+        return 1.0
+
+    def logits(self, images: Batch) -> Batch:
+        return np.zeros((len(images), 1), np.float32)
+
+    def weights(self) -> Weights:
+        return self._weights
+
+    def set_weights(self, weights: Weights) -> None:
+        self._weights = dict(weights)
+
+    def optimiser_state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def set_optimiser_state(self, state: dict[str, np.ndarray]) -> None:
+        assert state == {}
+
+
+def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.adaptation.train.open_engine", _Idle)
     samples = _samples(64)
     changes: dict[str, dict[str, object]] = {
         "seed": {"schedule": replace(SCHEDULE, seed=6)},
