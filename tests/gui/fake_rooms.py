@@ -521,11 +521,14 @@ class FakeRooms:
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
         self.open_problem: FieldrayError | None = None
+        self.may_open = threading.Event()
+        self.may_open.set()
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
         self.database = Path()
 
     def open(self, settings: Settings, publish: Publish) -> Services:
+        self.may_open.wait(30)
         if self.open_problem is not None:
             raise self.open_problem
         self.publish = publish

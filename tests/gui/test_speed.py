@@ -95,6 +95,18 @@ def test_a_polite_signal_ends_the_program_in_order() -> None:
         program.stdout.close()
 
 
+def test_a_thread_that_never_ends_keeps_no_program_alive_and_does_not_crash_it() -> None:
+    hanging = """
+import fieldray.desktop.controller, fieldray.desktop.application, threading
+fieldray.desktop.controller._OPENING_ENDS_MS = 100
+fieldray.desktop.application._THREADS_END_S = 0.1
+fieldray.desktop.application.Application.__init__.__kwdefaults__["services"] = lambda *_: threading.Event().wait()
+"""
+    script = START.replace("class Watch", f"{hanging}class Watch")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n")
+
+
 def test_the_window_is_there_before_anything_large_was_imported_and_leaves_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,8 @@ from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QDialog, QLabel, QMessageBox, QPushButton
+from PySide6.QtWidgets import QApplication, QDialog, QLabel, QMessageBox, QPushButton
+from pytestqt.qtbot import QtBot
 from test_flows import texts
 
 from fieldray.desktop.application import Application, chosen_language
@@ -21,6 +22,8 @@ from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.domain.run import Verdict
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.reasons import reason
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
 from fieldray.translation import Translator, languages
@@ -145,6 +148,45 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     assert desk.rooms.session.is_closed
     assert desk.rooms.drives.is_closed
     assert not desk.window.isVisible()
+
+
+@pytest.mark.parametrize("problem", [None, UsageProblem(reason("no_pack"))])
+def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
+    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, problem: FieldrayError | None
+) -> None:
+    rooms.may_open.clear()
+    rooms.open_problem = problem
+    application = Application(qapp, settings, services=rooms.open)
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    qtbot.wait(20)
+    application.controller.close()
+    qtbot.wait(50)
+    assert not ended and application.window is not None and application.window.isVisible()
+    rooms.may_open.set()
+    qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
+    assert problem is not None or (rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed)
+    application.window.deleteLater()
+    qapp.processEvents()
+
+
+def test_what_never_opens_keeps_nobody_from_closing(
+    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.desktop.controller._OPENING_ENDS_MS", 50)
+    rooms.may_open.clear()
+    application = Application(qapp, settings, services=rooms.open)
+    application.show()
+    qtbot.wait(20)
+    with qtbot.waitSignal(application.ended, timeout=WAIT_MS):
+        application.controller.close()
+    assert not application.controller.background.close()  # it still waits
+    rooms.may_open.set()
+    assert application.controller.background.close(wait_s=5)
+    assert application.window is not None
+    application.window.deleteLater()
+    qapp.processEvents()
 
 
 def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:

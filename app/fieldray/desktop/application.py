@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import signal
 import sys
 import threading
@@ -39,6 +40,7 @@ _RARELY: Final = 100
 _MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _LARGE_BYTES: Final = 2**20
 _PULSE_MS: Final = 500
+_THREADS_END_S: Final = 2.0
 _DEVICES: Final = frozenset({"device", "policy"})
 
 
@@ -203,4 +205,10 @@ def run_application(paths: Sequence[Path]) -> int:
         with application.catching(), application.ending_on_signals():
             application.show()
             application.controller.screening.choose(paths)
-            return qt.exec()
+            code = qt.exec()
+    if not application.controller.background.close(wait_s=_THREADS_END_S):
+        # Python ends a thread where it is, and takes the process down if that is within a library's C++.
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code

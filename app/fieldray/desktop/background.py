@@ -77,15 +77,17 @@ class Background(QObject):
             self._queues.get(channel, deque()).clear()
             self._wanted_from[channel] = self._number + 1
 
-    def close(self, *, wait_s: float = 0.0) -> None:
-        """Take nothing more, deliver nothing more; wait up to `wait_s` for each thread to end."""
+    def close(self, *, wait_s: float = 0.0) -> bool:
+        """Take nothing more, deliver nothing more; wait up to `wait_s`. Whether every thread has ended."""
         with self._lock:
             self._is_closed = True
             for queue in self._queues.values():
                 queue.clear()
             threads = tuple(self._threads)
+        deadline = time.monotonic() + wait_s
         for thread in threads:
-            thread.join(wait_s)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def _work_off(self, channel: str) -> None:
         while True:

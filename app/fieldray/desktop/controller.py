@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
@@ -49,6 +49,7 @@ from fieldray.translation import Translator
 log = logging.getLogger(__name__)
 
 _EXPORT_ENDS_S: Final = 10.0
+_OPENING_ENDS_MS: Final = 10_000
 _PATIENT_NOTES = ("other_patients", "ages_not_stated")
 
 
@@ -66,7 +67,7 @@ class Controller(QObject):
         self.settings = settings
         self._open_services = open_services
         self._services: Services | None = None
-        self._is_closing = False
+        self._is_opening = self._is_closing = self._is_ending = False
         self._last_bug: Reason | None = None
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
         self.packs = PackChoice(
@@ -104,13 +105,14 @@ class Controller(QObject):
     def open(self) -> None:
         """Open the services in the background."""
         self.board.withdraw("open")
+        self._is_opening = True
         settings, publish = self.settings, self.bridge.publish
         self.background.run(
             lambda: self._open_services(settings, publish), channel="open", done=self._opened, failed=self._not_opened
         )
 
     def close(self) -> None:
-        """Cancel what runs and close the services in the background; then `closed`."""
+        """Cancel what runs and close the services in the background, once they are open; then `closed`."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -118,6 +120,15 @@ class Controller(QObject):
         for image in (self.image, self.beside):
             image.stop_waiting()
         self.rows.end()
+        if self._is_opening:
+            QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
+        else:
+            self._close_services()
+
+    def _close_services(self) -> None:
+        if self._is_ending:
+            return
+        self._is_ending = True
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -127,6 +138,8 @@ class Controller(QObject):
                     services.priors.close()
                 self.exporting.end(wait_s=_EXPORT_ENDS_S)
                 finish()
+                if services is not None:
+                    services.session.close()
             except Exception:
                 log.exception("closing")
             self._services_closed.emit()
@@ -138,7 +151,10 @@ class Controller(QObject):
         self.closed.emit()
 
     def _opened(self, services: Services) -> None:
-        self._services = services
+        self._services, self._is_opening = services, False
+        if self._is_closing:
+            self._close_services()
+            return
         self.board.withdraw("store_upgrading")
         self.whose.attach(services)
         self.screening.attach(services.session)
@@ -152,6 +168,10 @@ class Controller(QObject):
         self.ready.emit()
 
     def _not_opened(self, error: Exception) -> None:
+        self._is_opening = False
+        if self._is_closing:
+            self._close_services()
+            return
         self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     # ---- events

@@ -211,14 +211,12 @@ class Screening(QObject):
 
     def end(self) -> Callable[[], None]:
         """For closing: a function that ends the batch and waits for it; call it off the window's thread."""
-        batch, session = self._batch, self._session
+        batch = self._batch
 
         def finish() -> None:
             if batch is not None:
                 batch.cancel()
                 batch.join()
-            if session is not None:
-                session.close()
 
         return finish
 
