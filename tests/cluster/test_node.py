@@ -88,8 +88,21 @@ def test_a_port_for_web_pages_that_is_taken_is_not_replaced_by_another() -> None
     with socket.create_server(("127.0.0.1", 0)) as taken, NodeGroup() as nodes:
         port = int(taken.getsockname()[1])
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True, dashboard=port))
-        with pytest.raises(EnvironmentProblem, match="could not be started"):
+        with pytest.raises(EnvironmentProblem, match=r"could not be started \(exit code 1: .*OSError.*in use"):
             scheduler.address()
+
+
+def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:
+    heard = list[str]()
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), told=heard.append)
+        address, first = scheduler.address(), scheduler.pid
+        psutil.Process(first).kill()
+        wait_for(lambda: bool(heard) and scheduler.pid != first)
+        assert scheduler.address() == address  # found again at the same place
+    assert heard == [
+        f"scheduler has ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is started again."
+    ]
 
 
 def test_a_scheduler_of_another_version_is_named() -> None:

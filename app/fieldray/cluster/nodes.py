@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +24,9 @@ from fieldray.reasons import reason
 _FIRST_DELAY_S: Final = 0.2
 _LONGEST_DELAY_S: Final = 10.0
 _GRACE_S: Final = 5.0
+_LAST_BYTES: Final = 2000
+
+log = logging.getLogger(__name__)
 
 
 class NodeProcess:
@@ -29,7 +35,7 @@ class NodeProcess:
     told  receives a line when it had to be started again
     """
 
-    def __init__(self, settings: NodeSettings, *, told: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(self, settings: NodeSettings, *, told: Callable[[str], None] = log.warning) -> None:
         self._settings = settings
         self._told = told
         self._changed = threading.Condition()
@@ -37,6 +43,7 @@ class NodeProcess:
         self._is_over = False
         self._process: subprocess.Popen[str] | None = None
         self._address = ""
+        self._end = "-"
         self._thread = threading.Thread(target=self._keep, name=f"cluster-{settings.role}", daemon=True)
         self._thread.start()
 
@@ -55,7 +62,7 @@ class NodeProcess:
         with self._changed:
             self._changed.wait_for(lambda: self._address or self._is_over, timeout_s)
             if not self._address:
-                raise EnvironmentProblem(reason("cluster_node_not_started", role=self._settings.role))
+                raise EnvironmentProblem(reason("cluster_node_not_started", role=self._settings.role, end=self._end))
             return self._address
 
     def close(self) -> None:
@@ -86,7 +93,8 @@ class NodeProcess:
                     if self._changed.wait_for(lambda: self._is_closed, delay_s):
                         return
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
-                self._told(reason("cluster_node_again", node=self._settings.name or self._settings.role).text)
+                name = self._settings.name or self._settings.role
+                self._told(reason("cluster_node_again", node=name, end=self._end).text)
         finally:
             with self._changed:
                 self._is_over = True
@@ -94,15 +102,20 @@ class NodeProcess:
 
     def _run_once(self) -> int:
         """Start it, note its address, and wait for its end; the exit code."""
-        text = msgspec.json.encode(self._settings).decode()
+        with tempfile.TemporaryFile() as said:
+            code = self._run_saying(said)
+            self._end = ": ".join(filter(None, (str(code), _last_words(said))))
+        return code
+
+    def _run_saying(self, said: IO[bytes]) -> int:
         with self._changed:
             if self._is_closed:
                 return 0
             self._process = subprocess.Popen(
-                python_command("fieldray.cluster.node_main", text),
+                python_command("fieldray.cluster.node_main", msgspec.json.encode(self._settings).decode()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=said,
                 text=True,
                 start_new_session=sys.platform != "win32",  # a Ctrl-C is for the driver, which ends this one in order
             )
@@ -116,6 +129,13 @@ class NodeProcess:
                 self._changed.notify_all()
             cast("IO[str]", process.stdout).read()
             return process.wait()
+
+
+def _last_words(said: IO[bytes]) -> str:
+    """The last line of a file that says anything."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
+    lines = said.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class NodeGroup:
@@ -143,7 +163,7 @@ class NodeGroup:
         until_s = time.monotonic() + timeout_s
         return all(node.wait(max(0.0, until_s - time.monotonic())) for node in self._nodes)
 
-    def add(self, settings: NodeSettings, *, told: Callable[[str], None] = lambda _line: None) -> NodeProcess:
+    def add(self, settings: NodeSettings, *, told: Callable[[str], None] = log.warning) -> NodeProcess:
         """Start one more."""
         node = NodeProcess(settings, told=told)
         self._nodes.append(node)
