@@ -184,6 +184,33 @@ def test_what_never_opens_keeps_nobody_from_closing(
     assert not application.controller.background.close()  # it still waits
     rooms.may_open.set()
     assert application.controller.background.close(wait_s=5)
+    assert rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed  # by whoever opened it
+    assert application.window is not None
+    application.window.deleteLater()
+    qapp.processEvents()
+
+
+def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.rooms.drives, "close", lambda: 1 / 0)
+    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+        desk.application.controller.close()
+    assert desk.rooms.session.is_closed and desk.rooms.priors.is_closed
+
+
+def test_nothing_is_opened_twice_or_after_it_was_closed(
+    qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings
+) -> None:
+    opened: list[Settings] = []
+    application = Application(qapp, settings, services=lambda *given: (opened.append(given[0]), rooms.open(*given))[1])
+    application.show()
+    controller = application.controller
+    controller.open()
+    controller.open()
+    with qtbot.waitSignal(application.ended, timeout=WAIT_MS):
+        controller.close()
+    controller.open()
+    qtbot.wait(20)
+    assert len(opened) == 1 and rooms.session is not None and rooms.session.is_closed
     assert application.window is not None
     application.window.deleteLater()
     qapp.processEvents()

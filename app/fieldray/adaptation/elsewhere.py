@@ -14,7 +14,7 @@ from fieldray.adaptation.image_set import ImageSet, read_images, read_rows
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run
-from fieldray.adaptation.split import refuse_leak
+from fieldray.adaptation.split import refuse_leak, refuse_settled
 from fieldray.domain import metrics
 from fieldray.domain.model import Calibration, OperatingPoint
 
@@ -28,12 +28,13 @@ def rows_elsewhere(run: Run) -> list[Row]:
 def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
     """The same as the network sees them; None where the recipe names none.
 
-    Raises UsageProblem `data_leak` where a patient is among the recipe's own.
+    Raises UsageProblem `data_leak` where a patient is among the recipe's own, or in the split's table.
     """
     rows = rows_elsewhere(run)
     if not rows:
         return None
     own = data.image_set.rows
+    refuse_settled(rows, run.recipe.split)
     refuse_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
     cache = run.folder("data") / "elsewhere.npz"
     return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)

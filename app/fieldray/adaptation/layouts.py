@@ -201,10 +201,16 @@ def _patient_in(name: str, source: Source) -> str | None:
 
 def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells of each row that `where` lets through."""
+    if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
+        wrong(reason("data_unreadable", path=source.path, detail="it is no file"))
+        return
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
             decoder = csv.DictReader(stream)
             known = decoder.fieldnames or []
+            for column in sorted({name for name in known if known.count(name) > 1}):
+                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {column}"))
+                return
             missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
             for column in missing:
                 wrong(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))

@@ -347,7 +347,7 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
         lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(rooted_source(source, base) for source in recipe.data),
-        split=rooted_split(recipe.split, base),
+        split=_with_table(recipe.split, base),
         evaluation=replace(evaluation, ood_images=ood_images, elsewhere=elsewhere),
         results=base / recipe.results.expanduser() if recipe.results else None,
         comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
@@ -381,8 +381,7 @@ def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
     return network if network.weights in NAMED_WEIGHTS else replace(network, weights=str(base / network.weights))
 
 
-def rooted_split(split: Split, base: Path) -> Split:
-    """A split with its table's path made whole."""
+def _with_table(split: Split, base: Path) -> Split:
     return replace(split, table=base / split.table.expanduser()) if split.table else split
 
 

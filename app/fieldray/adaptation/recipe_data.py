@@ -164,7 +164,7 @@ class Split:
         Key(
             doc="With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever "
             "the starting network has learnt from is for training again. Parts are training, validation, test, none. "
-            "A column patient_sha256 in place of patient names nobody in the open."
+            "A column patient_sha256 in place of patient names nobody in the open. For classifiers without cross_folds."
         ),
     ] = None
 
@@ -172,6 +172,7 @@ class Split:
         require_ranges(self)
         require(
             (self.table is None or self.by == "random", "table", "is for a split by random"),
+            (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
             (self.validation_share + self.test_share < 1, "test_share", "and validation_share leave none to train on"),
             (self.by != "fold" or bool(self.validation_folds), "validation_folds", "is needed for a split by fold"),
             (self.by != "fold" or bool(self.test_folds), "test_folds", "is needed for a split by fold"),

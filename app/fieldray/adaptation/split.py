@@ -6,6 +6,7 @@ A split at random is a hash's, so that nobody moves when others are added; a tab
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -17,6 +18,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 
 PARTS: Final = ("training", "validation", "test")
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
@@ -96,17 +98,37 @@ def _settled(path: Path) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for line, cells in table_rows(Source(path=path), _refuse, ("part",)):
-        name, part = cells.get("patient"), cells["part"]
-        known = patient_sha256(name) if name else cells.get("patient_sha256", "")
-        if not known or part not in (*PARTS, "none") or found.setdefault(known, part) != part:
+        if not cells.keys() & {"patient", "patient_sha256"}:
+            raise UsageProblem(reason("data_column", path=path, column="patient", known=", ".join(cells)))
+        known, part = _named_by(cells), cells["part"]
+        if known is None or part not in (*PARTS, "none") or found.setdefault(known, part) != part:
             raise UsageProblem(reason("data_split_table", path=path, row=line, parts=", ".join(PARTS)))
     return found
+
+
+def _named_by(cells: Mapping[str, str]) -> str | None:
+    """The digest of the one patient whom a row names; None where it names none, or two, or no digest is one."""
+    name, digest = cells.get("patient", ""), cells.get("patient_sha256", "").lower()
+    if not (name or digest) or (name and name != name.strip()):
+        return None
+    known = patient_sha256(name) if name else digest
+    is_one = _DIGEST.fullmatch(known) is not None and known == (digest or known)
+    return known if is_one and known != _NOBODY else None
 
 
 def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
     """Raises UsageProblem where the split's table names none of the patients (data_split_nobody) or cannot be used."""
     if split.table and not {patient_sha256(row.patient) for row in rows} & set(_settled(split.table)):
         raise UsageProblem(reason("data_split_nobody", path=split.table))
+
+
+def refuse_settled(rows: Sequence[Row], split: Split) -> None:
+    """Raises UsageProblem (data_leak) where the split's table names a patient of another hospital."""
+    settled = _settled(split.table) if split.table else {}
+    for row in rows:
+        if part := settled.get(patient_sha256(row.patient)):
+            sides = {"first": f"{split.table} ({part})", "second": f"{row.origin} (elsewhere)"}
+            raise UsageProblem(reason("data_leak", patient=row.patient, **sides))
 
 
 def _refuse(wrong: Reason) -> NoReturn:
@@ -116,6 +138,9 @@ def _refuse(wrong: Reason) -> NoReturn:
 def patient_sha256(patient: str) -> str:
     """SHA-256 of a patient's name in the data, as hexadecimal text. Whoever can guess the name can find it again."""
     return hashlib.sha256(patient.encode()).hexdigest()
+
+
+_NOBODY: Final = patient_sha256("")  # an image without a patient is nobody that a table could name
 
 
 def _share_of(patient: str, *, seed: int) -> float:

@@ -206,7 +206,8 @@ def run_application(paths: Sequence[Path]) -> int:
             application.show()
             application.controller.screening.choose(paths)
             code = qt.exec()
-    if not application.controller.background.close(wait_s=_THREADS_END_S):
+            has_ended = application.controller.background.close(wait_s=_THREADS_END_S)
+    if not has_ended:
         # Python ends a thread where it is, and takes the process down if that is within a library's C++.
         with contextlib.suppress(OSError):
             sys.stdout.flush()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,7 @@ class Controller(QObject):
         self._open_services = open_services
         self._services: Services | None = None
         self._is_opening = self._is_closing = self._is_ending = False
+        self._opening = threading.Lock()  # of _services and _is_ending: either sees the other
         self._last_bug: Reason | None = None
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
         self.packs = PackChoice(
@@ -104,12 +106,20 @@ class Controller(QObject):
 
     def open(self) -> None:
         """Open the services in the background."""
+        if self._is_opening or self._is_closing:
+            return
         self.board.withdraw("open")
         self._is_opening = True
-        settings, publish = self.settings, self.bridge.publish
-        self.background.run(
-            lambda: self._open_services(settings, publish), channel="open", done=self._opened, failed=self._not_opened
-        )
+        self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
+
+    def _open_here(self) -> None:
+        """Off the window's thread: what opens after nobody waits for it any more is closed at once."""
+        services = self._open_services(self.settings, self.bridge.publish)
+        with self._opening:
+            if not self._is_ending:
+                self._services = services
+                return
+        _close(services)
 
     def close(self) -> None:
         """Cancel what runs and close the services in the background, once they are open; then `closed`."""
@@ -126,20 +136,16 @@ class Controller(QObject):
             self._close_services()
 
     def _close_services(self) -> None:
-        if self._is_ending:
-            return
-        self._is_ending = True
-        finish, services = self.screening.end(), self._services
+        with self._opening:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            services = self._services
+        finish = self.screening.end()
 
         def work() -> None:
             try:
-                if services is not None:
-                    services.drives.close()
-                    services.priors.close()
-                self.exporting.end(wait_s=_EXPORT_ENDS_S)
-                finish()
-                if services is not None:
-                    services.session.close()
+                _close(services, lambda: self.exporting.end(wait_s=_EXPORT_ENDS_S), finish)
             except Exception:
                 log.exception("closing")
             self._services_closed.emit()
@@ -150,9 +156,9 @@ class Controller(QObject):
         self.background.close()
         self.closed.emit()
 
-    def _opened(self, services: Services) -> None:
-        self._services, self._is_opening = services, False
-        if self._is_closing:
+    def _opened(self, _: None) -> None:
+        self._is_opening, services = False, self._services
+        if self._is_closing or services is None:
             self._close_services()
             return
         self.board.withdraw("store_upgrading")
@@ -342,3 +348,15 @@ def _patients_note(note: Reason, manifest: Manifest | None, translator: Translat
 def _lost(backend: BackendName) -> str:
     """The key of the notice that a backend was lost: that another one is ready does not take it away."""
     return f"lost {backend}"
+
+
+def _close(services: Services | None, *first: Callable[[], None]) -> None:
+    """Close the services, whatever one of them does, after what has to come first. Raises what one of them raised."""
+    with contextlib.ExitStack() as last_first:
+        if services is not None:
+            last_first.callback(services.session.close)
+        for act in reversed(first):
+            last_first.callback(act)
+        if services is not None:
+            last_first.callback(services.priors.close)
+            last_first.callback(services.drives.close)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,11 @@ from fieldray.adaptation.image_set import CACHE, content_digest, read_images, re
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source, Split
-from fieldray.adaptation.split import patient_sha256, split_rows
+from fieldray.adaptation.split import patient_sha256, refuse_settled, split_rows
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 
+A = patient_sha256("a")
 TEXTS = {"en": "Abnormal", "uk": "Зміни"}
 CHEXPERT = """Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Fracture
 CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg,Female,68,Frontal,AP,1.0,,
@@ -170,9 +173,17 @@ def test_a_table_settles_who_is_not_drawn(tmp_path: Path, column: str, named: Ca
         ("patient,part\na,training\nb,learn\n", "Row 3 of"),
         ("patient,part\na,training\na,test\n", "Row 3 of"),
         ("patient,part\n,training\n", "Row 2 of"),
-        ("person,part\na,training\n", "Row 2 of"),
+        ("person,part\na,training\n", "no column named patient"),
         ("patient,part\na\n", "another number of cells"),
         ("patient\na\n", "no column named part"),
+        ("patient,part,part\na,training,test\n", "two columns named part"),
+        ("patient,part\n a,training\n", "Row 2 of"),
+        (f"patient_sha256,part\n {A},training\n", "Row 2 of"),
+        ("patient_sha256,part\na,training\n", "Row 2 of"),
+        (f"patient_sha256,part\n{patient_sha256('')},training\n", "Row 2 of"),
+        (f"patient_sha256,part\n{A},training\n{A.upper()},test\n", "Row 3 of"),
+        (f"patient,patient_sha256,part\nb,{A},training\n", "Row 2 of"),
+        ("patient,part\n", "No patient of the data is in"),
         ("patient,part\na,training\n", "No patient of the data is in"),
         (None, "cannot be read"),
     ],
@@ -183,6 +194,37 @@ def test_a_wrong_table_of_a_split_is_named(tmp_path: Path, text: str | None, sen
         table.write_text(text, encoding="utf-8")
     with pytest.raises(UsageProblem, match=sentence):
         split_rows([_row(1)], Split(by="random", table=table), [])
+
+
+def test_a_digest_may_be_in_capitals_and_beside_the_name_that_it_is_of(tmp_path: Path) -> None:
+    table = tmp_path / "split.csv"
+    table.write_text(f"patient,patient_sha256,part\n,{A.upper()},test\np1,{patient_sha256('p1')},none\n")
+    rows = [_row(0, patient="a"), _row(1)]
+    assert split_rows(rows, Split(by="random", table=table), []) == ["test", "none"]
+
+
+def test_nobody_whom_a_table_names_is_measured_elsewhere(tmp_path: Path) -> None:
+    table = tmp_path / "split.csv"
+    table.write_text("patient,part\np1,none\n", encoding="utf-8")
+    refuse_settled([_row(2)], Split(by="random", table=table))
+    refuse_settled([_row(1)], Split(by="random"))
+    with pytest.raises(UsageProblem, match=r"p1 .*split\.csv \(none\).*\(elsewhere\)"):
+        refuse_settled([_row(1), _row(2)], Split(by="random", table=table))
+
+
+@pytest.mark.parametrize(
+    "keys", [{"by": "fold", "validation_folds": (0,), "test_folds": (1,)}, {"cross_folds": (0, 1)}]
+)
+def test_a_table_is_for_a_split_at_random_without_folds(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="table"):
+        Split(table=Path("split.csv"), **keys)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_table_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "split.csv")
+    with pytest.raises(UsageProblem, match="it is no file"):
+        split_rows([_row(1)], Split(by="random", table=tmp_path / "split.csv"), [])
 
 
 def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> None:

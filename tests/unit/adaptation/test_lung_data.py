@@ -132,6 +132,7 @@ def test_a_column_with_a_typo_and_a_table_without_rows(tmp_path: Path, data: Pat
         ("[pack]\n", 'network = { kind = "published" }\n[pack]\n', "188 and steps of 16"),
         ("[pack]\n", "input = { height = 250, width = 250 }\n[pack]\n", "end with the size"),
         ("[pack]\n", 'input = { height = 224, width = 224, fit = "pad" }\n[pack]\n', "whole image"),
+        ("[split]\n", '[split]\ntable = "split.csv"\n', "is for a network that goes on from another"),
     ],
 )
 def test_recipes_that_do_not_fit_together(tmp_path: Path, data: Path, said: str, instead: str, complaint: str) -> None:

@@ -62,6 +62,14 @@ def test_from_pairs_to_a_pack(tmp_path: Path, home: Path) -> None:
     assert first.shape == (128, 128, 2) and np.array_equal(first, again)  # both are flat, and alike
 
 
+def test_a_matcher_begins_anew_and_has_no_table_of_patients(tmp_path: Path) -> None:
+    recipe = project(tmp_path, "matcher-quick")
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("[split]\n", '[split]\ntable = "split.csv"\n'), encoding="utf-8")
+    with pytest.raises(RecipeProblems, match="is for a network that goes on from another"):
+        check(recipe)
+
+
 def test_everything_wrong_with_the_pairs_is_said_before_the_training(tmp_path: Path) -> None:
     draw_pairs(tmp_path, patients=10)
     recipe = project(tmp_path, "matcher-quick")

@@ -27,7 +27,7 @@ from fieldray.adaptation.lungs.masks import (
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.recipe_data import Source
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.split import parts_of, table_digest
+from fieldray.adaptation.split import parts_of
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -215,7 +215,7 @@ def _outside(run: Run) -> str:
     masks = [content_digest(pair.mask) for pair in pairs]
     rows = _with_digests([pair.row for pair in pairs])
     others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
-    return digest(rows_digest(rows), masks, rows_digest(others), table_digest(recipe_of(run).split))
+    return digest(rows_digest(rows), masks, rows_digest(others))
 
 
 LUNG_DATA: Final = Step(

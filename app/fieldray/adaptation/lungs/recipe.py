@@ -17,7 +17,6 @@ from fieldray.adaptation.recipe import (
     RunFolder,
     SigningKey,
     rooted_source,
-    rooted_split,
 )
 from fieldray.adaptation.recipe_data import Source, Split
 from fieldray.adaptation.run import Run
@@ -159,6 +158,11 @@ class LungRecipe:
             (_is_whole(spec), "input", "must hold the whole image: fit stretch, no margin, no crop"),
             (self.training.stages[-1].side == spec.height, "training.stages", "must end with the size of the input"),
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
+            (
+                self.split.table is None,
+                "split.table",
+                "is for a network that goes on from another",
+            ),
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
             (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
         )
@@ -179,7 +183,6 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
         ),
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
         ood_images=tuple(rooted_source(source, base) for source in recipe.ood_images),
-        split=rooted_split(recipe.split, base),
     )
 
 

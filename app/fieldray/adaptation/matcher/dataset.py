@@ -21,7 +21,7 @@ from fieldray.adaptation.layouts import Row, Wrong, table_rows
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, PairSource, recipe_of
 from fieldray.adaptation.matcher.rough_alignment import roughly_aligned
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.split import parts_of, table_digest
+from fieldray.adaptation.split import parts_of
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -223,7 +223,7 @@ def _outside(run: Run) -> str:
     """Of everything that the step reads: images and tables."""
     pairs = _pairs(recipe_of(run))
     couples = [[str(row.path.name) for row in (pair.prior, pair.current)] for pair in pairs]
-    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples, table_digest(recipe_of(run).split))
+    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples)
 
 
 MATCHER_DATA: Final = Step(

@@ -16,7 +16,6 @@ from fieldray.adaptation.recipe import (
     PatientSplit,
     RunFolder,
     SigningKey,
-    rooted_split,
 )
 from fieldray.adaptation.recipe_data import Split
 from fieldray.adaptation.run import Run
@@ -179,6 +178,11 @@ class MatcherRecipe:
             (self.training.crop_side <= side, "training.crop_side", "must not be above the size of the input"),
             (largest + 2 * self.evaluation.reach < side, "evaluation.reach", "leaves no room for a template"),
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
+            (
+                self.split.table is None,
+                "split.table",
+                "is for a network that goes on from another",
+            ),
         )
 
 
@@ -192,7 +196,6 @@ def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
         packs_folder=base / recipe.packs_folder,
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         pairs=tuple(replace(source, path=base / source.path) for source in recipe.pairs),
-        split=rooted_split(recipe.split, base),
     )
 
 
