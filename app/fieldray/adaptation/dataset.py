@@ -22,7 +22,7 @@ from fieldray.adaptation.image_set import ImageSet, content_digest, read_images,
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.split import PARTS, refuse_leak, split_rows, table_digest
+from fieldray.adaptation.split import PARTS, refuse_leak, split_rows, table_counts, table_digest
 from fieldray.adaptation.train import Samples
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -221,9 +221,10 @@ def data_step(run: Run) -> Mapping[str, Any]:
     write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
     split = _read_split(run.folder("data") / SPLIT)
     labels = {label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)}
-    facts = _facts(image_set, parts, found) | {"labels": labels, **_digests(rows, split)}
+    known = table_counts(rows, recipe.split)
+    facts = _facts(image_set, parts, found) | {"labels": labels, **known, **_digests(rows, split)}
     run.write("data", "facts.json", facts)
-    return {**facts["images"], **_digests(rows, split)}
+    return {**facts["images"], **known, **_digests(rows, split)}
 
 
 def dataset_of(run: Run) -> Dataset:

@@ -118,8 +118,17 @@ def _named_by(cells: Mapping[str, str]) -> str | None:
 
 def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
     """Raises UsageProblem where the split's table names none of the patients (data_split_nobody) or cannot be used."""
-    if split.table and not {patient_sha256(row.patient) for row in rows} & set(_settled(split.table)):
+    if split.table and not table_counts(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
+
+
+def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
+    """How many patients the split's table names, and how many of them are in the data; nothing without a table."""
+    if split.table is None:
+        return {}
+    named = set(_settled(split.table))
+    found = named & {patient_sha256(row.patient) for row in rows}
+    return {"patients_of_table": len(named), "patients_of_table_in_data": len(found)}
 
 
 def refuse_settled(rows: Sequence[Row], split: Split) -> None:

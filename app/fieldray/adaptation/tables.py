@@ -241,7 +241,7 @@ class _Reading:
         if kind is Path and isinstance(value, str):
             return Path(value)
         if type(value) is not kind:
-            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {value}")
+            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {_quoted(value)}")
         return value
 
     def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
@@ -361,3 +361,8 @@ class Document:
         """The problems in the order of their lines, for example `line 12: training.epochs is missing`."""
         found = [(line_of(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
+
+
+def _quoted(value: object) -> str:
+    """A value as a recipe has it: a text in quotes, or nobody sees what is wrong with "12"."""
+    return f'"{value}"' if isinstance(value, str) else str(value)

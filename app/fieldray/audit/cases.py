@@ -59,7 +59,7 @@ def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> 
     """
     classes = {ref.key: _folder(ref) for ref in refs}
     is_positive = positive_classes(set(classes.values()), positive=positive)
-    return Reference(truths={key: is_positive[name] for key, name in classes.items()})
+    return Reference(truths={key: is_positive[name] for key, name in classes.items()}, notes=_negatives(is_positive))
 
 
 def _folder(ref: ImageRef) -> str:
@@ -90,6 +90,13 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
     if len(set(found.values())) < 2:
         raise UsageProblem(reason("audit_one_class", known=listed))
     return found
+
+
+def _negatives(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
+    """What was counted as negative, where that is not one of the usual names alone."""
+    names = sorted(name for name, own in is_positive.items() if not own)
+    is_plain = len({name.strip().casefold() for name in names}) == 1 and names[0].strip().casefold() in NEGATIVE_NAMES
+    return () if is_plain else (reason("audit_counted_negative", names=", ".join(names)),)
 
 
 def table_labels(
@@ -234,10 +241,12 @@ class _Matching:
         return Reference(
             truths={key: is_positive[label] for key, (_, label, _) in self._rows.items()},
             patients={key: patient for key, (_, _, patient) in self._rows.items() if patient},
-            notes=tuple(self._notes()),
+            notes=(*self._notes(), *_negatives(is_positive)),
         )
 
     def _notes(self) -> Iterator[Reason]:
+        if unlabelled := len(set().union(*self._images.values()) - set(self._rows)):
+            yield reason("audit_images_unlabelled", count=unlabelled)
         if self._unknown:
             yield reason("audit_rows_unknown", count=len(self._unknown), rows="; ".join(self._unknown))
         if self._doubled:

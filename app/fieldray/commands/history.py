@@ -122,7 +122,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         for found in results
         if has_verdict(found.verdict, options.verdict) and options.device in ("", found.backend)
     ]
-    console.print_line(_RESULT_LINE.format("result", "score", "at", "verdict", "file"))
+    console.print_line(_RESULT_LINE.format("result", "score", "threshold", "verdict", "file"))
     for found in shown:
         console.print_line(_RESULT_LINE.format(*_result_cells(found)))
         if found.why is not None:
@@ -198,7 +198,7 @@ _RUN_HEADER: Final = (
     *("run", "started", "state", "pack", "images", "abnormal", "not sure", "normal", "refused", "failed", "verdicts"),
     "folder",
 )
-_RESULT_LINE: Final = "{:<13} {:>6} {:>6}  {:<9} {}"
+_RESULT_LINE: Final = "{:<13} {:>6} {:>9}  {:<9} {}"
 
 
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:

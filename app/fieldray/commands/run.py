@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
-_HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
+_HEADER: Final = f"{'result':<13} {'score':>6} {'threshold':>9}  file"
 
 
 @contextlib.contextmanager
@@ -159,10 +159,10 @@ class RunReport:
         self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
-            self._console.print_line(
-                f"Operating point {point.name} ({point.label}): abnormal from {point.unsure_high:.3f}{band}"
-            )
+            above = f"abnormal from {point.unsure_high:.3f}"
+            if has_band:
+                above = f"threshold {point.threshold:.3f}, {above}, not sure from {point.unsure_low:.3f}"
+            self._console.print_line(f"Operating point {point.name} ({point.label}): {above}")
 
     def finish(
         self,
@@ -319,4 +319,4 @@ def _line(result: ResultBrief) -> str:
     score, threshold = ("-" if value is None else f"{value:.3f}" for value in (result.score, result.threshold))
     name = CATEGORY_TEXTS[result.category]
     shown = name.upper() if name == "abnormal" else name
-    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(result.image)}"
+    return f"{shown:<13} {score:>6} {threshold:>9}  {as_cell(result.image)}"

@@ -66,7 +66,7 @@ def test_a_table_becomes_a_dataclass() -> None:
         ),
         ({"kind": "a", "inner": {}}, "inner.size is missing"),
         ({"kind": "c", "inner": {"size": 2}}, "kind must be one of a, b, not c"),
-        ({"kind": "a", "inner": {"size": "2"}}, "inner.size must be a whole number, not 2"),
+        ({"kind": "a", "inner": {"size": "2"}}, 'inner.size must be a whole number, not "2"'),
         ({"kind": "a", "inner": {"size": True}}, "inner.size must be a whole number, not True"),
         ({"kind": "a", "inner": {"size": 0}}, "inner.size must be 1 or more, not 0"),
         ({"kind": "a", "inner": {"size": 1, "rate": 0}}, "inner.rate must be above 0 and at most 2, not 0.0"),
@@ -77,7 +77,7 @@ def test_a_table_becomes_a_dataclass() -> None:
             "several[2].size must be a whole number, not 1.5",
         ),
         ({"kind": "a", "inner": {"size": 2}, "either": {"file": 3}}, "either.file must be a path, not 3"),
-        ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, "limit must be a number, not x"),
+        ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, 'limit must be a number, not "x"'),
         ({"kind": "a", "inner": {"size": 2}, "pair": [1]}, "pair must be a list of 2, not of 1"),
     ],
 )
@@ -111,7 +111,7 @@ size = [
         Document.read(path).parsed(Outer)
     assert found.value.lines == (
         "line 2: kind must be one of a, b, not c",
-        "line 3: limit must be a number, not several = 5\\n",
+        'line 3: limit must be a number, not "several = 5\\n"',
         "line 7: inner.size is missing",
         "line 8: inner.rate must be above 0 and at most 2, not 7.0",
         "line 14: several[2].size must be a whole number, not [1]",

@@ -58,15 +58,26 @@ def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
 def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\nvalidation/a.png,1\ntrain/a.png,1\nb.dcm,0\n")
     assert len(found.truths) == 2
-    assert [note.code for note in found.notes] == ["audit_rows_unknown"]
-    assert "line 2: validation/a.png" in found.notes[0].text
+    assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
+    assert "line 2: validation/a.png" in found.notes[1].text
+    assert found.notes[0].text == "2 screened images have no label and are left out."
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
     told = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
     assert "3 rows" in told and "lines 2 and 4" in told and "line 5: no image" in told and "line 6: no label" in told
     found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
-    assert len(found.truths) == 2 and [note.code for note in found.notes] == ["audit_rows_doubled"]
+    assert len(found.truths) == 2 and [note.code for note in found.notes] == [
+        "audit_images_unlabelled",
+        "audit_rows_doubled",
+    ]
+
+
+def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -> None:
+    found = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,maybe\n", positive=("ill",))
+    assert found.notes[-1].text == "Counted as negative: maybe."
+    plain = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,Normal\n", positive=("ill",))
+    assert "audit_counted_negative" not in {note.code for note in plain.notes}
 
 
 @pytest.mark.parametrize(
