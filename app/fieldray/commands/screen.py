@@ -136,14 +136,13 @@ def screened(
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
-    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_lung_network, start_network
+    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
 
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with (
         contextlib.closing(start_network(settings)) as started,
         contextlib.closing(open_decoders(settings, number_of_decoders(settings))) as warm,
-        contextlib.closing(start_lung_network()) as started_for_lungs,
     ):
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
@@ -152,13 +151,12 @@ def screened(
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
         from fieldray.domain.run import Resuming
-        from fieldray.pipeline.session import Session, system_engine, system_lung_engine
+        from fieldray.pipeline.session import Session, system_engine
 
         with lines() as emit:
             report = RunReport(console, emit, model=model, has_list=has_list)
             engines = functools.partial(system_engine, started=started)
-            lung_engines = functools.partial(system_lung_engine, started=started_for_lungs)
-            with Session(settings, report.publish, engines=engines, lung_engines=lung_engines, warm=warm) as session:
+            with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(
                     options.paths,

@@ -41,15 +41,10 @@ def start_network(settings: Settings) -> Child:
     Raises EnvironmentProblem (open_files, memory_limit).
     """
     _require_resources(number_of_decoders(settings))
-    computes_here = any(entry.shares_cpu for entry in BACKENDS.chosen(str(settings["device"])))
-    return start_lung_network() if computes_here else model_process()
-
-
-def start_lung_network() -> Child:
-    """A process that will run the lung-field pack, which runs on the CPU whatever runs the classifier."""
     child = model_process()
-    with contextlib.suppress(OSError):  # its user tries again, and reports why
-        child.start()
+    if any(entry.shares_cpu for entry in BACKENDS.chosen(str(settings["device"]))):
+        with contextlib.suppress(OSError):  # its user tries again, and reports why
+            child.start()
     return child
 
 

@@ -59,15 +59,13 @@ def system_engine(
     return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
-def system_lung_engine(_: Publish, settings: Settings, *, started: Child | None = None) -> OpenEngine:
+def system_lung_engine(_: Publish, settings: Settings) -> OpenEngine:
     """The engine for the lung-field pack: one network with one thread on the CPU, whatever runs the classifier.
-
-    `started` is a process for it that already runs.
 
     It takes a quarter of the classifier's time at most, so one keeps up with four. What it does is not published, for
     events are about the classifier's backends: where it fails, images or the run say so.
     """
-    kinds = (cpu_kind(cores=1, budget_s=None, priority="raised", started=started),)
+    kinds = (cpu_kind(cores=1, budget_s=None, priority="raised"),)
     return Engine(lambda _: None, device="auto", kinds=kinds, policy=device_choice(settings)[1], passed=record_run)
 
 
