@@ -370,7 +370,7 @@ def _work_list() -> tuple[str, ...]:
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
         r"Operating point standard \(pneumonia\): abnormal from 0\.\d+.*",
-        r"result +score +at +file",
+        r"result +score +threshold +file",
         row,
         r"\? {29}\S.*",  # notes
         *_summary(),

@@ -159,10 +159,11 @@ class RunReport:
         self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            above = f"abnormal from {point.unsure_high:.3f}"
-            if has_band:
-                above = f"threshold {point.threshold:.3f}, {above}, not sure from {point.unsure_low:.3f}"
-            self._console.print_line(f"Operating point {point.name} ({point.label}): {above}")
+            threshold = f"threshold {point.threshold:.3f}, " if point.threshold != point.unsure_high else ""
+            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
+            self._console.print_line(
+                f"Operating point {point.name} ({point.label}): {threshold}abnormal from {point.unsure_high:.3f}{band}"
+            )
 
     def finish(
         self,
