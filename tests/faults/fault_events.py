@@ -111,10 +111,11 @@ class Accidents:
                 "the Edge TPU opens slowly",
             ):
                 del self._kinds[slow]
-        self._first: Final = self._random.sample(list(self._kinds), len(self._kinds))
+        # A short run is to have each kind at least once; a long one has by itself.
+        self._first: Final = self._random.sample(list(self._kinds), len(self._kinds)) if is_short else []
 
     def happen(self) -> None:
-        """One accident and a rest: each kind once, in random order, then drawn by their weights."""
+        """One accident and a rest: in a short run each kind once, in random order; then drawn by their weights."""
         names = self._first or self._random.choices(list(self._kinds), [weight for weight, _ in self._kinds.values()])
         name = names.pop()
         self.counts[name] += 1
