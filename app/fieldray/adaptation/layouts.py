@@ -208,8 +208,8 @@ def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
             decoder = csv.DictReader(stream)
             known = decoder.fieldnames or []
-            for column in sorted({name for name in known if known.count(name) > 1}):
-                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {column}"))
+            if twice := [name for name in known if known.count(name) > 1]:
+                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
                 return
             missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
             for column in missing:

@@ -78,7 +78,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     """As the split's table says, every other patient by a number: adding or removing one moves nobody else."""
-    settled = _settled(split.table) if split.table else {}
+    settled = _settled(split.table)
 
     def part(row: Row) -> str:
         if known := settled.get(patient_sha256(row.patient)):
@@ -91,12 +91,14 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     return [part(row) for row in rows]
 
 
-def _settled(path: Path) -> dict[str, str]:
-    """The part by digest of each patient whom a table names, in the open or by digest.
+def _settled(path: Path | None) -> dict[str, str]:
+    """The part by digest of each patient whom a table names, in the open or by digest; nobody without a table.
 
     Raises UsageProblem (data_split_table, data_column, data_row, data_unreadable).
     """
     found: dict[str, str] = {}
+    if path is None:
+        return found
     for line, cells in table_rows(Source(path=path), _refuse, ("part",)):
         if not cells.keys() & {"patient", "patient_sha256"}:
             raise UsageProblem(reason("data_column", path=path, column="patient", known=", ".join(cells)))
@@ -133,7 +135,7 @@ def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
 
 def refuse_settled(rows: Sequence[Row], split: Split) -> None:
     """Raises UsageProblem (data_leak) where the split's table names a patient of another hospital."""
-    settled = _settled(split.table) if split.table else {}
+    settled = _settled(split.table)
     for row in rows:
         if part := settled.get(patient_sha256(row.patient)):
             sides = {"first": f"{split.table} ({part})", "second": f"{row.origin} (elsewhere)"}

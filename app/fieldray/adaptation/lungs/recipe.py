@@ -158,11 +158,7 @@ class LungRecipe:
             (_is_whole(spec), "input", "must hold the whole image: fit stretch, no margin, no crop"),
             (self.training.stages[-1].side == spec.height, "training.stages", "must end with the size of the input"),
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (
-                self.split.table is None,
-                "split.table",
-                "is for a network that goes on from another",
-            ),
+            (self.split.table is None, "split.table", "is for a network that goes on from another"),
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
             (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
         )

@@ -9,14 +9,7 @@ from typing import Annotated, Final, Literal, cast
 
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.matcher.networks import CHANNELS, MULTIPLE
-from fieldray.adaptation.recipe import (
-    AboutPack,
-    PackInput,
-    PacksFolder,
-    PatientSplit,
-    RunFolder,
-    SigningKey,
-)
+from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey
 from fieldray.adaptation.recipe_data import Split
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
@@ -178,11 +171,7 @@ class MatcherRecipe:
             (self.training.crop_side <= side, "training.crop_side", "must not be above the size of the input"),
             (largest + 2 * self.evaluation.reach < side, "evaluation.reach", "leaves no room for a template"),
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (
-                self.split.table is None,
-                "split.table",
-                "is for a network that goes on from another",
-            ),
+            (self.split.table is None, "split.table", "is for a network that goes on from another"),
         )
 
 
