@@ -86,6 +86,10 @@ def _open_window(paths: Sequence[Path]) -> int:
 
 
 def _show(paths: Sequence[Path]) -> int:
+    import os
+
+    # Read when numpy loads: the window's products are small, and it would wait for threads that others keep from a core
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fieldray.commands.console import system_console
     from fieldray.errors import FieldrayError
     from fieldray.starting import has_screen

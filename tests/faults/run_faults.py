@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the program's window
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults.double import build_library, compiler

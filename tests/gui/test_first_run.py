@@ -136,6 +136,19 @@ def test_the_answer_is_remembered_for_the_folder(open_desk: Desk) -> None:
     assert desk.rooms.session.ages_confirmed[-1] is False  # a folder of DICOM: nothing is left open
 
 
+def test_no_image_of_the_run_before_is_opened_for_the_answer(open_desk: Desk) -> None:
+    desk = open_desk
+    desk.screen("/images/a", answer="children-1.0.0")
+    finish(desk)
+    choose(desk, "/images/b")
+    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    image, opened = desk.application.controller.image, []
+    image.changed.connect(lambda: opened.append((image.row, desk.application.controller.screening.state)))
+    desk.answer("adults-1.1.0")
+    desk.until(lambda: len(desk.rooms.session.batches) == 2)
+    assert [state for row, state in opened if row is not None and state == "waiting"] == []
+
+
 def test_the_remembered_operating_point_is_used(open_desk: Desk) -> None:
     desk = open_desk
     desk.rooms.memory.known[Path("/images")] = RememberedPack("adults", "careful")

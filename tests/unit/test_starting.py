@@ -41,6 +41,19 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
     )
 
 
+def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() -> None:
+    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    environment.pop("OPENBLAS_NUM_THREADS", None)
+    code = (
+        "import os, sys\nfrom fieldray.__main__ import window\nwindow([])\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["1", "False"]
+
+
 @pytest.mark.parametrize("paths", [(), (".", "..")])
 def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
     window = tmp_path / "fieldray-window"

@@ -164,8 +164,10 @@ class WhoseImages(QObject):
     def _approve(self, *, ages_confirmed: bool) -> None:
         self._is_under_way = False
         self._answer = ""
-        self._ask(None)
+        asked, self.question = self.question, None
         self._screening.approve(ages_confirmed=ages_confirmed)
+        if asked is not None:  # after the start, which empties the list: no image of the run before is opened for it
+            self.asked.emit()
 
     def _ask(self, question: Question | None) -> None:
         if question != self.question:

@@ -134,11 +134,11 @@ class WorkerBackend:
                 self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        give_priority(self.pid, self._priority)
         answer = self._call(request.message(), timeout_s=self._start_timeout_s)
         opened = self._understood(OpenAnswer.of, answer)
         self._capacity, self._detail = opened.networks, opened.text
         self._is_open = True
+        give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
     def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
         """Run 1 to `capacity` images (height, width, channels) uint8. Raises BackendProblem."""

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fieldray.inference.cpu import cpu_kind
-from fieldray.processes.priority import give_priority, niceness
+from fieldray.processes.priority import Priority, give_priority, niceness
 from tiny_models import tiny_model
 
 
@@ -36,11 +36,19 @@ def test_every_thread_of_a_process_is_lowered() -> None:
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
-def test_a_backend_gives_its_process_the_priority_before_it_opens_the_network() -> None:
+def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = cpu_kind(cores=2, budget_s=None, priority="lowered").open()
+    opened: list[str] = []
+
+    def given(pid: int | None, priority: Priority) -> bool:
+        opened.append(backend.detail)  # "" before the network is open
+        return give_priority(pid, priority)
+
+    monkeypatch.setattr("fieldray.inference.worker.give_priority", given)
     try:
         backend.start(tiny_model())
         assert backend.pid
+        assert opened == [backend.detail] != [""]
         nice = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(backend.pid).threads()}
         assert nice == {niceness(os.getpriority(os.PRIO_PROCESS, 0), 5)}
     finally:
