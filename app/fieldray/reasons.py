@@ -134,7 +134,7 @@ PACKS: Final[Mapping[str, Template]] = {
     "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
     "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
-    "pack_not_found": "There is no pack named {name} here.",
+    "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
     "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",

@@ -239,7 +239,22 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
 
 def _line(name: str, entry: Mapping[str, object]) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made")}
-    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items())
+    return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
+
+
+def _shown(value: object) -> str:
+    """A fact of a step as a person reads it: an estimate with its interval, numbers to four figures."""
+    match value:
+        case {"value": float(middle), "low": float(low), "high": float(high)}:
+            return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+        case float():
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+        case list() | tuple():
+            return ", ".join(map(_shown, value))
+        case str() if f"{os.sep}..{os.sep}" in value:
+            return str(Path(value).resolve())
+        case _:
+            return str(value)
 
 
 KINDS: Final[dict[str, Kind]] = {

@@ -21,6 +21,13 @@ def toolchain(console: Console) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     except UsageProblem as problem:
-        for line in getattr(problem, "lines", ()):
-            console.print_line(line)
+        print_all(problem, console)
         raise
+
+
+def print_all(problem: UsageProblem, console: Console) -> None:
+    """Print everything that is wrong with a recipe where it is more than the one thing that the error itself says."""
+    lines = getattr(problem, "lines", ())
+    if len(lines) > 1:
+        for line in lines:
+            console.print_line(line)

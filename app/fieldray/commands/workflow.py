@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.commands.console import Console, add_command
+from fieldray.commands.toolchain import print_all
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -132,8 +133,7 @@ def _cluster_installed(console: Console) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
     except UsageProblem as problem:
-        for line in getattr(problem, "lines", ()):
-            console.print_line(line)
+        print_all(problem, console)
         raise
 
 

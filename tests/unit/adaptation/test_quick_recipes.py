@@ -41,7 +41,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
         _only(recipe, "quantise")
     said = _adapt("profile", recipe)
     assert said[0] == "profile ..." and ", 64 " in said[1]
-    _adapt("run", recipe)
+    said = _adapt("run", recipe)
 
     pack = tmp_path / "project" / "runs" / "packs" / "pneumonia-paediatric-quick-0.1.0"
     model = read_files(pack, read_verified_manifest(pack)).model("signed")
@@ -52,6 +52,9 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     reference = reference_counts(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
     assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["images"] > 0
     pneumonia = metrics["labels"]["pneumonia"]
+    auc = "pneumonia {value:.3f} ({low:.3f} to {high:.3f})".format(**pneumonia["test"]["auc"])
+    assert any(line.startswith("evaluate: ") and line.endswith(auc) for line in said)
+    assert any(line.startswith("pack: ") and f"pack {pack}," in line for line in said)
     assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible
     assert pneumonia["float_against_int8"]["mean_absolute_difference"] < 0.05
     assert metrics["gate"]["ood_images"] == 10 and metrics["data"]["images"]["training"] == 48
