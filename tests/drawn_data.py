@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
-from shipped_packs import CHILDREN, MODELS
+from shipped_packs import CHILDREN_BEFORE, MODELS
 
 _HEAD = "path,set,part,label,finding,patient_id,view,age,sex,fold,split,licence"
 _SIDE = 96
@@ -23,7 +23,7 @@ def project(folder: Path, recipe: str) -> Path:
     """The recipe of that name, copied to where its relative paths lead to drawn data."""
     recipes = folder / "project" / "models" / "recipes"
     recipes.mkdir(parents=True)
-    shutil.copytree(CHILDREN, recipes.parent / CHILDREN.name)
+    shutil.copytree(CHILDREN_BEFORE, recipes.parent / "lineage" / CHILDREN_BEFORE.name)
     credits_file = MODELS / "recipes" / f"{recipe}.credits.md"
     if credits_file.is_file():
         shutil.copy(credits_file, recipes)

@@ -1,4 +1,4 @@
-"""The packs that ship with the program, whatever their version."""
+"""The packs that ship with the program, and the one that recipes go on from, whatever their version."""
 
 from __future__ import annotations
 
@@ -8,3 +8,4 @@ MODELS = Path(__file__).parents[1] / "models"
 (CHILDREN,) = MODELS.glob("pneumonia-paediatric-*")
 (ADULTS,) = MODELS.glob("adult-normal-abnormal-*")
 (LUNGS,) = MODELS.glob("lung-fields-*")
+(CHILDREN_BEFORE,) = (MODELS / "lineage").glob("pneumonia-paediatric-*")

@@ -325,7 +325,7 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
     [
         (("epochs = ", "epoch = "), "training.epoch is not known"),
         (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
-        (("height = 160", "height = 4"), "input.height must be 8..2048, not 4"),
+        (("height = 256", "height = 4"), "input.height must be 8..2048, not 4"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
         (("margin = 0.04", 'margin = "thin"'), "input.margin must be a number"),
         (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),

@@ -19,7 +19,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 from shipped_packs import CHILDREN
 
-WHOLE = resnet50(height=160, width=160, labels=1)
+WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 
 
 @pytest.mark.adapt
