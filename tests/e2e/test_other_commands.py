@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldray.imaging.demonstration import PARTS, files
 from fieldray.packs import signing
 from packs_factory import key
 from program import Fieldray, lines_of, write_images
@@ -120,6 +121,19 @@ def test_the_demo_writes_over_no_image_but_its_own(tmp_path: Path, fieldray: Fie
     done = fieldray("demo", "--no-window", "--folder", tmp_path)
     assert (done.returncode, "is not an earlier output" in done.stderr) == (2, True)
     assert (tmp_path / "published-normal-1.jpg").read_bytes() == b"somebody's"
+
+
+@pytest.mark.slow
+def test_the_demo_of_another_version_is_replaced_and_nothing_else_in_its_folder(home: Path, fieldray: Fieldray) -> None:
+    folder = home / "demo" / "adults"
+    folder.mkdir(parents=True)
+    shown = next(name for name, _ in files(PARTS[1]))
+    (folder / shown).write_bytes(b"an image of an earlier version")
+    (folder / "somebody-s.txt").write_bytes(b"somebody's")
+    done = fieldray("demo", "adults", "--no-window")
+    assert done.returncode in (0, 1), done.stderr
+    assert (folder / shown).read_bytes() == dict(files(PARTS[1]))[shown]
+    assert (folder / "somebody-s.txt").read_bytes() == b"somebody's"
 
 
 def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:

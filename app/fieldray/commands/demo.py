@@ -85,7 +85,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     from fieldray.persistence import SHARED, write_atomically
 
     part = next(part for part in PARTS if part.name == options.part)
-    for name, content in _new_files(part, folder):
+    for name, content in _files_to_write(part, folder, is_own=options.folder is None):
         write_atomically(folder / name, content, mode=SHARED)
     console.print_line(
         f"Images of {part.of} in {folder}. Their names give the published labels; some are to be refused."
@@ -99,8 +99,11 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
-def _new_files(part: Part, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """What is not there yet. Raises UsageProblem where another file of this name is, StorageProblem."""
+def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
+    """What is not there yet, and in the program's own folder what another version of the program wrote there.
+
+    Raises UsageProblem where another file of this name is in a folder that a person chose, StorageProblem.
+    """
     from fieldray.errors import UsageProblem
     from fieldray.imaging.demonstration import files
     from fieldray.persistence import storage_problem
@@ -109,9 +112,10 @@ def _new_files(part: Part, folder: Path) -> Iterator[tuple[str, bytes]]:
     for name, content in files(part):
         path = folder / name
         try:
-            if not path.exists():
-                yield name, content
-            elif path.read_bytes() != content:
+            if path.exists() and path.read_bytes() == content:
+                continue
+            if path.exists() and not is_own:
                 raise UsageProblem(reason("output_not_ours", path=path))
         except OSError as error:
             raise storage_problem(error, path) from error
+        yield name, content
