@@ -208,6 +208,17 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk)
     assert desk.rooms.session.started_with == [((Path("/images"),), "careful", False)]
 
 
+def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk) -> None:
+    shown, lost = "/opt/program/models/made-up-1.2.0", "/opt/program/models/lost-1.0.0"
+    problem = reason("pack_manifest", detail="nested")
+    plug_in(desk, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: "Signed by a key you trust" in texts(desk.window.packs_page))
+    words = texts(desk.window.packs_page).replace("\u200b", "")
+    assert (str(FOLDER) in words, shown in words, lost in words) == (True, False, True)
+
+
 def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) -> None:
     page = desk.window.packs_page
     plug_in(desk, on_edgetpu())

@@ -228,7 +228,8 @@ class PacksPage(TallArea):
         is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
         if candidate.manifest is not None and not (is_used and self._packs.model is not None):
             add_purpose(column_of_words, translator, candidate.manifest)
-        column_of_words.addWidget(path_words(candidate.folder, role="muted"))
+        if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
+            column_of_words.addWidget(path_words(candidate.folder, role="muted"))
         row.addLayout(column_of_words, 1)
         for button in self._buttons(candidate):
             row.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
