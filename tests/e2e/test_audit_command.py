@@ -55,6 +55,32 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     )
 
 
+@pytest.mark.parametrize(
+    ("table", "extra", "told"),
+    [
+        ("image,label\nnormal-1.png,normal\nabnormal-1.png,\n", [], "line 3: no label"),
+        ("image,kind\nnormal-1.png,normal\n", [], "--label-column"),
+        ("image,label\na.png,normal\nb.png,normal\n", [], "normal"),
+        ("image,label\na.png,normal\nb.png,ill\n", ["--positive", "sick"], "sick"),
+        ("image,label\na.png,normal\nb.png,abnormal\n", ["--sensitivity", "3"], "not 3.0"),
+        ("image,label\na.png,normal\nb.png,abnormal\n", ["--prevalence", "30"], "30"),
+        ("image,label\na.png,normal\nb.png,abnormal\n", ["--accept-local", "No!", "--name", "A"], "No!"),
+        ("image,label\na.png,normal\nb.png,abnormal\n", ["--json", "labels.csv"], "labels.csv"),
+    ],
+)
+def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
+    tmp_path: Path, home: Path, fieldray: Fieldray, *, table: str, extra: list[str], told: str
+) -> None:
+    images = write_classes(tmp_path / "images", each=1)
+    labels = tmp_path / "labels.csv"
+    labels.write_text(table)
+    extra = [str(labels) if part == "labels.csv" else part for part in extra]
+    done = fieldray("audit", images, "--labels", labels, *extra)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert labels.read_text() == table
+    assert not (home / "results.sqlite").exists()
+
+
 def test_a_local_point_is_accepted_used_and_removed(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
@@ -94,7 +120,7 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((), "name the folders"),
         ((images, "--run", "1", "--labels", "folders"), "name the folders"),
         (("--run", "77", "--labels", "folders"), "no run 77"),
-        ((images, "--labels", tmp_path / "none.csv"), "there is no such file"),
+        ((images, "--labels", tmp_path / "none.csv"), "No such file"),
         ((images, "--labels", table), "lines 2 and 3: normal-0.png is 1 and 0"),
         ((images, "--labels", "verdicts"), "has a verdict"),
         ((images / "normal", "--labels", "folders"), "All images are of one kind"),

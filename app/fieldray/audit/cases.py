@@ -137,6 +137,29 @@ def table_labels(
     return found.reference(positive)
 
 
+def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping[str, str] | None = None) -> None:
+    """Refuse, before any image is screened, a table that `table_labels` would refuse whatever the images are.
+
+    Raises UsageProblem as `table_labels` does.
+    """
+    rows = _read_rows(table)
+    names = _columns(table, list(rows[0][1]), columns or {})
+    if gaps := [told for line, row in rows if (told := _gap(line, row, names))]:
+        raise _problems(table, gaps)
+    labels = {row[names["label"]] for _, row in rows}
+    if positive or len({label.casefold() for label in labels}) < 2:
+        positive_classes(labels, positive=positive)
+
+
+def _gap(line: int, row: Mapping[str, str], names: Mapping[str, str]) -> str:
+    missing = next((role for role in ("image", "label") if not row.get(names[role])), None)
+    return f"line {line}: no {missing}" if missing else ""
+
+
+def _problems(table: Path, problems: Sequence[str]) -> UsageProblem:
+    return UsageProblem(reason("audit_table_problems", path=table, count=len(problems), problems="; ".join(problems)))
+
+
 def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
     try:
         if table.stat().st_size > _LARGEST_BYTES:
@@ -202,10 +225,10 @@ class _Matching:
 
     def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
         """One row of the table."""
-        image, label = row.get(names["image"], ""), row.get(names["label"], "")
-        if not image or not label:
-            self._problems.append(f"line {line}: no {'label' if image else 'image'}")
+        if gap := _gap(line, row, names):
+            self._problems.append(gap)
             return
+        image, label = row[names["image"]], row[names["label"]]
         keys = self._find(image)
         if len(keys) != 1:
             told = self._problems if keys else self._unknown
@@ -233,8 +256,7 @@ class _Matching:
     def reference(self, positive: Sequence[str]) -> Reference:
         """All labels. Raises UsageProblem with everything that is wrong."""
         if self._problems:
-            count, listed = len(self._problems), "; ".join(self._problems)
-            raise UsageProblem(reason("audit_table_problems", path=self._table, count=count, problems=listed))
+            raise _problems(self._table, self._problems)
         if not self._rows:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
         is_positive = positive_classes({label for _, label, _ in self._rows.values()}, positive=positive)

@@ -94,6 +94,12 @@ class Audit:
     notes: tuple[Reason, ...] = ()
 
 
+def require_prevalence(prevalence: float | None) -> None:
+    """Raise UsageProblem for a prevalence outside (0, 1)."""
+    if prevalence is not None and not 0 < prevalence < 1:
+        raise UsageProblem(reason("audit_prevalence", value=prevalence))
+
+
 def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float | None = None) -> Audit:
     """All figures.
 
@@ -111,8 +117,7 @@ def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence
     UsageProblem
         Without images of both classes that have a score, or with a prevalence outside (0, 1).
     """
-    if prevalence is not None and not 0 < prevalence < 1:
-        raise UsageProblem(reason("audit_prevalence", value=prevalence))
+    require_prevalence(prevalence)
     scored = [case for case in cases if case.score is not None]
     scores, truth, patients = arrays(scored)
     if not truth.any() or truth.all():

@@ -41,6 +41,12 @@ class Proposal:
     patients: int
 
 
+def require_sensitivity(wanted: float) -> None:
+    """Raise UsageProblem for a sensitivity outside (0, 1]."""
+    if not 0 < wanted <= 1:
+        raise UsageProblem(reason("audit_sensitivity", value=wanted))
+
+
 def propose(cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, wanted: float) -> Proposal:
     """The highest threshold that catches a share of the positives.
 
@@ -60,8 +66,7 @@ def propose(cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None
     UsageProblem
         For a sensitivity outside (0, 1].
     """
-    if not 0 < wanted <= 1:
-        raise UsageProblem(reason("audit_sensitivity", value=wanted))
+    require_sensitivity(wanted)
     scores, truth, patients = arrays([case for case in cases if case.score is not None])
     threshold = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted)
     low, high = moved_band(pattern, threshold) if pattern else (threshold, threshold)

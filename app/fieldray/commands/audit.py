@@ -12,7 +12,7 @@ from fieldray.commands.console import Console
 from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model, load_pack
 from fieldray.commands.screen import add_screening_options, screened
-from fieldray.errors import PackProblem, UsageProblem
+from fieldray.errors import PackProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import LanguageChoices
@@ -108,6 +108,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.remove_local:
         return _remove(options, console)
     request = _request(options)
+    _require_all(options, request)
     if options.run_id is not None:
         return _audit_stored(options, console, request)
     return _audit_screened(options, console, request)
@@ -129,8 +130,6 @@ def _request(options: argparse.Namespace) -> AuditRequest:
     from fieldray.pipeline.auditing import AuditRequest
 
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
-    if options.labels not in ("folders", "verdicts") and not Path(options.labels).is_file():
-        raise UsageProblem(reason("audit_table_unreadable", path=options.labels, detail="there is no such file"))
     return AuditRequest(
         labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
         positive=tuple(options.positive),
@@ -139,6 +138,17 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         prevalence=options.prevalence,
         sensitivity=options.sensitivity,
     )
+
+
+def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
+    """Whatever can be known to be wrong before hours of screening."""
+    from fieldray.pipeline.auditing import require_point, require_usable
+    from fieldray.reports.audit_files import require_audit_files
+
+    require_usable(request)
+    if options.accept_local:
+        require_point(options.accept_local, options.name)
+    require_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:

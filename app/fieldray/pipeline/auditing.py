@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import Reference, folder_labels, make_cases, table_labels, verdict_truths
+from fieldray.audit.cases import Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Subject, propose
+from fieldray.audit.figures import audit, require_prevalence
+from fieldray.audit.report import AuditReport, Subject, propose, require_sensitivity
 from fieldray.domain.finding import Screened
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
@@ -88,6 +88,25 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     )
 
 
+def require_usable(request: AuditRequest) -> None:
+    """Refuse, before any image is screened, what would be refused afterwards whatever the images are.
+
+    Raises UsageProblem for a sensitivity or prevalence out of range and a table that cannot be used.
+    """
+    require_sensitivity(request.sensitivity)
+    require_prevalence(request.prevalence)
+    if isinstance(request.labels, Path):
+        require_table(request.labels, positive=request.positive, columns=request.columns)
+
+
+def require_point(name: str, person: str) -> None:
+    """Refuse what cannot be an operating point's name, or the name of who accepts it. Raises UsageProblem."""
+    if not _NAME.fullmatch(name):
+        raise UsageProblem(reason("site_point_bad_name", name=name))
+    if not 0 < len(person.strip()) <= 200:
+        raise UsageProblem(reason("site_point_person"))
+
+
 def drift_of(database: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
     """How a run differs from the pack's own images and from earlier runs, by its first label. Raises StorageProblem."""
     with HistoryQuery(database) as query:
@@ -110,10 +129,7 @@ def take_local_point(
     proposal, subject = report.proposal, report.subject
     if model is None or model.model_sha256 != subject.model_sha256 or model.trust == "legacy":
         raise UsageProblem(reason("site_point_model", pack=subject.pack))
-    if not _NAME.fullmatch(name):
-        raise UsageProblem(reason("site_point_bad_name", name=name))
-    if not 0 < len(person.strip()) <= 200:
-        raise UsageProblem(reason("site_point_person"))
+    require_point(name, person)
     sensitivity, specificity = proposal.sensitivity, proposal.specificity
     point = SitePoint(
         name=name,
