@@ -1,7 +1,8 @@
 """The packs that ship with the program, trusted by what they are: SHA-256 of their manifest.json by folder name.
 
 A description lists the SHA-256 of every other file, so one number holds a whole pack. When a pack is added to
-`models/`, `python tools/builtin_pack.py models/<id>-<version>` prints its line for the table.
+`models/`, `python tools/builtin_pack.py models/<id>-<version>` prints its line for the table; `pyproject.toml`
+names it once more, for wheels.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,13 @@ def test_the_toolchain_and_the_network_are_excluded() -> None:
         assert contents.is_excluded(module)
     for module in ("fieldray.pipeline.batch", "numpy", "pydicom", "PIL.Image", "hashlib", "PySide6.QtSvg", "testing"):
         assert not contents.is_excluded(module)
+
+
+def test_a_wheel_takes_the_trusted_packs_along_and_nothing_else_of_their_folder() -> None:
+    project = tomllib.loads((contents.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    packs = {place: target for place, target in taken.items() if place.startswith("models")}
+    assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in TABLE}
 
 
 def test_assets_and_the_trusted_packs_are_the_data() -> None:
