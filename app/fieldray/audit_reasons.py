@@ -28,6 +28,8 @@ AUDIT: Final[Mapping[str, Template]] = {
     "audit_counted_negative": "Counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and is left out.",
                                       "{count} screened images have no label and are left out.", by="count"),
+    "audit_unseen": "These figures hold only if {pack} was not trained on these images, nor on others of these patients. "
+                    "Its model card says what it was trained on.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Say which of them mean positive with {option}.",
     "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",

@@ -80,9 +80,11 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
         found = audit(cases, _points(run, label, model), prevalence=request.prevalence)
         drifts = _drifts(query, run, label, model)
     pattern = model.manifest.point(label) if model else None
+    unseen = reason("audit_unseen", pack=run.spec.pack_name)
+    notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     return AuditReport(
         subject=_subject(run, request, label, model),
-        audit=dataclasses.replace(found, notes=(*reference.notes, *found.notes, *_without_reference(label, model))),
+        audit=dataclasses.replace(found, notes=notes),
         drifts=drifts,
         proposal=propose(cases, label=label, pattern=pattern, wanted=request.sensitivity),
     )
