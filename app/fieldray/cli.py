@@ -51,7 +51,7 @@ from fieldray.errors import (
 from fieldray.offline import COMMANDS
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ def run(
         Another program's commands (the benchmarks have some); these of `fieldray` without it.
     """
     console = console or system_console()
-    if parser is None and (missing := _missing_path(arguments)):
-        console.print_error(reason("path_missing", path=missing).text)
+    if parser is None and (slip := _without_command(arguments)):
+        console.print_error(slip.text)
         return 2
     with _cancelled_by_signals() as signals:
         try:
@@ -104,13 +104,16 @@ def run(
             return _explain(error, console)
 
 
-def _missing_path(arguments: Sequence[str]) -> str | None:
-    """The path that somebody meant to open who named no command, and that does not exist."""
+def _without_command(arguments: Sequence[str]) -> Reason | None:
+    """Why paths without a command cannot be opened: an option, which only commands have, or one that does not exist."""
     first = arguments[0] if arguments else ""
     is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
     if first in COMMANDS or first.startswith("-") or not is_path:
         return None
-    return next((path for path in arguments if not os.path.lexists(path)), None)
+    missing = next((path for path in arguments if not os.path.lexists(path)), None)
+    if missing is not None and missing.startswith("-"):
+        return reason("option_without_command", option=missing.partition("=")[0])
+    return reason("path_missing", path=missing) if missing is not None else None
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:

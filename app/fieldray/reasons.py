@@ -295,6 +295,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                               "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
                               by="count"),
     "path_missing": "The folder or file {path} does not exist.",
+    "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
+                              "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),

@@ -155,3 +155,10 @@ def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldr
 def test_a_folder_that_does_not_exist_is_called_so(fieldray: Fieldray) -> None:
     done = fieldray("/nowhere/folder")
     assert (done.returncode, done.stderr) == (2, "fieldray: The folder or file /nowhere/folder does not exist.\n")
+
+
+@pytest.mark.parametrize("option", ["--pack", "--pack=tiny", "-v"])
+def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_path: Path, option: str) -> None:
+    done = fieldray(tmp_path, option, "tiny")
+    assert done.returncode == 2
+    assert f"takes no {option.partition('=')[0]}." in done.stderr and "fieldray screen" in done.stderr

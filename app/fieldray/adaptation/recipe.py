@@ -340,16 +340,16 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
     )
     return replace(
         recipe,
-        run=base / recipe.run,
-        signing_key=base / recipe.signing_key.expanduser(),
-        packs_folder=base / recipe.packs_folder,
+        run=whole(recipe.run, base),
+        signing_key=whole(recipe.signing_key, base),
+        packs_folder=whole(recipe.packs_folder, base),
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(rooted_source(source, base) for source in recipe.data),
         split=_with_table(recipe.split, base),
         evaluation=replace(evaluation, ood_images=ood_images, elsewhere=elsewhere),
-        results=base / recipe.results.expanduser() if recipe.results else None,
+        results=whole(recipe.results, base) if recipe.results else None,
         comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
     )
 
@@ -383,6 +383,11 @@ def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
 
 def _with_table(split: Split, base: Path) -> Split:
     return replace(split, table=base / split.table.expanduser()) if split.table else split
+
+
+def whole(path: Path, base: Path) -> Path:
+    """A path of a recipe in the folder `base`, without `..`: it is printed, kept in the run and pasted elsewhere."""
+    return (base / path.expanduser()).resolve()
 
 
 def rooted_source(source: Source, base: Path) -> Source:

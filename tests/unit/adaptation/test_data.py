@@ -345,4 +345,4 @@ def test_paths_count_from_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
     recipe = read_recipe(tmp_path / "recipe.toml")
     assert recipe.data[0].path == tmp_path / "../../../shared/data/index.csv"
-    assert recipe.run == tmp_path / "../../runs/pneumonia-paediatric"
+    assert recipe.run == (tmp_path / "../../runs/pneumonia-paediatric").resolve()

@@ -17,6 +17,7 @@ from fieldray.adaptation.recipe import (
     RunFolder,
     SigningKey,
     rooted_source,
+    whole,
 )
 from fieldray.adaptation.recipe_data import Source, Split
 from fieldray.adaptation.run import Run
@@ -169,9 +170,9 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
     base = path.resolve().parent
     return replace(
         recipe,
-        run=base / recipe.run,
-        signing_key=base / recipe.signing_key.expanduser(),
-        packs_folder=base / recipe.packs_folder,
+        run=whole(recipe.run, base),
+        signing_key=whole(recipe.signing_key, base),
+        packs_folder=whole(recipe.packs_folder, base),
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         masks=tuple(
             replace(source, path=base / source.path, masks=base / source.masks if source.masks else None)

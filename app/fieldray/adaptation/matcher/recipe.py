@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, cast
 
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.matcher.networks import CHANNELS, MULTIPLE
-from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey
+from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey, whole
 from fieldray.adaptation.recipe_data import Split
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
@@ -180,9 +180,9 @@ def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
     base = path.resolve().parent
     return replace(
         recipe,
-        run=base / recipe.run,
-        signing_key=base / recipe.signing_key.expanduser(),
-        packs_folder=base / recipe.packs_folder,
+        run=whole(recipe.run, base),
+        signing_key=whole(recipe.signing_key, base),
+        packs_folder=whole(recipe.packs_folder, base),
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         pairs=tuple(replace(source, path=base / source.path) for source in recipe.pairs),
     )
