@@ -38,7 +38,8 @@ AUC ROC abnormal positive our clinic z
     measure slowest simulate output plot picture svg png
     mode sync async split server central distributed staleness torch workers PyTorch
     chmod unencrypted task status trials e
- BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID screen
+ BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
+ screen
 """
 SAME_IN_ALL = set(_SAME.split())
 

@@ -154,8 +154,9 @@ class Training:
     average_sources: Annotated[
         bool,
         Key(
-            doc="Where all but the head is frozen: a head is trained on each source alone, and the heads are averaged "
-            "in the sources' shares. What one hospital alone teaches then counts for less."
+            doc="A network is trained on each hospital's sources alone, all from the same weights, and their weights "
+            "are averaged in the hospitals' shares. What one hospital alone teaches then counts for less. It needs a "
+            "network that has learnt before, and rates that do not lead far from it."
         ),
     ] = False
     evidence_outside: Annotated[

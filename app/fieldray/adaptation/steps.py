@@ -5,7 +5,7 @@ Quantised, a network is an int8 and a float file, equalised, its head refitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,16 @@ from fieldray.adaptation.specification import (
     specification_from_json,
 )
 from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray.adaptation.train import ChannelScale, FrozenPart, Samples, Schedule, frozen_end, train, validate
+from fieldray.adaptation.train import (
+    ChannelScale,
+    FrozenPart,
+    Samples,
+    Schedule,
+    frozen_end,
+    note_statistics,
+    train,
+    validate,
+)
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -139,13 +148,17 @@ def train_as_told(
     if not recipe.training.average_sources:
         found, history = on(training, folder)
         return {**weights, **found}, history
-    names = sorted(set(training.sources))
-    parts = [on(training.of_source(name), folder / f"source-{number}") for number, name in enumerate(names)]
-    for number, (own, _) in enumerate(parts):
-        save_weights(folder / f"source-{number}" / "weights.npz", own)
-    averaged, history = _averaged(recipe, names, parts), parts[-1][1]
-    engine = open_engine(trained, averaged, settings=settings_of(recipe), name=recipe.training.engine)
-    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's head
+    hospitals = _hospitals(recipe, set(training.sources))
+    places = [folder / f"hospital-{number}" for number in range(len(hospitals))]
+    parts = [on(training.of_sources(own), place) for (own, _), place in zip(hospitals, places, strict=True)]
+    for place, (own, _) in zip(places, parts, strict=True):
+        save_weights(place / "weights.npz", own)
+    averaged, history = _mean([share for _, share in hospitals], [own for own, _ in parts]), parts[-1][1]
+    settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
+    engine = open_engine(trained, averaged, settings=settings, name=recipe.training.engine)
+    note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
+    averaged = engine.weights()
+    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's network
     return {**weights, **averaged}, history
 
 
@@ -155,25 +168,29 @@ def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
     return ChannelScale.of(samples) if is_head_alone else None
 
 
-def _averaged(recipe: Recipe, names: Sequence[str], found: Sequence[tuple[Weights, Any]]) -> Weights:
-    """The mean of networks that differ in their linear head alone: its logits are the mean of theirs."""
-    shares = {source.name: source.share for source in recipe.data}
-    total = sum(shares[name] for name in names)
-    parts = [(shares[name] / total, weights) for name, (weights, _) in zip(names, found, strict=True)]
-    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0][0]}
+def _hospitals(recipe: Recipe, present: Collection[str]) -> list[tuple[set[str], float]]:
+    """The names of each hospital's sources, and its share among all of which there are images; by hospital."""
+    found: dict[str, tuple[set[str], float]] = {}
+    shares = {source.name: (source.hospital, source.share) for source in recipe.data if source.name in present}
+    for name, (hospital, share) in sorted(shares.items()):
+        names, total = found.get(hospital, (set(), 0.0))
+        found[hospital] = ({*names, name}, total + share)
+    whole = sum(share for _, share in found.values())
+    return [(names, share / whole) for _, (names, share) in sorted(found.items())]
+
+
+def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
+    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
+    parts = list(zip(shares, found, strict=True))
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
 
 def frozen_part_of(recipe: Recipe, *, images: NDArray[Any]) -> FrozenPart | None:
     """The first layers of the recipe's network if they are to be computed once. Raises UsageProblem `recipe_key`."""
-    if not recipe.training.copies and not recipe.training.average_sources:
+    if not recipe.training.copies:
         return None
     specification = specification_of(recipe)
     frozen = frozen_layers(recipe.network, specification)
-    is_head_alone = all(
-        layer.name in frozen or layer.name == _HEAD for layer in specification.layers if layer.has_weights
-    )
-    if recipe.training.average_sources and not is_head_alone:
-        raise UsageProblem(reason("recipe_key", key="training.average_sources", detail="needs all but the head frozen"))
     if not (end := frozen_end(specification, frozen)):
         raise UsageProblem(reason("recipe_key", key="training.copies", detail="needs frozen first layers"))
     return FrozenPart(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -93,13 +93,13 @@ class Samples:
     def __len__(self) -> int:
         return len(self.images)
 
-    def of_source(self, name: str) -> Samples:
-        """Those of one source."""
-        chosen = np.flatnonzero(np.array(self.sources) == name)
+    def of_sources(self, names: Collection[str]) -> Samples:
+        """Those of some sources."""
+        chosen = np.flatnonzero(np.isin(self.sources, list(names)))
         return Samples(
             images=self.images[chosen],
             targets=self.targets[chosen],
-            sources=(name,) * len(chosen),
+            sources=tuple(self.sources[index] for index in chosen),
             patients=tuple(self.patients[index] for index in chosen),
             lungs=None if self.lungs is None else self.lungs[chosen],
         )
@@ -216,6 +216,43 @@ def validate(engine: Engine, weights: Weights, samples: Samples) -> dict[str, An
         area = auc(logits[known, label].astype(np.float64), samples.targets[known, label] >= 0.5)
         areas.append(None if math.isnan(area) else area)
     return {"auc": areas}
+
+
+_NOTED_BATCHES: Final = 60
+
+
+def note_statistics(
+    engine: Engine,
+    specification: Specification,
+    samples: Samples,
+    *,
+    schedule: Schedule,
+    augmentation: Augmentation,
+) -> None:
+    """Have the batch normalisations note their statistics anew, as a training does; no other weight changes.
+
+    The mean of networks that began alike computes on the way what none of them does [1]_, so that what each noted of
+    its own activations does not fit.
+
+    References
+    ----------
+    .. [1] Wortsman M. et al., Model soups, ICML 2022, arXiv:2203.05482; Izmailov P. et al., Averaging Weights Leads to
+       Wider Optima and Better Generalization, UAI 2018, arXiv:1803.05407, section 3.2 on the statistics.
+    """
+    if not any(layer.batch_norm for layer in specification.layers):
+        return
+    generator = np.random.default_rng((schedule.seed, schedule.epochs))
+    order = balanced_draw(
+        samples.sources,
+        samples.classes(),
+        count=_NOTED_BATCHES * schedule.batch_size,
+        shares=dict(schedule.shares),
+        generator=generator,
+    )
+    for start in range(0, len(order) - schedule.batch_size + 1, schedule.batch_size):
+        chosen = order[start : start + schedule.batch_size]
+        images, lungs = changed(samples, chosen, augmentation, generator)
+        engine.step(images, samples.targets[chosen], learning_rate=0.0, lungs=lungs)
 
 
 def _copied(weights: Weights) -> Weights:

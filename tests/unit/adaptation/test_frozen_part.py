@@ -15,7 +15,7 @@ from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.specification import initial_weights
-from fieldray.adaptation.steps import frozen_layers, specification_of, train_as_told
+from fieldray.adaptation.steps import specification_of, train_as_told
 from fieldray.adaptation.train import (
     ChannelScale,
     FrozenPart,
@@ -204,14 +204,54 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
     assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
 
 
+def _two_hospitals() -> Samples:
+    clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
+    return Samples(
+        images=np.concatenate([clean.images, other.images]),
+        targets=np.concatenate([clean.targets, other.targets]),
+        sources=clean.sources + other.sources,
+        patients=clean.patients + other.patients,
+    )
+
+
 @pytest.mark.adapt
-def test_averaging_networks_that_differ_in_more_than_the_head_is_refused(tmp_path: Path) -> None:
+def test_whole_networks_of_single_hospitals_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
-    recipe = replace(recipe, network=replace(recipe.network, frozen=("conv1",)))
-    assert "conv1" in frozen_layers(recipe.network, specification_of(recipe))
-    run = Run(recipe=recipe, progress=lambda *_: None)
-    with pytest.raises(UsageProblem, match="needs all but the head frozen"):
-        train_as_told(run, training=_samples(8), validation=_samples(4), folder=tmp_path)
+    heavier = replace(recipe.data[0], share=3.0)
+    recipe = replace(
+        recipe,
+        network=replace(recipe.network, frozen=()),
+        training=replace(recipe.training, copies=0),
+        data=(heavier, recipe.data[1]),
+    )
+    both = _two_hospitals()
+
+    def trained(training: Samples, place: str):
+        run = Run(recipe=recipe, progress=lambda *_: None)
+        return train_as_told(run, training=training, validation=both, folder=tmp_path / place)[0]
+
+    averaged = trained(both, "both")
+    alone = [trained(both.of_sources([name]), name) for name in ("clean", "confounded")]
+    for key in averaged:
+        expected = 0.75 * alone[0][key] + 0.25 * alone[1][key]
+        if key.endswith(("/mean", "/variance")):
+            assert not np.allclose(averaged[key], expected, rtol=1e-4, atol=1e-6), key
+        else:
+            np.testing.assert_allclose(averaged[key], expected, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.adapt
+def test_sources_of_one_hospital_train_one_network(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    together = replace(recipe, data=tuple(replace(source, hospital="one") for source in recipe.data))
+    plain = replace(together, training=replace(together.training, average_sources=False))
+    both = _two_hospitals()
+    found = []
+    for which, place in ((together, "together"), (plain, "plain")):
+        run = Run(recipe=which, progress=lambda *_: None)
+        found.append(train_as_told(run, training=both, validation=both, folder=tmp_path / place)[0])
+    for key, array in found[1].items():
+        np.testing.assert_allclose(found[0][key], array, atol=1e-6, err_msg=key)
 
 
 def test_what_needs_the_lungs_or_frozen_layers_says_so(tmp_path: Path) -> None:
