@@ -154,8 +154,8 @@ class Training:
     average_sources: Annotated[
         bool,
         Key(
-            doc="A network is trained on each hospital's sources alone, all from the same weights, and their weights "
-            "are averaged in the hospitals' shares. What one hospital alone teaches then counts for less. It needs a "
+            doc="A network is trained on each group of sources alone, all from the same weights, and their weights "
+            "are averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a "
             "network that has learnt before, and rates that do not lead far from it."
         ),
     ] = False

@@ -127,8 +127,8 @@ class Source:
             check=pattern_problem,
         ),
     ] = ""
-    hospital: Annotated[
-        str, Key(doc="With average_sources: sources of one hospital train one network; its name by default.")
+    group: Annotated[
+        str, Key(doc="With average_sources: sources of one group train one network; the name by default.")
     ] = ""
     share: Annotated[float, Key(doc="How often it is drawn, relative to the other sources.", low=0)] = 1.0
     evaluated: Annotated[
@@ -138,8 +138,8 @@ class Source:
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.path.stem or "data")
-        if not self.hospital:
-            object.__setattr__(self, "hospital", self.name)
+        if not self.group:
+            object.__setattr__(self, "group", self.name)
         require_ranges(self)
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         require((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted))

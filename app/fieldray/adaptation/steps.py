@@ -148,12 +148,12 @@ def train_as_told(
     if not recipe.training.average_sources:
         found, history = on(training, folder)
         return {**weights, **found}, history
-    hospitals = _hospitals(recipe, set(training.sources))
-    places = [folder / f"hospital-{number}" for number in range(len(hospitals))]
-    parts = [on(training.of_sources(own), place) for (own, _), place in zip(hospitals, places, strict=True)]
+    groups = _groups(recipe, set(training.sources))
+    places = [folder / f"group-{number}" for number in range(len(groups))]
+    parts = [on(training.of_sources(own), place) for (own, _), place in zip(groups, places, strict=True)]
     for place, (own, _) in zip(places, parts, strict=True):
         save_weights(place / "weights.npz", own)
-    averaged, history = _mean([share for _, share in hospitals], [own for own, _ in parts]), parts[-1][1]
+    averaged, history = _mean([share for _, share in groups], [own for own, _ in parts]), parts[-1][1]
     settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
     engine = open_engine(trained, averaged, settings=settings, name=recipe.training.engine)
     note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
@@ -168,13 +168,13 @@ def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
     return ChannelScale.of(samples) if is_head_alone else None
 
 
-def _hospitals(recipe: Recipe, present: Collection[str]) -> list[tuple[set[str], float]]:
-    """The names of each hospital's sources, and its share among all of which there are images; by hospital."""
+def _groups(recipe: Recipe, present: Collection[str]) -> list[tuple[set[str], float]]:
+    """The names of each group's sources, and its share among all of which there are images."""
     found: dict[str, tuple[set[str], float]] = {}
-    shares = {source.name: (source.hospital, source.share) for source in recipe.data if source.name in present}
-    for name, (hospital, share) in sorted(shares.items()):
-        names, total = found.get(hospital, (set(), 0.0))
-        found[hospital] = ({*names, name}, total + share)
+    shares = {source.name: (source.group, source.share) for source in recipe.data if source.name in present}
+    for name, (group, share) in sorted(shares.items()):
+        names, total = found.get(group, (set(), 0.0))
+        found[group] = ({*names, name}, total + share)
     whole = sum(share for _, share in found.values())
     return [(names, share / whole) for _, (names, share) in sorted(found.items())]
 

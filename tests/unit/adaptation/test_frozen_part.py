@@ -204,7 +204,7 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
     assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
 
 
-def _two_hospitals() -> Samples:
+def _two_sources() -> Samples:
     clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
     return Samples(
         images=np.concatenate([clean.images, other.images]),
@@ -215,7 +215,7 @@ def _two_hospitals() -> Samples:
 
 
 @pytest.mark.adapt
-def test_whole_networks_of_single_hospitals_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
+def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     heavier = replace(recipe.data[0], share=3.0)
     recipe = replace(
@@ -224,7 +224,7 @@ def test_whole_networks_of_single_hospitals_are_averaged_and_their_statistics_no
         training=replace(recipe.training, copies=0),
         data=(heavier, recipe.data[1]),
     )
-    both = _two_hospitals()
+    both = _two_sources()
 
     def trained(training: Samples, place: str):
         run = Run(recipe=recipe, progress=lambda *_: None)
@@ -241,11 +241,11 @@ def test_whole_networks_of_single_hospitals_are_averaged_and_their_statistics_no
 
 
 @pytest.mark.adapt
-def test_sources_of_one_hospital_train_one_network(tmp_path: Path) -> None:
+def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
-    together = replace(recipe, data=tuple(replace(source, hospital="one") for source in recipe.data))
+    together = replace(recipe, data=tuple(replace(source, group="one") for source in recipe.data))
     plain = replace(together, training=replace(together.training, average_sources=False))
-    both = _two_hospitals()
+    both = _two_sources()
     found = []
     for which, place in ((together, "together"), (plain, "plain")):
         run = Run(recipe=which, progress=lambda *_: None)

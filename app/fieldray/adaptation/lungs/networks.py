@@ -15,17 +15,15 @@ strategy with one tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from fieldray.adaptation.networks import LABELS, convolution, depthwise_convolution, resnet50
+from fieldray.adaptation.networks import LABELS, convolution, depthwise_convolution
 from fieldray.adaptation.specification import INPUT, Layer, Specification
 from fieldray.domain.model import LUNG_CHECKS
 
 CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
 _BLOCKS: Final = (2, 2, 3, 3)
-_OUTPUTS: Final = {name: name for name in ("logits", "scores", "mask_logits", "mask")}
 MULTIPLE: Final = 32
 """The input halves five times, so its sides are multiples of this."""
 
@@ -51,23 +49,20 @@ def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNEL
         if step:
             layers += _separable(f"up{step}", last, f"step{step}")
             last = f"up{step}"
+    mask = [
+        Layer(name="mask_logits", kind="conv", inputs=(last,), channels="mask", kernel=3),
+        Layer(name="mask", kind="activation", inputs=("mask_logits",), activation="sigmoid"),
+    ]
     checks, check_counts = _check_head(deepest)
     return Specification(
         name="compact_unet",
         height=height,
         width=width,
         input_channels=1,
-        layers=(*layers, *_mask_head(last), *checks),
+        layers=(*layers, *mask, *checks),
         channels={**counts, "mask": 1, **check_counts},
-        outputs=_OUTPUTS,
+        outputs={name: name for name in ("logits", "scores", "mask_logits", "mask")},
     )
-
-
-def _mask_head(source: str) -> list[Layer]:
-    return [
-        Layer(name="mask_logits", kind="conv", inputs=(source,), channels="mask", kernel=3),
-        Layer(name="mask", kind="activation", inputs=("mask_logits",), activation="sigmoid"),
-    ]
 
 
 def _join(step: int, source: str) -> list[Layer]:
@@ -96,48 +91,6 @@ def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
 def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> list[Layer]:
     """A 3x3 convolution of each channel by itself, then a 1x1 across them."""
     return [depthwise_convolution(f"{name}_dw", source, stride=stride), convolution(name, f"{name}_dw", channels)]
-
-
-_RESIDUAL_STEPS: Final = ("conv1", "conv2_block3_out", "conv3_block4_out", "conv4_block6_out", "conv5_block3_out")
-_RESIDUAL_CHANNELS: Final = (24, 32, 48, 64, 96)
-
-
-def residual_unet(*, height: int, width: int, channels: Mapping[str, int]) -> Specification:
-    """A U-Net whose way down is a ResNet50, which may have learnt from chest images before; too large to ship.
-
-    Parameters
-    ----------
-    channels
-        Counts of the ResNet50's channel sets, see `networks.resnet50`.
-    """
-    if height % MULTIPLE or width % MULTIPLE:
-        raise ValueError(f"the input's sides must be multiples of {MULTIPLE}")
-    down = resnet50(height=height, width=width, labels=1)
-    layers = [*down.layers[: next(n for n, layer in enumerate(down.layers) if layer.name == _RESIDUAL_STEPS[-1]) + 1]]
-    counts = {name: count for name, count in {**down.channels, **channels}.items() if name != LABELS}
-    deepest, last = _RESIDUAL_STEPS[-1], ""
-    for step in reversed(range(len(_RESIDUAL_STEPS))):
-        own = f"step{step}"
-        counts[own] = _RESIDUAL_CHANNELS[step]
-        layers.append(convolution(own, _RESIDUAL_STEPS[step], own, activation="none" if last else "relu"))
-        if last:
-            layers += _join(step, last)
-            layers += [
-                convolution(f"up{step}_1", f"join{step}", own, kernel=3),
-                convolution(f"up{step}", f"up{step}_1", own, kernel=3),
-            ]
-        last = f"up{step}" if last else own
-    checks, check_counts = _check_head(deepest)
-    return Specification(
-        name="residual_unet",
-        height=height,
-        width=width,
-        input_channels=1,
-        layers=(*layers, *_mask_head(last), *checks),
-        channels={**counts, "mask": 1, **check_counts},
-        outputs=_OUTPUTS,
-        epsilon=down.epsilon,
-    )
 
 
 LEVELS: Final = 4
