@@ -28,6 +28,7 @@ from fieldray.adaptation.evaluate import (
     thumbnail_pixels,
 )
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
+from fieldray.adaptation.frozen_part import FrozenPart
 from fieldray.adaptation.prune.tasks import prune_as_told
 from fieldray.adaptation.quantise import answer
 from fieldray.adaptation.recipe import Recipe, what_is_made, what_is_trained
@@ -44,7 +45,7 @@ from fieldray.adaptation.steps import (
     to_files,
     train_as_told,
 )
-from fieldray.adaptation.train import FrozenPart, predict
+from fieldray.adaptation.train import predict
 from fieldray.domain import metrics
 from fieldray.domain.metrics import sigmoid
 

@@ -5,7 +5,7 @@ Quantised, a network is an int8 and a float file, equalised, its head refitted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.frozen_part import ChannelScale, FrozenPart, frozen_end
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.networks import LABELS, NETWORKS
 from fieldray.adaptation.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
@@ -34,16 +35,7 @@ from fieldray.adaptation.specification import (
     specification_from_json,
 )
 from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray.adaptation.train import (
-    ChannelScale,
-    FrozenPart,
-    Samples,
-    Schedule,
-    frozen_end,
-    note_statistics,
-    train,
-    validate,
-)
+from fieldray.adaptation.train import Samples, Schedule, note_statistics, train, validate
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -148,18 +140,32 @@ def train_as_told(
     if not recipe.training.average_sources:
         found, history = on(training, folder)
         return {**weights, **found}, history
+    averaged, history = _averaged(recipe, trained, training, validation, on=on, folder=folder)
+    return {**weights, **averaged}, history
+
+
+def _averaged(
+    recipe: Recipe,
+    trained: Specification,
+    training: Samples,
+    validation: Samples,
+    *,
+    on: Callable[[Samples, Path], tuple[Weights, list[dict[str, Any]]]],
+    folder: Path,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """The mean of a network for each group of sources, and its figures; `on` trains one in a folder."""
     groups = _groups(recipe, set(training.sources))
     places = [folder / f"group-{number}" for number in range(len(groups))]
-    parts = [on(training.of_sources(own), place) for (own, _), place in zip(groups, places, strict=True)]
+    parts = [on(training.of_sources(names), place) for (names, _), place in zip(groups, places, strict=True)]
     for place, (own, _) in zip(places, parts, strict=True):
         save_weights(place / "weights.npz", own)
-    averaged, history = _mean([share for _, share in groups], [own for own, _ in parts]), parts[-1][1]
+    mean, history = _mean([share for _, share in groups], [own for own, _ in parts]), parts[-1][1]
     settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
-    engine = open_engine(trained, averaged, settings=settings, name=recipe.training.engine)
+    engine = open_engine(trained, mean, settings=settings, name=recipe.training.engine)
     note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
     averaged = engine.weights()
-    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's network
-    return {**weights, **averaged}, history
+    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last group's network
+    return averaged, history
 
 
 def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:

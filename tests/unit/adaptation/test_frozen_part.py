@@ -11,21 +11,13 @@ import pytest
 from fieldray.adaptation.augmentation import Augmentation, draw_motion, moved
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import evidence_figures, evidence_shares
+from fieldray.adaptation.frozen_part import ChannelScale, FrozenPart, frozen_end, upper_part
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.specification import initial_weights
 from fieldray.adaptation.steps import specification_of, train_as_told
-from fieldray.adaptation.train import (
-    ChannelScale,
-    FrozenPart,
-    Samples,
-    Schedule,
-    frozen_end,
-    predict,
-    train,
-    upper_part,
-)
+from fieldray.adaptation.train import Samples, Schedule, predict, train
 from fieldray.domain.model import Calibration
 from fieldray.errors import UsageProblem
 from tiny_recipe import RECIPE
