@@ -213,7 +213,7 @@ def plug_in_a_drive(trial: Trial) -> None:
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
             until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
             listed = trial.root.run("fieldray", "packs", "list", user=user)
-            packs = ("pneumonia-paediatric", "adult-normal-abnormal", "lung-fields")
+            packs = ("pneumonia-paediatric", "adult-normal-abnormal", "tuberculosis-adult", "lung-fields")
             places = ("comes with the program .*", "on a drive, key not trusted .*МОДЕЛІ.*")
             rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in places)
             expect(listed, output=(*rows, r" {4}.+"))
