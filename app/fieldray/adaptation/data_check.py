@@ -53,7 +53,21 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
     if recipe.comparison is not None:
         problems += _weights_problems(recipe.comparison.network, ("comparison", "network"))
     # What is missing for a source whose table cannot be read would only be named twice.
-    return problems or [*_class_problems(recipe.labels, rows), *_split_problems(recipe, rows)]
+    return problems or [
+        *_class_problems(recipe.labels, rows),
+        *_single_class_groups(recipe, rows),
+        *_split_problems(recipe, rows),
+    ]
+
+
+def _single_class_groups(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
+    """A network that learns from one class alone, to be averaged with others, learns nothing."""
+    for group in recipe.group_shares if recipe.training.average_sources else ():
+        names = {source.name for source in recipe.data if source.group == group}
+        targets = targets_of([row for row in rows if row.source in names], recipe.kept_labels)
+        for column, label in enumerate(recipe.kept_labels):
+            if len({value for value in targets[:, column] if value in (0, 1)}) < 2:
+                yield Problem(("data",), f"has one class of {label.code} alone in the group {group}")
 
 
 def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[list[Row], list[Problem]]:

@@ -310,6 +310,11 @@ class Recipe:
                 "lungs",
                 "is needed where the input is cropped to the lungs or evidence outside of them counts",
             ),
+            (
+                not self.training.average_sources or all(self.group_shares.values()),
+                "data",
+                "with average_sources must draw from every group: a share above 0",
+            ),
             (bool(self.network.frozen) or not self.training.copies, "training", "copies need network.frozen"),
         )
 
@@ -317,6 +322,14 @@ class Recipe:
     def published(self) -> Path:
         """The folder for what is published."""
         return self.results or self.run
+
+    @property
+    def group_shares(self) -> dict[str, float]:
+        """By group of sources: the sum of their shares."""
+        shares: dict[str, float] = {}
+        for source in self.data:
+            shares[source.group] = shares.get(source.group, 0.0) + source.share
+        return shares
 
     @property
     def kept_labels(self) -> tuple[LabelRule, ...]:
@@ -360,6 +373,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
         {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
+        | ({"group": source.group} if source.group != source.name else {})
         for source in recipe.data
     ]
     return {

@@ -184,6 +184,20 @@ def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, i
     assert not [line for line in found if "lame" in line]
 
 
+def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    draw_folders(tmp_path / "ill", count=4, classes=("sick",))
+    other = '[[data]]\npath = "ill"\nevaluated = false\n'
+    text = FIRST + other + "[training]\naverage_sources = true\n"
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    assert [line for line in _problems(path) if "has one class of sick alone in the group ill" in line]
+    path.write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
+    check(path)
+    path.write_text(text.replace("evaluated = false", "evaluated = false\nshare = 0"))
+    assert [line for line in _problems(path) if "must draw from every group" in line]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Census:
     """A count of files: a kind of recipe that no other module knows."""
