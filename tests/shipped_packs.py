@@ -7,5 +7,6 @@ from pathlib import Path
 MODELS = Path(__file__).parents[1] / "models"
 (CHILDREN,) = MODELS.glob("pneumonia-paediatric-*")
 (ADULTS,) = MODELS.glob("adult-normal-abnormal-*")
+(TUBERCULOSIS,) = MODELS.glob("tuberculosis-adult-*")
 (LUNGS,) = MODELS.glob("lung-fields-*")
 (CHILDREN_BEFORE,) = (MODELS / "lineage").glob("pneumonia-paediatric-*")

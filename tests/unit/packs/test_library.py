@@ -16,7 +16,7 @@ from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from packs_factory import MODEL_BYTES, key, make_pack
-from shipped_packs import ADULTS, CHILDREN, LUNGS
+from shipped_packs import ADULTS, CHILDREN, LUNGS, TUBERCULOSIS
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 
@@ -335,8 +335,12 @@ def test_a_legacy_model_cannot_pass_for_a_pack(library: PackLibrary, legacy_driv
 
 def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) -> None:
     shipped = PackLibrary(tmp_path).builtin()
-    assert [candidate.pack_name for candidate in shipped] == [CHILDREN.name, ADULTS.name, LUNGS.name]
+    assert [candidate.pack_name for candidate in shipped] == [
+        *(CHILDREN.name, ADULTS.name, TUBERCULOSIS.name),
+        LUNGS.name,
+    ]
     assert [candidate.problem.code if candidate.problem else "" for candidate in shipped] == [
+        "",
         "",
         "",
         "pack_not_classifier",
