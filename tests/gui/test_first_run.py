@@ -12,11 +12,13 @@ from fake_rooms import FakeRooms, candidate, manifest, model, refused, screened
 from PySide6.QtWidgets import QCheckBox, QMessageBox
 from test_flows import texts
 
+from fieldray.desktop.pack_cards import answer_label
 from fieldray.domain.events import RunChanged
 from fieldray.domain.model import HeaderRules
 from fieldray.packs.memory import RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
+from fieldray.translation import Translator
 
 CHILDREN = Path("/program/models/children-1.0.0")
 ADULTS = Path("/program/models/adults-1.1.0")
@@ -77,6 +79,18 @@ def ages_question(desk: Desk) -> QMessageBox:
 
 def press(box: QMessageBox, text: str) -> None:
     next(button for button in box.buttons() if button.text() == text).click()
+
+
+def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
+    adults = manifest(**described("adults"))
+    packs = [
+        replace(candidate("a", names=names), manifest=adults)
+        for names in ({"en": "Normal or abnormal"}, {"en": "Tuberculosis"})
+    ]
+    assert [answer_label(Translator("en"), pack) for pack in packs] == [
+        "Normal or abnormal: patients aged 18 to 95 years",
+        "Tuberculosis: patients aged 18 to 95 years",
+    ]
 
 
 def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from PySide6.QtWidgets import QFrame, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QSizePolicy, QVBoxLayout
 
 from fieldray.desktop.widgets import PlainButton, card, label, paragraphs, push_button
 from fieldray.domain.model import Manifest
@@ -34,6 +34,8 @@ class PackCard(QFrame):
             column.addWidget(label(translator.reason(candidate.problem), role="muted"))
         column.addStretch(1)
         self.button: PlainButton = push_button(answer_label(translator, candidate), role="primary")
+        # A long name is cut, as the title above has it whole, and does not widen the page.
+        self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.button.clicked.connect(choose)
         column.addWidget(self.button)
 
@@ -45,7 +47,10 @@ def answer_label(translator: Translator, candidate: PackCandidate) -> str:
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
     if ages is None:
         return translator.text("Use this pack")
-    return translator.text("Patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
+    name = translator.pick(candidate.names) or candidate.pack_name  # several packs are for the same ages
+    return translator.text(
+        "{name}: patients aged {youngest} to {oldest} years", name=name, youngest=ages[0], oldest=ages[1]
+    )
 
 
 def add_purpose(column: QVBoxLayout, translator: Translator, manifest: Manifest) -> None:
