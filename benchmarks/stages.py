@@ -67,7 +67,7 @@ def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tu
     with stage_decoders(cores) as pool, ThreadPoolExecutor(cores) as threads:
 
         def read(ref: ImageRef) -> LoadedImage | None:
-            tensor = pool.read(ref, spec).tensor
+            tensor = pool.read(ref, spec).whole(spec)
             return LoadedImage(ref, tensor.values[0]) if tensor else None
 
         for ref in refs[:: max(1, len(refs) // 12)]:  # the codecs are loaded at their first use, in each process

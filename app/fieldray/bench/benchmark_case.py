@@ -150,7 +150,7 @@ def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[Ima
 
 def read_images(refs: Sequence[ImageRef], spec: InputSpec, decoders: DecoderPool) -> tuple[LoadedImage, ...]:
     """The readable ones, prepared for a network. Raises UsageProblem (nothing_to_measure) if none can."""
-    results = ((ref, decoders.read(ref, spec).tensor) for ref in refs)
+    results = ((ref, decoders.read(ref, spec).whole(spec)) for ref in refs)
     images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
     if not images:
         raise UsageProblem(reason("nothing_to_measure"))
@@ -258,11 +258,11 @@ def time_files(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int
 
     Raises BackendProblem.
     """
-    times_ms = []
+    times_ms, spec = [], case.model.manifest.input
     with decoders() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            tensor = pool.read(image.ref, case.model.manifest.input).tensor
+            tensor = pool.read(image.ref, spec).whole(spec)
             # an image that can no longer be read (a drive was unplugged) still costs its time
             backend.run([tensor.values[0] if tensor else image.values])
             times_ms.append((time.perf_counter() - began_s) * 1000)

@@ -175,11 +175,12 @@ def _screen(model: Model, engines: Callable[[], Engine], decoders: Decoders) -> 
         engine.open(model)
         pool = ends.enter_context(decoders())
         result = pool.read(ref, model.manifest.input)
-        if result.tensor is None:
+        tensor = result.whole(model.manifest.input)
+        if tensor is None:
             assert result.problem
             raise FieldrayError(result.problem)
         engine.wait_ready(timeout_s=_TIMEOUT_S)
-        request = Request(request_id=1, values=result.tensor.values)
+        request = Request(request_id=1, values=tensor.values)
         return engine.submit(request).result(_TIMEOUT_S), time.perf_counter() - began_s
 
 
