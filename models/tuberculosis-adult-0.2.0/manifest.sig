@@ -1,1 +1,1 @@
-{"key": "o28iMYqrpSVxJwLX0wPlzT5CfiRzsvex8nWuNKvtRgQ=", "signature": "HAaxfdZRNL7Dbp1psqMoPkUEQr4J4cQQboedv5iJfuavpsmXAS1m8g+CxJr8gpYAsErkJd6nsx7cK0v1LdjNAQ=="}
+{"key": "o28iMYqrpSVxJwLX0wPlzT5CfiRzsvex8nWuNKvtRgQ=", "signature": "ME/qJKYSdbcGbi5JXd9Y7FAtPAFw4KOvmk6WEnJmkevKmOQKjpkV0hyJAJ/IHWKyS2dyi6c+AHhF0OPcSc1IDg=="}
