@@ -62,9 +62,8 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
 
 def _single_class_groups(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
     """A network that learns from one class alone, to be averaged with others, learns nothing."""
-    for group in recipe.group_shares if recipe.training.average_sources else ():
-        names = {source.name for source in recipe.data if source.group == group}
-        targets = targets_of([row for row in rows if row.source in names], recipe.kept_labels)
+    for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
+        targets = targets_of([row for row in rows if row.source in shares], recipe.kept_labels)
         for column, label in enumerate(recipe.kept_labels):
             if len({value for value in targets[:, column] if value in (0, 1)}) < 2:
                 yield Problem(("data",), f"has one class of {label.code} alone in the group {group}")

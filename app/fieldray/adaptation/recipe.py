@@ -14,7 +14,16 @@ from typing import Annotated, Any, Final, Literal
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
 from fieldray.adaptation.prune.recipe import PruneRecipe
-from fieldray.adaptation.recipe_data import LabelRule, ProfileChoice, Source, Split, Texts, pack_id_problem
+from fieldray.adaptation.recipe_data import (
+    LabelRule,
+    ProfileChoice,
+    Source,
+    Split,
+    Texts,
+    pack_id_problem,
+    rooted_source,
+    whole,
+)
 from fieldray.adaptation.tables import Document, Key, require, require_ranges
 from fieldray.domain.model import InputSpec
 
@@ -311,7 +320,7 @@ class Recipe:
                 "is needed where the input is cropped to the lungs or evidence outside of them counts",
             ),
             (
-                not self.training.average_sources or all(self.group_shares.values()),
+                not self.training.average_sources or all(any(shares.values()) for shares in self.groups.values()),
                 "data",
                 "with average_sources must draw from every group: a share above 0",
             ),
@@ -324,12 +333,12 @@ class Recipe:
         return self.results or self.run
 
     @property
-    def group_shares(self) -> dict[str, float]:
-        """By group of sources: the sum of their shares."""
-        shares: dict[str, float] = {}
+    def groups(self) -> dict[str, dict[str, float]]:
+        """By group: the share of each of its sources, by name."""
+        found: dict[str, dict[str, float]] = {}
         for source in self.data:
-            shares[source.group] = shares.get(source.group, 0.0) + source.share
-        return shares
+            found.setdefault(source.group, {})[source.name] = source.share
+        return found
 
     @property
     def kept_labels(self) -> tuple[LabelRule, ...]:
@@ -398,14 +407,3 @@ def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
 
 def _with_table(split: Split, base: Path) -> Split:
     return replace(split, table=base / split.table.expanduser()) if split.table else split
-
-
-def whole(path: Path, base: Path) -> Path:
-    """A path of a recipe in the folder `base`, without `..`: it is printed, kept in the run and pasted elsewhere."""
-    return (base / path.expanduser()).resolve()
-
-
-def rooted_source(source: Source, base: Path) -> Source:
-    """A source with its paths made whole."""
-    images = base / source.images if source.images else None
-    return replace(source, path=base / source.path.expanduser(), images=images)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -143,6 +143,17 @@ class Source:
         require_ranges(self)
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         require((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted))
+
+
+def whole(path: Path, base: Path) -> Path:
+    """A path of a recipe in the folder `base`, without `..`: it is printed, kept in the run and pasted elsewhere."""
+    return (base / path.expanduser()).resolve()
+
+
+def rooted_source(source: Source, base: Path) -> Source:
+    """A source with its paths made whole."""
+    images = base / source.images if source.images else None
+    return replace(source, path=base / source.path.expanduser(), images=images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Quantised, a network is an int8 and a float file, equalised, its head refitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -154,12 +154,12 @@ def _averaged(
     folder: Path,
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """The mean of a network for each group of sources, and its figures; `on` trains one in a folder."""
-    groups = _groups(recipe, set(training.sources))
+    groups = [shares for _, shares in sorted(recipe.groups.items()) if shares.keys() & set(training.sources)]
     places = [folder / f"group-{number}" for number in range(len(groups))]
-    parts = [on(training.of_sources(names), place) for (names, _), place in zip(groups, places, strict=True)]
+    parts = [on(training.of_sources(shares), place) for shares, place in zip(groups, places, strict=True)]
     for place, (own, _) in zip(places, parts, strict=True):
         save_weights(place / "weights.npz", own)
-    mean, history = _mean([share for _, share in groups], [own for own, _ in parts]), parts[-1][1]
+    mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
     settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
     engine = open_engine(trained, mean, settings=settings, name=recipe.training.engine)
     note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
@@ -174,20 +174,9 @@ def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
     return ChannelScale.of(samples) if is_head_alone else None
 
 
-def _groups(recipe: Recipe, present: Collection[str]) -> list[tuple[set[str], float]]:
-    """The names of each group's sources, and its share among all of which there are images."""
-    found: dict[str, tuple[set[str], float]] = {}
-    shares = {source.name: (source.group, source.share) for source in recipe.data if source.name in present}
-    for name, (group, share) in sorted(shares.items()):
-        names, total = found.get(group, (set(), 0.0))
-        found[group] = ({*names, name}, total + share)
-    whole = sum(share for _, share in found.values())
-    return [(names, share / whole) for _, (names, share) in sorted(found.items())]
-
-
 def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
     """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
-    parts = list(zip(shares, found, strict=True))
+    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
     return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
 

@@ -172,16 +172,21 @@ def _recipe(folder: Path, **training: object):
     return replace(recipe, network=frozen, training=replace(recipe.training, epochs=2, copies=1, **training))
 
 
-@pytest.mark.adapt
-def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
-    recipe = _recipe(tmp_path, average_sources=True)
+def _two_sources() -> Samples:
     clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
-    both = Samples(
+    return Samples(
         images=np.concatenate([clean.images, other.images]),
         targets=np.concatenate([clean.targets, other.targets]),
         sources=clean.sources + other.sources,
         patients=clean.patients + other.patients,
     )
+
+
+@pytest.mark.adapt
+def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    both = _two_sources()
+    clean, other = (both.of_sources([name]) for name in ("clean", "confounded"))
 
     def trained(which, training: Samples, place: str):
         run = Run(recipe=which, progress=lambda *_: None)
@@ -194,16 +199,6 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
     np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
     start = initial_weights(specification_of(recipe), seed=0)
     assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
-
-
-def _two_sources() -> Samples:
-    clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
-    return Samples(
-        images=np.concatenate([clean.images, other.images]),
-        targets=np.concatenate([clean.targets, other.targets]),
-        sources=clean.sources + other.sources,
-        patients=clean.patients + other.patients,
-    )
 
 
 @pytest.mark.adapt

@@ -16,10 +16,8 @@ from fieldray.adaptation.recipe import (
     PatientSplit,
     RunFolder,
     SigningKey,
-    rooted_source,
-    whole,
 )
-from fieldray.adaptation.recipe_data import Source, Split
+from fieldray.adaptation.recipe_data import Source, Split, rooted_source, whole
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
 from fieldray.domain.model import InputSpec

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal, cast
 
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.matcher.networks import CHANNELS, MULTIPLE
-from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey, whole
-from fieldray.adaptation.recipe_data import Split
+from fieldray.adaptation.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey
+from fieldray.adaptation.recipe_data import Split, whole
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
 from fieldray.domain.model import InputSpec
