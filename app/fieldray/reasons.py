@@ -372,6 +372,7 @@ ADAPTATION: Final[Mapping[str, Template]] = {
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",
+    "cross_one_hospital": "Leaving out a hospital needs two or more of them; the recipe has {found}.",
     "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "weights_unreachable": "The published weights of {name} are not available: {detail}. Use weights = \"none\" or "

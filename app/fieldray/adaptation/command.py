@@ -16,6 +16,7 @@ from fieldray.adaptation.describe import template
 from fieldray.adaptation.edgetpu import COMPILE, PLACEMENT
 from fieldray.adaptation.evaluate_step import EVALUATE
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.lungs.cross import LUNG_CROSS
 from fieldray.adaptation.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray.adaptation.lungs.evaluate import LUNG_EVALUATE
 from fieldray.adaptation.lungs.pack import LUNG_PACK, LUNG_REPORT
@@ -91,6 +92,7 @@ def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Train
     """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
     "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
+    Of lung fields "cross" leaves out each hospital in turn.
 
     `trainer` trains in place of this process: classifiers and lung fields. Raises UsageProblem for other recipes.
 
@@ -195,9 +197,12 @@ def _perform_lungs(
     whole = rooted_lungs(recipe, document.path)
     known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
     names = [one.name for one in known]
-    if step != "run" and step not in names:
+    if step == "cross" and known is _LUNG_STEPS:
+        wanted: tuple[Step, ...] = (LUNG_DATA, LUNG_CROSS)
+    elif step != "run" and step not in names:
         raise UsageProblem(reason("step_missing", step=names[-1]))
-    wanted = known if step == "run" else known[: names.index(step) + 1]
+    else:
+        wanted = known if step == "run" else known[: names.index(step) + 1]
     run = Run(recipe=cast(Any, whole), text=document.text, progress=progress, trainer=trainer)
     with locked(whole.run):
         if problems := lung_problems(whole):

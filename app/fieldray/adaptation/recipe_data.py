@@ -128,7 +128,11 @@ class Source:
         ),
     ] = ""
     group: Annotated[
-        str, Key(doc="With average_sources: sources of one group train one network; the name by default.")
+        str,
+        Key(
+            doc="With average_sources: sources of one group train one network. Of lung fields: the hospital, which "
+            "`adapt cross` leaves out. The name by default."
+        ),
     ] = ""
     share: Annotated[float, Key(doc="How often it is drawn, relative to the other sources.", low=0)] = 1.0
     evaluated: Annotated[

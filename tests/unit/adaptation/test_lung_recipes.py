@@ -11,6 +11,10 @@ from PIL import Image
 
 from drawn_data import draw_images, draw_lungs, project
 from fieldray.adaptation.command import adapt
+from fieldray.adaptation.lungs.cross import hospitals, left_out
+from fieldray.adaptation.lungs.dataset import LungData
+from fieldray.adaptation.lungs.recipe import LungRecipe, rooted
+from fieldray.adaptation.tables import Document
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.packs.manifest import parse
 from fieldray.packs.manifest_types import LungFieldsManifest
@@ -51,7 +55,7 @@ def test_from_masks_to_a_pack(tmp_path: Path) -> None:
     assert set(metrics["chests"]) == {"nih", "masks"}
     card = found.contents["MODEL_CARD.md"].decode()
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
-    assert "Sources that were evaluated on and never learnt from: shenzhen" in card
+    assert "Sources whose masks were evaluated on and never learnt from: shenzhen." in card
     report = (run / "report.html").read_text(encoding="utf-8")
     assert report.count("data:image/png;base64,") == 2 and "worst" in report
     panels = sorted((run / "train" / "panels").iterdir())
@@ -60,6 +64,47 @@ def test_from_masks_to_a_pack(tmp_path: Path) -> None:
         assert panel.size == (3 * 192, 2 * 192)  # image, mask and prediction of two samples
     again = _adapt("run", recipe)
     assert {"train: done before", "pack: done before"} <= set(again)
+
+
+@pytest.mark.timeout(900)
+def test_each_hospital_is_left_out_once(tmp_path: Path) -> None:
+    draw_images(tmp_path, children=0, adults=12, ood_images=6)
+    draw_lungs(tmp_path, learnt=12, evaluated=4)
+    recipe = project(tmp_path, "lung-fields-quick")
+    text = recipe.read_text(encoding="utf-8")
+    unseen = """[[chests]]
+name = "shenzhen"
+layout = "csv"
+path = "../../../shared/data/lungs.csv"
+where = { use = ["evaluate"] }
+columns = { path = "film", classes = "label", patient = "patient_id" }
+
+[[ood_images]]"""
+    text = text.replace("[[ood_images]]", unseen, 1).replace("steps_per_epoch = 30", "steps_per_epoch = 2")
+    first, last = text.index("[[training.stages]]"), text.rindex("[[training.stages]]")
+    recipe.write_text(text[:first] + text[last:].replace("epochs = 2", "epochs = 1"), encoding="utf-8")
+    assert "cross: " in "\n".join(_adapt("cross", recipe))
+    run = tmp_path / "project" / "runs" / "lung-fields-quick"
+    found = json.loads((run / "cross" / "metrics.json").read_text())
+    assert set(found["hospitals"]) == {"montgomery", "nih", "shenzhen"}
+    assert {name: one["images"] for name, one in found["masks"].items()} == {"montgomery": 12, "shenzhen": 4}
+    asked = {name: one["unseen"][name]["frontal_chest"]["of"] for name, one in found["hospitals"].items()}
+    assert asked == {"montgomery": 4, "nih": 12, "shenzhen": 4}
+
+    with (run / "data" / "images_and_masks.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        data = LungData(**arrays)
+    whole = rooted(Document.read(recipe).parsed(LungRecipe), recipe)
+    for number, name in enumerate(hospitals(whole)):
+        rest = left_out(whole, data, number)
+        held = set(rest.image_patients[rest.image_parts == "held out"])
+        learnt = set(rest.image_patients[np.isin(rest.image_parts, ("training", "validation"))])
+        assert len(held) == 4 and not held & learnt and len(learnt) == 8
+        assert name not in rest.chest_sources[rest.chest_parts != "left out"]
+        checks = rest.checks("training", {}, side=64)
+        assert checks is not None
+        assert name not in checks.chests and ("masks" in checks.chests) == (name != "montgomery")
+        evaluated = set(rest.image_sources[rest.image_parts == "evaluate"])
+        assert evaluated == ({"shenzhen"} if name == "shenzhen" else set())
 
 
 @pytest.mark.timeout(900)

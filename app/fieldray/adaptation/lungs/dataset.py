@@ -48,6 +48,8 @@ class LungData:
         training, validation or test; "evaluate" for a source of which nothing is learnt.
     chests, ood_images
         (n, side, side) uint8, with the source and the part of each.
+    masks_are_chests
+        Whether the checks learn from the images with masks, too.
     """
 
     images: NDArray[np.uint8]
@@ -63,6 +65,7 @@ class LungData:
     chest_sources: NDArray[np.str_]
     ood_images: NDArray[np.uint8]
     ood_image_parts: NDArray[np.str_]
+    masks_are_chests: bool = True
 
     def of(self, part: str) -> NDArray[np.int64]:
         """Which images with masks are in a part."""
@@ -75,7 +78,7 @@ class LungData:
             for name in sorted(set(self.chest_sources))
             if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
         }
-        if chests and len(own := self.of(part)):
+        if chests and self.masks_are_chests and len(own := self.of(part)):
             chests["masks"] = (shrunk(self.images[own], side), 1.0)
         ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
         return CheckImages(chests=chests, ood_images=ood_images) if chests else None
@@ -138,7 +141,8 @@ def data_step(run: Run) -> Mapping[str, Any]:
         origin, sentence = images.left_out[0]
         raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
     parts = _image_parts(recipe, pairs)
-    chests = _check_images(run, recipe.chests, "chests", taken={pair.row.patient for pair in pairs})
+    learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only}
+    chests = _check_images(run, recipe.chests, "chests", taken=learnt)
     ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
     arrays = {
         "images": images.images[..., 0],
@@ -182,7 +186,7 @@ def _with_digests(rows: Sequence[Row]) -> list[Row]:
 
 
 def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[str]) -> dict[str, NDArray[Any]]:
-    """Images, sources and parts; patients with a mask (`taken`) are left out, they come with the masks."""
+    """Images, sources and parts; patients whose masks are learnt (`taken`) come with their masks."""
     side = run.recipe.input.height
     if not sources:
         none = np.zeros(0, np.str_)

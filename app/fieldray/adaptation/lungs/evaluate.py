@@ -6,7 +6,7 @@ from or chosen on. Intervals are 95 % and count patients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,8 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     metrics: dict[str, Any] = {"masks": {name: summary(data, found) for name, found in fits.items()}}
     if "int8" in fits:
         metrics["int8_less_float"] = _difference(fits["int8"], fits["float"])
-        metrics |= _checks(run, data, answers["int8"])
+        metrics |= (checks := checks_of(recipe, data, answers["int8"]))
+        run.write("evaluate", "thresholds.json", checks["thresholds"])
     run.write("evaluate", "fits.json", {data.image_paths[index]: asdict(fit) for index, fit in best.items()})
     run.write("evaluate", "metrics.json", metrics)
     return {name: found["dice"]["value"] for name, found in metrics["masks"][next(iter(metrics["masks"]))].items()}
@@ -69,9 +70,11 @@ def enlarged(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: flo
     return np.asarray(sized) >= threshold
 
 
-def fits_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[int, Fit]:
-    """How each mask fits of the test images and of those to evaluate on, at the size of the true mask."""
-    chosen = np.concatenate([data.of("test"), data.of("evaluate")])
+def fits_of(
+    recipe: LungRecipe, data: LungData, answer: Answer, *, parts: Sequence[str] = ("test", "evaluate")
+) -> dict[int, Fit]:
+    """How each mask of some parts fits, at the size of the true mask."""
+    chosen = np.concatenate([data.of(part) for part in parts])
     if not len(chosen):
         return {}
     shares, _ = answer(data.images[chosen])
@@ -111,8 +114,8 @@ def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> dict[st
     return {"dice": float(each.mean()), "largest": float(np.abs(each).max())}
 
 
-def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
-    recipe = recipe_of(run)
+def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[str, Any]:
+    """Thresholds of the checks, chosen on validation images; by source and kind what they say of test images."""
     validation = data.checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
@@ -121,11 +124,10 @@ def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
         thresholds = choose_thresholds(
             _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
         )
-    run.write("evaluate", "thresholds.json", thresholds)
     test = data.checks("test", {}, side=recipe.input.height)
     if test is None:
         return {"thresholds": thresholds}
-    accepted = {name: _told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
+    accepted = {name: told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return {"thresholds": thresholds, "chests": accepted, "ood_images": refused}
@@ -147,9 +149,11 @@ def choose_thresholds(
     return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
-def _told_checks(images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float]) -> dict[str, Any]:
-    """Of a source's test images: how many are accepted upright, and how many each change is noticed in."""
-    images, limits = _some(images, _TEST_CHESTS), np.array([thresholds[name] for name in LUNG_CHECKS])
+def told_checks(
+    images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
+) -> dict[str, Any]:
+    """Of a source's images, at most so many: how many are accepted upright, and how many each change is noticed in."""
+    images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes: Mapping[str, Mapping[str, Any]] = {
         "rotated_90": {"turns": 1},
         "rotated_180": {"turns": 2},

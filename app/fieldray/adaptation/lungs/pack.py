@@ -90,10 +90,12 @@ def _data(recipe: LungRecipe, data: Facts) -> str:
     lines += [f"| {part} | {images[part]} | {patients[part]} |" for part in images]
     chests = ", ".join(f"{name} {count}" for name, count in sorted(data["chests"].items())) or "none"
     only = ", ".join(source.name for source in recipe.masks if source.evaluate_only) or "none"
+    both = sorted({source.name for source in recipe.masks if source.evaluate_only} & set(data["chests"]))
+    also = f" The checks learn from chest images of {', '.join(both)} too." if both else ""
     return (
         "Split by patient; no patient is on two sides.\n\n" + "\n".join(lines) + "\n\n"
-        f"Sources that were evaluated on and never learnt from: {only}. Chest images without masks, for the checks: "
-        f"{chests}. Images that are no chest X-rays: {data['ood_images']}, and others drawn by the program."
+        f"Sources whose masks were evaluated on and never learnt from: {only}.{also} Chest images without masks, for "
+        f"the checks: {chests}. Images that are no chest X-rays: {data['ood_images']}, and others drawn by the program."
     )
 
 

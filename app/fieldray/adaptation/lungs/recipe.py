@@ -43,7 +43,11 @@ class MaskSource:
         field(default_factory=dict)
     )
     evaluate_only: Annotated[
-        bool, Key(doc="Nothing is learnt or chosen on it: it shows how the network does at another hospital.")
+        bool,
+        Key(
+            doc="No mask of it is learnt or chosen on: it shows how masks do at another hospital. Where its images are "
+            "among `chests` too, the checks learn from them, and only `adapt cross` measures it wholly unseen."
+        ),
     ] = False
 
     def __post_init__(self) -> None:

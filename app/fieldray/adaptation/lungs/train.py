@@ -251,17 +251,21 @@ def specification_of(recipe: LungRecipe) -> Specification:
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
     """Write int8.tflite, float.tflite, and which output of each is what."""
-    recipe = recipe_of(run)
-    specification, images = specification_of(recipe), representative(recipe, data_of(run))
-    weights = equalise(specification, trained_weights(run), representative=images)
-    files = {
-        "float": to_float_file(specification, weights),
-        "int8": quantise(specification, weights, representative=images),
-    }
+    files = to_files(recipe_of(run), data_of(run), trained_weights(run))
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+
+
+def to_files(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, Converted]:
+    """A trained compact network as the files "float" and "int8"."""
+    specification, images = specification_of(recipe), representative(recipe, data)
+    weights = equalise(specification, weights, representative=images)
+    return {
+        "float": to_float_file(specification, weights),
+        "int8": quantise(specification, weights, representative=images),
+    }
 
 
 def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
