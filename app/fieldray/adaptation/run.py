@@ -80,6 +80,10 @@ class Trainer(Protocol):
         """What the status is to have of how it was trained."""
 
 
+_MADE_ELSEWHERE: Final = ("pack", "report")
+"""Facts of a step that are paths of what it made beyond its folder."""
+
+
 def _nothing(_run: Run) -> str:
     return ""
 
@@ -186,7 +190,9 @@ class Run:
 
     def _is_done(self, step: Step, key: str) -> bool:
         entry = self.status.get(step.name, {})
-        is_there = all((self.folder(step.name) / name).is_file() for name in step.leaves)
+        left = [self.folder(step.name) / name for name in step.leaves]
+        left += [Path(entry[name]) for name in _MADE_ELSEWHERE if name in entry]
+        is_there = all(path.exists() for path in left)
         return is_there and entry.get("state") == "done" and entry.get("key") == key
 
     def _perform(self, step: Step, key: str) -> None:

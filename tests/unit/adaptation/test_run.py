@@ -62,6 +62,21 @@ def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Pat
     assert run.status["first"]["state"] == "done"
 
 
+def test_a_pack_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
+    run, said, place = _run(tmp_path), list[str](), tmp_path / "packs" / "mine-1.0.0"
+
+    def packs(_: Run) -> Mapping[str, Any]:
+        place.mkdir(parents=True)
+        return {"pack": str(place)}
+
+    step = Step(name="pack", perform=packs, reads=("pack",))
+    for taken_away in (False, False, True):
+        if taken_away:
+            place.rmdir()
+        run.execute((step,), say=said.append)
+    assert said == ["pack ...", "pack: done before", "pack ..."] and place.is_dir()
+
+
 def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
     def known() -> list[float]:
         return [row["loss"] for row in json.loads((tmp_path / HISTORY).read_text())]
