@@ -17,7 +17,7 @@ from shipped_packs import LUNGS as SHIPPED
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
 
-LUNGS = Requirement(kind="lung-fields", minimum_version="1.0.0")
+LUNGS = Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the one that ships
 SIDE = 256
 
 
