@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.2.1": "cbe552edab1b674f5ef0129ad35ed0e0681471bc0fbcf3a61aeb52a844b02c32",
+    "adult-normal-abnormal-0.4.0": "38f62eaa7cf6d8a087a95008cefe44fbd57865cc972c6d525cb0ac7375e4dd37",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "pneumonia-paediatric-1.2.0": "7d4943606c092575d3926ed0bafdc9f7bd873aa6dc906cc92a1cc725fbb74406",
     "tuberculosis-adult-0.2.0": "4dc9a3920797678d303572215e8441ab79cf69b96b93995b6d3436177740d8c4",
