@@ -70,6 +70,7 @@ def train(
     """
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
+    key = digest(key, data.chest_parts, bool(data.masks_are_chests))
     checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
     state, first = _State(Weights(), []), 0
     stages = recipe.training.stages

@@ -304,7 +304,8 @@ class LungLesson:
 
     def open(self) -> Pupil:
         """The network and its images."""
-        return _Lungs(self, LungData(**kept_arrays(self.arrays, self.arrays_sha256)))
+        arrays: dict[str, Any] = dict(kept_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
+        return _Lungs(self, LungData(**arrays))
 
 
 class _Lungs:

@@ -128,6 +128,7 @@ class DividedTrainer:
         """Train a lung-field network, or resume it; the averaged weights, and figures by epoch. See `lungs.train`."""
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
+        key = digest(key, data.chest_parts, bool(data.masks_are_chests))
         stages = recipe.training.stages
         if recipe.network.kind == "compact":
             side = stages[-1].side
