@@ -16,7 +16,7 @@ from fieldray.commands.toolchain import toolchain
 
 STEPS: Final = {
     "run": "perform all steps that are not done yet",
-    "cross": "cross-validate, if the recipe asks for folds",
+    "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
     "compare": "train the unpruned network that the recipe names, and compare the pack with it",
     "data": "read the images and fix their split into parts",
