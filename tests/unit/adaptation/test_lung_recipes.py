@@ -16,6 +16,7 @@ from fieldray.adaptation.lungs.dataset import LungData
 from fieldray.adaptation.lungs.recipe import LungRecipe, rooted
 from fieldray.adaptation.tables import Document
 from fieldray.domain.model import LUNG_CHECKS
+from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import parse
 from fieldray.packs.manifest_types import LungFieldsManifest
 from fieldray.packs.verified import read_files, read_verified_manifest
@@ -72,6 +73,8 @@ def test_each_hospital_is_left_out_once(tmp_path: Path) -> None:
     draw_lungs(tmp_path, learnt=12, evaluated=4)
     recipe = project(tmp_path, "lung-fields-quick")
     text = recipe.read_text(encoding="utf-8")
+    with pytest.raises(UsageProblem, match="needs two or more of them; the recipe has nih"):
+        _adapt("cross", recipe)
     unseen = """[[chests]]
 name = "shenzhen"
 layout = "csv"

@@ -60,11 +60,14 @@ def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
 
 
 def cross_step(run: Run) -> Mapping[str, Any]:
-    """A network for each hospital left out; metrics.json. Raises UsageProblem with fewer than two hospitals."""
+    """A network for each hospital left out; metrics.json.
+
+    Raises UsageProblem where the chest images are of fewer than two hospitals: the checks could learn from none.
+    """
     recipe, whole = recipe_of(run), data_of(run)
-    names = hospitals(recipe)
-    if len(names) < 2:
-        raise UsageProblem(reason("cross_one_hospital", found=", ".join(names)))
+    names, chests = hospitals(recipe), sorted({source.group for source in recipe.chests})
+    if len(chests) < 2:
+        raise UsageProblem(reason("cross_one_hospital", found=", ".join(chests) or "-"))
     use_threads(recipe.training.threads)
     fits, found = dict[int, Fit](), dict[str, Any]()
     for number, name in enumerate(names):
