@@ -71,7 +71,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     use_threads(recipe.training.threads)
     fits, found = dict[int, Fit](), dict[str, Any]()
     for number, name in enumerate(names):
-        data, folder = left_out(recipe, whole, number), run.folder("cross") / name
+        data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
         weights, _ = (run.trainer.lung_fields if run.trainer else train)(
             recipe, data, folder=folder, progress=partial(run.tell_epoch, folder)
         )

@@ -45,7 +45,7 @@ class LungData:
     images, masks
         (n, side, side) uint8 each; a mask is the share of lung of each cell, 0..255.
     image_parts
-        training, validation or test; "evaluate" for a source of which nothing is learnt.
+        training, validation or test; "evaluate" for a source of which no mask is learnt.
     chests, ood_images
         (n, side, side) uint8, with the source and the part of each.
     masks_are_chests
