@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from fake_rooms import POINT, manifest, screened
+from fake_rooms import manifest, screened
+from numpy.typing import NDArray
 
 from fieldray.desktop.image_painting import cut, pyramid_of
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, PixelMap, Window
-from fieldray.domain.model import Calibration, Label, OutputRoles
+from fieldray.domain.model import Calibration, Label, Manifest, OutputRoles
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
@@ -48,17 +50,40 @@ def test_the_presets_are_the_files_window_and_four_more() -> None:
     assert presets[2].center < presets[1].center < presets[3].center
 
 
-def test_evidence_at_the_operating_point_is_nothing_and_six_above_is_all() -> None:
-    logits = np.array([[-9.0, 1.0, 4.0, 7.0, 99.0]], np.float32)
-    assert heat_map.strength(logits, 1.0).tolist() == [[0.0, 0.0, 0.5, 1.0, 1.0]]
+def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
+    found = heat_map.shown_map(replace(screened(1, 0.9), class_maps=maps), of)
+    assert found is not None
+    return found
 
 
-def test_the_threshold_is_taken_back_through_the_calibration() -> None:
-    calibrated = manifest(calibration={"opacity": Calibration(slope=2.0, intercept=-1.0)})
+@pytest.mark.parametrize(
+    ("measured", "span"),
+    [
+        ({}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": 12.0}}}}, 12.0),
+        ({"labels": {"opacity": {"heat_map": {"span": 0}}}}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": float("nan")}}}}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": 10**400}}}}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": "12"}}}}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": True}}}}, 6.0),
+        ({"labels": {"opacity": [12.0]}}, 6.0),
+        ({"labels": {"mass": {"heat_map": {"span": 12.0}}}}, 6.0),
+    ],
+)
+def test_evidence_at_zero_is_nothing_and_a_span_above_is_all(measured: dict[str, Any], span: float) -> None:
+    shown = _shown(np.array([[[-9.0, 0.0, 3.0, 6.0, 99.0]]], np.float32), manifest(metrics=measured))
+    assert shown.zero == 0.0  # the point lies at -0.364
+    assert shown.span == span
+    assert shown.strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
+
+
+def test_zero_is_the_operating_point_behind_the_calibration_and_never_below_even_odds() -> None:
     # logit(0.5) = 0 = 2 x - 1 gives x = 0.5.
-    assert heat_map.raw_threshold_logit("opacity", 0.5, calibrated) == pytest.approx(0.5)
-    assert heat_map.raw_threshold_logit("opacity", None, calibrated) == 0.0
-    assert heat_map.raw_threshold_logit("opacity", POINT.threshold, manifest()) == pytest.approx(-0.364, abs=1e-3)
+    assert heat_map.zero_logit(0.5, Calibration(slope=2.0, intercept=-1.0)) == pytest.approx(0.5)
+    assert heat_map.zero_logit(0.5, Calibration(slope=2.0, intercept=1.0)) == 0.0
+    assert heat_map.zero_logit(None, Calibration(slope=2.0, intercept=-1.0)) == 0.0
+    assert heat_map.zero_logit(0.9, None) == pytest.approx(2.197, abs=1e-3)
+    assert heat_map.zero_logit(0.1, None) == 0.0
 
 
 def test_softmax_evidence_is_against_all_other_labels() -> None:
@@ -96,5 +121,5 @@ def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:
     opacity = shades[0, :, 3].astype(int)
     assert opacity[0] == 0 and opacity[-1] == 255
     assert (np.diff(opacity) >= 0).all()
-    weak = heat_map.colours(np.array([[1.0 / heat_map.STRONGEST_LOGIT]], np.float32))[0, 0, 3]
+    weak = heat_map.colours(np.array([[1.0 / heat_map.USUAL_SPAN]], np.float32))[0, 0, 3]
     assert weak < 0.2 * 255, "a veil over all that the network saw"

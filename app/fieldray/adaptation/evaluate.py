@@ -7,7 +7,6 @@ of the evidence lies inside the lungs, and shortcuts: what is not the finding bu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from fieldray.adaptation.dataset import thumbnails
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
 from fieldray.audit.drift import score_counts
-from fieldray.domain import intervals, metrics
+from fieldray.domain import heat_map, intervals, metrics
 from fieldray.domain.intervals import Share, share
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
@@ -66,13 +65,10 @@ def distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
 
 
 _LOW: Final = 0.05
-_TINY: Final = 1e-9
 
 
-def evidence_shares(
-    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, threshold_logit: float
-) -> NDArray[np.float64]:
-    """Share (n,) of each image's evidence above the threshold that lies inside the lungs; nan where there is none.
+def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> NDArray[np.float64]:
+    """Share (n,) of each image's evidence that lies inside the lungs; nan where there is none.
 
     Parameters
     ----------
@@ -80,8 +76,10 @@ def evidence_shares(
         (n, rows, columns) logits of one label.
     lungs
         (n, cells, cells) share of lung, 255 being all, in cells of the same region.
+    zero
+        Logit from which on a cell is evidence, see `heat_map.zero_logit`.
     """
-    evidence = (maps.astype(np.float64) - threshold_logit).clip(0, None)
+    evidence = heat_map.evidence(maps, zero).astype(np.float64)
     inside = np.stack([_cells(own, evidence.shape[1:]) for own in lungs]) / 255
     total = evidence.sum((1, 2))
     shares = np.full(len(maps), np.nan)
@@ -89,19 +87,12 @@ def evidence_shares(
     return shares
 
 
-def evidence_figures(
-    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, threshold: float, calibration: Calibration
-) -> dict[str, Any]:
+def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> dict[str, Any]:
     """Mean share inside the lungs, what chance would give, and the share that only one image in twenty is below.
 
-    Parameters
-    ----------
-    threshold
-        On the calibrated score, of the operating point that the map is shown for.
+    Parameters as of `evidence_shares`.
     """
-    kept = min(max(threshold, _TINY), 1 - _TINY)
-    raw = (math.log(kept / (1 - kept)) - calibration.intercept) / calibration.slope
-    shares = evidence_shares(maps, lungs, threshold_logit=raw)
+    shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
     return {
         "images": len(known),
@@ -109,6 +100,26 @@ def evidence_figures(
         "chance": float(lungs.mean() / 255),
         "limit": float(np.quantile(known, _LOW)) if len(known) else None,
     }
+
+
+def map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
+    """Logits above zero that the strongest cell has in half of the images at or above the threshold; None without any.
+
+    A heat map shows such a cell at full strength. How far logits reach depends on the number of cells and on how far
+    the evidence is gathered in few of them, so the scale is the network's own.
+
+    Parameters
+    ----------
+    maps
+        (n, rows, columns) logits of one label.
+    scores
+        (n,) calibrated.
+    threshold
+        Of the operating point that the map is shown for.
+    """
+    strongest = heat_map.evidence(maps[scores >= threshold], zero).max((1, 2), initial=0)
+    found = float(np.median(strongest)) if len(strongest) else 0.0
+    return found or None
 
 
 def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from fieldray.adaptation.evaluate import (
     fit_calibration,
     fit_gate,
     known,
+    map_span,
     shortcut_scores,
     thumbnail_pixels,
 )
@@ -35,8 +36,9 @@ from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import converted, load_network
 from fieldray.domain import metrics
+from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.intervals import share
-from fieldray.domain.model import OodGate
+from fieldray.domain.model import Calibration, OodGate
 
 _GATE_IMAGES: Final = 3000
 _PARTS: Final = ("validation", "test")
@@ -64,14 +66,13 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         )
         same = known(whole.scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test"))
         results["labels"][label.code] = found["figures"] | {"float_against_int8": compare(same, test)}
-        lungs = data.samples("test").lungs
-        if lungs is not None:
-            results["labels"][label.code]["evidence_inside"] = evidence_figures(
-                integer["test"].class_maps[:, column],
-                lungs,
-                threshold=found["points"][0]["threshold"],
-                calibration=found["calibration"],
-            )
+        results["labels"][label.code] |= _map_figures(
+            {part: integer[part].class_maps[:, column] for part in _PARTS},
+            metrics.calibrated(integer["validation"].scores[:, column], found["calibration"]),
+            lungs=data.samples("test").lungs,
+            threshold=found["points"][0]["threshold"],
+            calibration=found["calibration"],
+        )
         points += found["points"]
         calibrations[label.code] = asdict(found["calibration"])
     gate, results["gate"] = _evaluate_gate(run, data, integer)
@@ -132,6 +133,21 @@ def _evaluate_label(
             column=column,
         )
     return {"points": [asdict(point) for point in points], "calibration": calibration, "figures": found}
+
+
+def _map_figures(
+    maps: Mapping[str, NDArray[np.float32]],
+    validation_scores: NDArray[np.float64],
+    *,
+    lungs: NDArray[np.uint8] | None,
+    threshold: float,
+    calibration: Calibration,
+) -> dict[str, Any]:
+    """The heat map of one label: its scale, from validation, and how much of it lies in the test images' lungs."""
+    zero = zero_logit(threshold, calibration)
+    span = map_span(maps["validation"], validation_scores, threshold=threshold, zero=zero)
+    found: dict[str, Any] = {} if span is None else {"heat_map": {"span": span}}
+    return found if lungs is None else found | {"evidence_inside": evidence_figures(maps["test"], lungs, zero=zero)}
 
 
 def _evaluate_shortcuts(data: Dataset, column: int, test: Evaluated) -> dict[str, float]:

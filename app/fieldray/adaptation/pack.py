@@ -217,7 +217,8 @@ def _evidence_text(found: Facts | None) -> Sequence[str]:
     if found is None or found["mean"] is None:
         return []
     return [
-        f"- Of the heat map's evidence, {found['mean']:.1%} lies inside the lungs as the lung-field pack finds them "
+        "- Of the heat map's evidence (what lies above the operating point and above even odds), "
+        f"{found['mean']:.1%} lies inside the lungs as the lung-field pack finds them "
         f"(mean of {found['images']} images with evidence; {found['chance']:.1%} of what the network sees is lung); "
         f"of one image in twenty less than {found['limit']:.1%}"
     ]
@@ -372,6 +373,7 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
         code: {
             **{part: {name: found[part][name] for name in names} for part in _MEASURED if part in found},
             **_reference(found["test"]),
+            **_heat_map(found),
             "shortcuts": found["shortcuts"],
             "float_against_int8": found["float_against_int8"],
         }
@@ -382,6 +384,11 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
 def _reference(test: Mapping[str, Any]) -> dict[str, Any]:
     """The scores' distribution, which a site compares its own with; a run evaluated by an older version has none."""
     return {"reference": {"scores": test["score_counts"]}} if "score_counts" in test else {}
+
+
+def _heat_map(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The scale on which the label's map is shown; a run without evidence has none."""
+    return {"heat_map": found["heat_map"]} if "heat_map" in found else {}
 
 
 def _evidence(run: Run, labels: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,26 +1,28 @@
 """From a class map to the colours laid over the image.
 
 The head's map holds a logit for each cell; their mean is the classifier's logit. What is shown is how far a cell lies
-above the logit of the operating point, on a fixed scale: maps of two images can be compared, and an image far below the
-threshold shows no invented hot spot.
+above the logit of the operating point and above even odds, on a scale that belongs to the pack: maps of two images can
+be compared, and an image far below the threshold shows no invented hot spot.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import Finding, Outcome, Screened, leading_finding
 from fieldray.domain.image import PixelMap
-from fieldray.domain.model import Manifest
+from fieldray.domain.model import Calibration, Manifest
 
-STRONGEST_LOGIT: Final = 6.0
+USUAL_SPAN: Final = 6.0  # of a pack that measured none
 OUTLINE: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
+_LARGEST_SPAN: Final = 1e6
 _FINER: Final = 16
 _EDGE: Final = 1e-6
 
@@ -50,26 +52,37 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
     return difference
 
 
-def raw_threshold_logit(label: str, threshold: float | None, manifest: Manifest) -> float:
-    """The uncalibrated logit at which the calibrated score meets the threshold; 0 where there is no threshold."""
+def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
+    """The uncalibrated logit from which on a cell speaks for the finding: the operating point's, never below even odds.
+
+    A point of high sensitivity can lie below even odds. A cell between the two says rather no than yes, and where there
+    is nothing to see, a map lies just there.
+
+    Parameters
+    ----------
+    threshold
+        On the calibrated score, 0..1; None where there is none: even odds.
+    """
     if threshold is None:
         return 0.0
     share = min(max(threshold, _EDGE), 1 - _EDGE)
     logit = math.log(share / (1 - share))
-    calibration = manifest.calibration.get(label)
-    return logit if calibration is None else (logit - calibration.intercept) / calibration.slope
+    return max(0.0, logit if calibration is None else (logit - calibration.intercept) / calibration.slope)
 
 
-def evidence(logits: Grid, threshold_logit: float) -> Grid:
-    """How far each cell lies above the operating point's logit, 0 or more: what speaks for the finding."""
-    above: Grid = (logits - np.float32(threshold_logit)).clip(0, None)
+def span(label: str, manifest: Manifest) -> float:
+    """Logits above zero at which a cell is shown at full strength: `metrics.labels.LABEL.heat_map.span` of the pack."""
+    found: Any = manifest.metrics
+    for key in ("labels", label, "heat_map", "span"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 < found <= _LARGEST_SPAN else USUAL_SPAN
+
+
+def evidence(logits: Grid, zero: float) -> Grid:
+    """How far each cell lies above zero, 0 or more: what speaks for the finding."""
+    above: Grid = (logits - np.float32(zero)).clip(0, None)
     return above
-
-
-def strength(logits: Grid, threshold_logit: float) -> Grid:
-    """0 at the operating point's logit or below, 1 at `STRONGEST_LOGIT` above it or more."""
-    share: Grid = (evidence(logits, threshold_logit) / np.float32(STRONGEST_LOGIT)).clip(0, 1)
-    return share
 
 
 def smooth(cells: Grid) -> Grid:
@@ -90,25 +103,28 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 class ShownMap:
     """The class map of the finding that decides an image.
 
-    logits           (rows, columns) float32
-    threshold_logit  of the operating point: what lies above speaks for the finding
-    cells            where a cell lies in the image
+    logits  (rows, columns) float32
+    zero    logit: what lies above speaks for the finding
+    span    logits above zero at which a cell is shown at full strength
+    cells   where a cell lies in the image
     """
 
     finding: Finding
     logits: Grid
-    threshold_logit: float
+    zero: float
+    span: float
     cells: PixelMap
 
     @property
     def evidence(self) -> Grid:
-        """How far each cell lies above the operating point, 0 or more."""
-        return evidence(self.logits, self.threshold_logit)
+        """How far each cell lies above zero, 0 or more."""
+        return evidence(self.logits, self.zero)
 
     @property
     def strength(self) -> Grid:
         """What is shown of it, 0..1."""
-        return strength(self.logits, self.threshold_logit)
+        share: Grid = (self.evidence / np.float32(self.span)).clip(0, 1)
+        return share
 
     @property
     def region(self) -> tuple[float, float, float, float]:
@@ -128,9 +144,8 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
     return ShownMap(
         finding=finding,
         logits=logits,
-        threshold_logit=raw_threshold_logit(
-            finding.label, finding.point.threshold if finding.point else None, manifest
-        ),
+        zero=zero_logit(finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)),
+        span=span(finding.label, manifest),
         cells=pixel_map.for_cells((rows, columns), of=(manifest.input.height, manifest.input.width)),
     )
 

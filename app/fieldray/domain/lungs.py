@@ -29,6 +29,7 @@ _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is bo
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
+_PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is never pointed out, however rare it is
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -198,12 +199,12 @@ def evidence_inside(
 def evidence_limit(manifest: Manifest) -> float | None:
     """Below which share of evidence inside the lungs a classifier's result is pointed out.
 
-    `metrics.evidence_inside.limit` of its pack where that is a share. None where nobody measured it: a warning that
-    stands beside nearly every image is read by nobody.
+    `metrics.evidence_inside.limit` of its pack where that is a share, at most `_PLAINLY_INSIDE`. None where nobody
+    measured it: a warning that stands beside nearly every image is read by nobody.
     """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
-    return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
+    return min(float(limit), _PLAINLY_INSIDE) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
 def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:

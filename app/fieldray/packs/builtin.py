@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.4.0": "38f62eaa7cf6d8a087a95008cefe44fbd57865cc972c6d525cb0ac7375e4dd37",
+    "adult-normal-abnormal-0.4.1": "86e19fd548498b33b303b2d6d8987f771ccc6c40571fad69b2681f63ed5031b5",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.2.0": "7d4943606c092575d3926ed0bafdc9f7bd873aa6dc906cc92a1cc725fbb74406",
-    "tuberculosis-adult-0.2.0": "4dc9a3920797678d303572215e8441ab79cf69b96b93995b6d3436177740d8c4",
+    "pneumonia-paediatric-1.2.1": "4af45ed3d9f766880d3cbac96ec634d207d34ee40f24b2b700cf8e72ec2a7b9c",
+    "tuberculosis-adult-0.2.1": "a49aa7bec4f51be3dd4691d1f89b98211c9823b8bf59a76810038d6318d78023",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 LUNGS: Final = "lung-fields-1.1.0"

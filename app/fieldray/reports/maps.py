@@ -24,7 +24,6 @@ import PIL.Image
 from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngInfo
 
-from fieldray.domain import heat_map
 from fieldray.domain.finding import Outcome, Screened, lungs_of
 from fieldray.domain.heat_map import shown_map
 from fieldray.domain.image import ShownImage
@@ -134,8 +133,8 @@ def write_class_map(stem: Path, outcome: Screened, manifest: Manifest, *, inputs
         "threshold": finding.point.threshold if finding.point else None,
         "scale": {
             "unit": "logit",
-            "none": shown.threshold_logit,
-            "strongest": shown.threshold_logit + heat_map.STRONGEST_LOGIT,
+            "none": shown.zero,
+            "strongest": shown.zero + shown.span,
         },
         "box": dict(zip(("left", "top", "width", "height"), shown.region, strict=True)),
         "rows": logits.shape[0],

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, draw_motion, moved
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.evaluate import evidence_figures, evidence_shares
+from fieldray.adaptation.evaluate import evidence_figures, evidence_shares, map_span
 from fieldray.adaptation.frozen_part import ChannelScale, FrozenPart, frozen_end, upper_part
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.recipe import read_recipe
@@ -18,7 +18,6 @@ from fieldray.adaptation.run import Run
 from fieldray.adaptation.specification import initial_weights
 from fieldray.adaptation.steps import specification_of, train_as_told
 from fieldray.adaptation.train import Samples, Schedule, predict, train
-from fieldray.domain.model import Calibration
 from fieldray.errors import UsageProblem
 from tiny_recipe import RECIPE
 
@@ -254,9 +253,17 @@ def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> Non
     maps = np.full((3, 4, 4), -1.0, np.float32)
     maps[0, 0, 0], maps[0, 0, 3] = 3.0, 1.0  # 2 inside and 0 outside above the threshold of 1
     maps[1, 1, 1], maps[1, 1, 2] = 2.0, 4.0  # 1 inside, 3 outside
-    shares = evidence_shares(maps, lungs, threshold_logit=1.0)
+    shares = evidence_shares(maps, lungs, zero=1.0)
     np.testing.assert_allclose(shares[:2], [1.0, 0.25])
     assert np.isnan(shares[2])
-    # a calibrated score of 0.5 lies at the raw logit (0 + 2) / 2 = 1
-    found = evidence_figures(maps, lungs, threshold=0.5, calibration=Calibration(slope=2.0, intercept=-2.0))
+    found = evidence_figures(maps, lungs, zero=1.0)
     assert found == {"images": 2, "mean": 0.625, "chance": 0.5, "limit": pytest.approx(0.2875)}
+
+
+def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:
+    maps = np.full((4, 2, 2), -3.0, np.float32)
+    maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
+    scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
+    assert map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
+    assert map_span(maps, scores, threshold=0.5, zero=20.0) is None
+    assert map_span(maps, scores, threshold=1.0, zero=1.0) is None

@@ -171,6 +171,7 @@ def test_evidence_spread_evenly_lies_in_the_lungs_as_they_fill_the_image() -> No
     [
         ({}, None),
         ({"evidence_inside": {"limit": 0.42}}, 0.42),
+        ({"evidence_inside": {"limit": 0.98}}, 0.75),  # "only 97 % lies inside" would be no warning
         ({"evidence_inside": {"limit": 3}}, None),
         ({"evidence_inside": {"limit": "much"}}, None),
         ({"evidence_inside": 0.3}, None),
