@@ -16,6 +16,7 @@ from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
 _RULES_VERSION: Final = 4
+_LUNG_RULES_VERSION: Final = 2  # the same for results that lungs were found for
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -70,7 +71,8 @@ class Assessment:
         if manifest.accepted.ages_years:  # each result says whether its patient's age is known, and from whom
             decisive["ages_confirmed"] = self.ages_confirmed
         if lungs := self.model.lungs:
-            decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, dataclasses.asdict(lungs.manifest.input)]
+            spec = dataclasses.asdict(lungs.manifest.input)
+            decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, spec, _LUNG_RULES_VERSION]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 

@@ -66,7 +66,8 @@ def screen_image(
 ) -> Outcome:
     """Read with header and pixel checks, find the lungs, run, gate, calibrate, decide.
 
-    An image is read as far as the networks need; one that was read approximately is refined where it is borderline.
+    An image is read as far as the networks need; one that was read approximately is refined where it is borderline,
+    and its lungs are found again: where they are is a matter of the reading, too.
     `lung_engine` runs the lung-field pack of the model, where it has one.
 
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
@@ -105,14 +106,13 @@ def _run_networks(
     observe: Callable[[Prediction], None],
 ) -> Prediction | Outcome:
     """What the classifier says of the image, or the outcome of an image that it does not get to see."""
-    model = assessment.model
+    model, finder = assessment.model, assessment.model.lungs
+    wanted = {"lungs": finder.manifest.input} if finder else {}
     for detail in _DETAILS:
         image.stage = "decode"
-        finder = model.lungs if image.lungs is None else None
-        wanted = {"lungs": finder.manifest.input} if finder else {}
         read = decoder.read(image.ref, model.manifest.input, rules=model.manifest.accepted, detail=detail, **wanted)
         if len({image.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
-            return image.stopped(reason("changed"), is_refusal=False)  # the lungs that were found are not these
+            return image.stopped(reason("changed"), is_refusal=False)
         image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
         image.facts = read.facts if detail == "needed" else _both(image.facts, read.facts)
         if read.problem:

@@ -123,7 +123,7 @@ def test_a_score_far_above_a_limit_near_one_is_not_borderline(score: float, expe
 
 @given(SHARES)
 def test_the_margin_is_narrower_where_an_image_was_read_finely(score: float) -> None:
-    near, fine = (borderline_scores({"opacity": score}, oversampling=pixels) for pixels in (2.4, 2.5))
+    near, fine = (borderline_scores({"opacity": score}, oversampling=pixels) for pixels in (1.4, 1.5))
     assert near[0]["opacity"] <= fine[0]["opacity"] <= score <= fine[1]["opacity"] <= near[1]["opacity"]
 
 

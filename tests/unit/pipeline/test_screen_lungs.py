@@ -243,6 +243,40 @@ def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> 
     assert (alone.lungs, alone.notes) == (None, ())
 
 
+class Close(FakeReaders):
+    """Every image is read approximately, and close to the operating point."""
+
+    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
+        read = super().read(ref, spec, **wanted)
+        assert read.tensor
+        tensor = replace(read.tensor, values=np.full_like(read.tensor.values, 112))
+        return replace(read, tensor=tensor, is_approximate=True)
+
+
+class Wandering(FakeLungEngine):
+    """Finds the lungs four cells farther down each time."""
+
+    def _prediction(self, request: Any) -> Prediction:
+        found = super()._prediction(request)
+        assert found.mask is not None
+        self.asked = getattr(self, "asked", 0) + 1
+        return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
+
+
+def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
+    lung_engine = Wandering(MASK)
+    outcome = screen_image(
+        ImageRef(path=Path("/images/bright.png")),
+        assessment=choose(model()),
+        decoder=Close(),
+        engine=FakeEngine(),
+        lung_engine=lung_engine,
+    )
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert lung_engine.asked == 2 and "read_twice" in outcome.facts.notes
+    assert np.flatnonzero(outcome.lungs.mask.any(axis=1)).tolist() == list(range(8, 16))
+
+
 class Swapped(FakeReaders):
     """Another file has the name when it is read again."""
 
@@ -259,7 +293,7 @@ class Swapped(FakeReaders):
         return replace(read, tensor=tensor, facts=facts, is_approximate=True)
 
 
-def test_the_lungs_of_one_image_are_never_those_of_another() -> None:
+def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
     decoder = Swapped()
     outcome = screen_image(
         ImageRef(path=Path("/images/bright.png")),
