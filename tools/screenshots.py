@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fieldray.desktop.worklist_model import WorkListModel
 
 _WAIT_S = 120.0
+_SETTLE_S = 0.5
 
 
 def main() -> int:
@@ -77,8 +78,8 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         return is_so()
 
     def save(name: str) -> None:
-        for _ in range(3):  # layouts ask for one another
-            qt.processEvents()
+        settled = time.monotonic() + _SETTLE_S  # layouts ask for one another, and so do wrapped texts
+        until(lambda: time.monotonic() > settled)
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
         _reduce(path)

@@ -123,8 +123,8 @@ FAILED: Final[Mapping[str, Template]] = {
 PURPOSES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
     "for_any_age": "The pack names no age range.",
-    "measured_own": "On {images} images of the hospital it was trained on: area under the ROC curve {auc} (95 % "
-                    "confidence interval {low} to {high}).",
+    "measured_own": "On {images} images of the same hospital or hospitals that it was not trained on: area under the "
+                    "ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence "
                           "interval {low} to {high}).",
     "not_measured_elsewhere": "It was not measured on images of another hospital.",

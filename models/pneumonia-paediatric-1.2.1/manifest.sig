@@ -1,1 +1,1 @@
-{"key": "o28iMYqrpSVxJwLX0wPlzT5CfiRzsvex8nWuNKvtRgQ=", "signature": "fWLJ5hO2W9M6wtOA62IsnPLEHJ+lMH3kqGsn8PdtYtDb6wb5DitR4p+g9tpj8dkU8w++T1H/bN+YQAnIj6wWAA=="}
+{"key": "o28iMYqrpSVxJwLX0wPlzT5CfiRzsvex8nWuNKvtRgQ=", "signature": "Cq3rQHazeBFNd7o9whmgZQW9Q2KybHZZQ0goj1zcmkiaE2JKrHZmvUZglwnsNJxemA7QFC2P40a5mbf6eA+jBQ=="}
