@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 if TYPE_CHECKING:
+    from PySide6.QtCore import QCoreApplication
+
     from fieldray.desktop.worklist_model import WorkListModel
 
 _WAIT_S = 120.0
@@ -78,8 +80,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         return is_so()
 
     def save(name: str) -> None:
-        settled = time.monotonic() + _SETTLE_S  # layouts ask for one another, and so do wrapped texts
-        until(lambda: time.monotonic() > settled)
+        _settle(qt)
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
         _reduce(path)
@@ -106,6 +107,14 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     bench.close()
     until(lambda: bool(ended))
     return 0 if taken else 1
+
+
+def _settle(qt: QCoreApplication) -> None:
+    """Layouts ask for one another, and so do wrapped texts."""
+    end = time.monotonic() + _SETTLE_S
+    while time.monotonic() < end:
+        qt.processEvents()
+        time.sleep(0.005)
 
 
 def _row_of(rows: WorkListModel, name: str) -> int | None:
