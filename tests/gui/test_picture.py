@@ -64,6 +64,7 @@ def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
         ({"labels": {"opacity": {"heat_map": {"span": 0}}}}, 6.0),
         ({"labels": {"opacity": {"heat_map": {"span": float("nan")}}}}, 6.0),
         ({"labels": {"opacity": {"heat_map": {"span": 10**400}}}}, 6.0),
+        ({"labels": {"opacity": {"heat_map": {"span": 1e-300}}}}, 6.0),
         ({"labels": {"opacity": {"heat_map": {"span": "12"}}}}, 6.0),
         ({"labels": {"opacity": {"heat_map": {"span": True}}}}, 6.0),
         ({"labels": {"opacity": [12.0]}}, 6.0),

@@ -22,7 +22,7 @@ from fieldray.domain.model import Calibration, Manifest
 
 USUAL_SPAN: Final = 6.0  # of a pack that measured none
 OUTLINE: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
-_LARGEST_SPAN: Final = 1e6
+_SPANS: Final = (1e-3, 1e6)  # others are none: a smaller one is 0 as float32
 _FINER: Final = 16
 _EDGE: Final = 1e-6
 
@@ -76,7 +76,7 @@ def span(label: str, manifest: Manifest) -> float:
     for key in ("labels", label, "heat_map", "span"):
         found = found.get(key) if isinstance(found, Mapping) else None
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and 0 < found <= _LARGEST_SPAN else USUAL_SPAN
+    return float(found) if is_number and _SPANS[0] <= found <= _SPANS[1] else USUAL_SPAN
 
 
 def evidence(logits: Grid, zero: float) -> Grid:
