@@ -25,6 +25,8 @@ ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "ro
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
 _LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest are no lung
+_MOST_BESIDE: Final = 0.5  # a part larger than this share of the largest may be the lung, and one of those two the arm
+_LEAST_ABOVE: Final = 0.5  # what shares fewer of its columns with one of the two largest parts lies beside both
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
@@ -208,16 +210,35 @@ def evidence_limit(manifest: Manifest) -> float | None:
 
 
 def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
-    """The shares without small parts that are no lung, and the number of the part that each cell is in, 0 for none."""
+    """The shares without parts that are no lung, and the number of the part that each cell is in, 0 for none."""
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
-    is_small = sizes < _LEAST_PART * sizes.max()
-    is_small[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
-    if not is_small.any():
+    is_other = (sizes < _LEAST_PART * sizes.max()) | _lie_beside(parts, sizes)
+    is_other[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
+    if not is_other.any():
         return shares, parts
-    is_spot = is_small[parts]
-    return np.where(is_spot, np.uint8(0), shares), np.where(is_spot, np.intp(0), parts)
+    is_none = is_other[parts]
+    return np.where(is_none, np.uint8(0), shares), np.where(is_none, np.intp(0), parts)
+
+
+def _lie_beside(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
+    """By number, whether a part is an arm or a corner of the image: beside the two largest, and far smaller.
+
+    A part of a lung that something divides lies above or below the rest of it.
+    """
+    is_beside = np.zeros(len(sizes), bool)
+    if np.count_nonzero(sizes) < 3:
+        return is_beside
+    first, second, *others = np.argsort(-sizes, kind="stable")
+    filled = {number: np.flatnonzero((parts == number).any(axis=0)) for number in (first, second)}
+    for number in others:
+        if not _LEAST_PART * sizes[first] <= sizes[number] < _MOST_BESIDE * sizes[first]:
+            continue
+        columns = np.flatnonzero((parts == number).any(axis=0))
+        shared = [np.mean((columns >= own[0]) & (columns <= own[-1])) for own in filled.values()]
+        is_beside[number] = max(shared) < _LEAST_ABOVE
+    return is_beside
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:

@@ -103,6 +103,24 @@ def test_small_spots_are_no_lung_but_a_second_part_of_one_is() -> None:
     assert found.right_share == pytest.approx((200 + 24) / 1600)
 
 
+def test_an_arm_beside_the_lungs_is_no_lung() -> None:
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[10:30, 8:17] = shares[10:30, 20:29] = 1
+    alone = lungs(shares)
+    shares[12:30, 34:38] = 1  # as long as a lung, and less than half as wide
+    with_arm = lungs(shares)
+    assert np.array_equal(alone.mask, with_arm.mask)
+    assert alone.box(rows=ROWS, columns=COLUMNS, margin=0.05) == with_arm.box(rows=ROWS, columns=COLUMNS, margin=0.05)
+    shares[12:30, 34:40] = 1  # so large that nobody knows which of the three are the lungs
+    assert lungs(shares).mask[:, 34:40].any()
+
+
+def test_a_lung_that_something_divides_is_kept_whole() -> None:
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[10:30, 8:17] = shares[10:23, 20:29] = shares[24:30, 20:29] = 1
+    assert np.array_equal(lungs(shares).mask, shares > 0)
+
+
 def test_lungs_grown_together_are_divided_in_the_middle_and_one_lung_is_not() -> None:
     shares = np.zeros((SIDE, SIDE), np.float32)
     shares[10:30, 5:35] = 1
