@@ -52,7 +52,7 @@ def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
 
 
 def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
-    """The heat map; None where there is none, or nothing of it reaches the operating point."""
+    """The heat map; None where there is none, or nothing of it speaks for the finding."""
     found = shown_map(outcome, manifest) if manifest else None
     return found if found is not None and found.strength.any() else None
 
