@@ -102,12 +102,12 @@ class LungFields:
 
         The whole image where there are no lungs.
         """
-        mask = self.mask
-        if not mask.any():
+        shares = self.shares
+        if shares.max() < self.threshold:
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
-        down, across = edges(self.pixel_map, mask.shape)
-        top, bottom = _span(down, mask.any(axis=1), margin=margin, limit=rows)
-        left, right = _span(across, mask.any(axis=0), margin=margin, limit=columns)
+        down, across = edges(self.pixel_map, shares.shape)
+        top, bottom = _span(down, shares.max(axis=1), threshold=self.threshold, margin=margin, limit=rows)
+        left, right = _span(across, shares.max(axis=0), threshold=self.threshold, margin=margin, limit=columns)
         return Box(top=top, left=left, rows=bottom - top, columns=right - left)
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
@@ -278,9 +278,27 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
 
 
-def _span(places: NDArray[np.float64], is_filled: Mask, *, margin: float, limit: int) -> tuple[float, float]:
-    """From where to where the mask reaches along one side, with the margin, inside the image."""
-    filled = np.flatnonzero(is_filled)
-    start, end = float(places[filled[0]]), float(places[filled[-1] + 1])
+def _span(
+    places: NDArray[np.float64], shares: NDArray[np.uint8], *, threshold: int, margin: float, limit: int
+) -> tuple[float, float]:
+    """From where to where the mask reaches along one side, with the margin, inside the image.
+
+    Interpolated between the middles of two cells: it moves a little where a share does, and not by a whole cell.
+
+    places     (n + 1,) edges of the rows or columns of cells
+    shares     (n,) the largest share in each
+    """
+    filled = np.flatnonzero(shares >= threshold)
+    start = _crossing(places[: filled[0] + 2], shares[: filled[0] + 1], threshold)
+    end = _crossing(places[filled[-1] :][::-1], shares[filled[-1] :][::-1], threshold)
     more = margin * (end - start)
     return max(0.0, start - more), min(float(limit), end + more)
+
+
+def _crossing(places: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
+    """Where the last of the shares is reached, coming from the one before; its outer edge if it is the only one."""
+    if len(shares) < 2:
+        return float(places[0])
+    before, last = (places[-3] + places[-2]) / 2, (places[-2] + places[-1]) / 2
+    low, high = float(shares[-2]), float(shares[-1])
+    return float(before + (last - before) * (threshold - low) / (high - low))

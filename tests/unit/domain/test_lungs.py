@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -134,12 +136,24 @@ def test_lungs_grown_together_are_divided_in_the_middle_and_one_lung_is_not() ->
 def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
     box = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0)
     # rows 10 to 30 of 20 pixels, columns 5 to 33 of 10 pixels
-    assert (box.top, box.left, box.rows, box.columns) == (200.0, 50.0, 400.0, 280.0)
+    assert (box.top, box.left, box.rows, box.columns) == pytest.approx((200.0, 50.0, 400.0, 280.0), abs=0.1)
     wide = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.25)
     # 100 more rows above and below, 70 more columns: only 50 are left of the lungs
-    assert (wide.top, wide.left, wide.rows, wide.columns) == (100.0, 0.0, 600.0, 400.0)
+    assert (wide.top, wide.left, wide.rows, wide.columns) == pytest.approx((100.0, 0.0, 600.0, 400.0), abs=0.2)
     whole = lungs(np.zeros((SIDE, SIDE), np.float32)).box(rows=ROWS, columns=COLUMNS, margin=0.0)
     assert (whole.top, whole.left, whole.rows, whole.columns) == (0.0, 0.0, 800.0, 400.0)
+
+
+def test_the_box_moves_a_little_where_a_share_does() -> None:
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[10:30, 8:17] = shares[10:30, 20:29] = 1
+    tops = []
+    for share in (0.0, 0.25, 0.49, 0.51, 0.75, 1.0):  # of the row above both lungs
+        shares[9, 8:29] = share * (shares[10, 8:29] > 0)
+        tops.append(lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0).top)
+    # by a whole row of 20 pixels in all, and nowhere by more than the share's own step
+    assert (tops[0], tops[-1]) == pytest.approx((200.0, 180.0), abs=0.1)
+    assert all(0 <= before - after <= 20 * 0.36 for before, after in itertools.pairwise(tops))
 
 
 def test_the_mask_has_the_images_size_and_its_outline_goes_around_both() -> None:
