@@ -95,8 +95,8 @@ def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, 
     assert 2 * (inside & truth).sum() / (inside.sum() + truth.sum()) > 0.9
     about = json.loads((maps / "chest.png.map.json").read_text())
     # rows 64 to 192 and columns 32 to 224 with a tenth more on each side
-    assert about["box"]["top"] == pytest.approx(64 - 12.8, abs=5)
-    assert about["box"]["width"] == pytest.approx(192 * 1.2, abs=10)
+    assert about["box"]["top"] == pytest.approx(64 - 12.8, abs=8)  # half of a cell
+    assert about["box"]["width"] == pytest.approx(192 * 1.2, abs=16)  # on each side
     assert np.load(maps / "chest.png.map.npy").shape == (about["rows"], about["columns"])
 
 
