@@ -277,7 +277,7 @@ def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
     assert np.flatnonzero(outcome.lungs.mask.any(axis=1)).tolist() == list(range(8, 16))
 
 
-class Swapped(FakeReaders):
+class Swapped(Close):
     """Another file has the name when it is read again."""
 
     def __init__(self) -> None:
@@ -287,10 +287,7 @@ class Swapped(FakeReaders):
     def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
         self.reads += 1
         read = super().read(ref, spec, **wanted)
-        assert read.tensor
-        tensor = replace(read.tensor, values=np.full_like(read.tensor.values, 112))  # a close call
-        facts = replace(read.facts, content_sha256=f"{self.reads}" * 64)
-        return replace(read, tensor=tensor, facts=facts, is_approximate=True)
+        return replace(read, facts=replace(read.facts, content_sha256=f"{self.reads}" * 64))
 
 
 def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
