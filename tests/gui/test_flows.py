@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.exporting import Tell
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
+from fieldray.domain.finding import ReadFacts
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -155,6 +157,26 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     bar.buttons["disagree"].click()
     desk.until(lambda: session.verdicts == {1: None})
     assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
+
+
+def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk: Desk, rooms: FakeRooms) -> None:
+    facts = ReadFacts(content_sha256="5" * 64)
+    rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
+    desk.screen()
+    bar, session = desk.window.result.verdict, desk.rooms.session
+    for row_id, meaning in ((5, "Agree: this is no usable frontal chest"), (6, "Agree: this file cannot be used")):
+        desk.open_row(row_id)
+        assert bar.isVisible() and meaning in texts(bar)
+        bar.buttons["agree"].click()
+    desk.until(lambda: session.verdicts == {5: Verdict(choice="agree"), 6: Verdict(choice="agree")})
+    desk.open_row(7)
+    assert not bar.isVisible()
+    desk.window.actions_by_name["disagree"].trigger()
+    desk.open_row(1)
+    assert bar.isVisible() and "Agree:" not in texts(bar)
+    bar.buttons["unsure"].click()
+    desk.until(lambda: session.verdicts.get(1) is not None)
+    assert 7 not in session.verdicts
 
 
 def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:

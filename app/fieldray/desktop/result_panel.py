@@ -68,9 +68,11 @@ class VerdictBar(QWidget):
         self.note.setAccessibleName(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.editingFinished.connect(self._note_changed)
+        self._meaning = label()
         explained = label(translator.text("Saved with the program's result, never in place of it."), role="muted")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self._meaning)
         layout.addLayout(row)
         layout.addWidget(self.note)
         layout.addWidget(explained)
@@ -85,8 +87,15 @@ class VerdictBar(QWidget):
             self.note.setText(note)
         self.note.setEnabled(verdict is not None)
 
+    def explain(self, meaning: str) -> None:
+        """Say what there is to agree with, "" where the result says it."""
+        self._meaning.setText(meaning)
+        self._meaning.setVisible(bool(meaning))
+
     def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict, or take it back if it was given."""
+        """Give this verdict, or take it back if it was given; nothing where there is nothing to be judged."""
+        if not self.isEnabled():
+            return
         taken_back = self._verdict is not None and self._verdict.choice == choice
         self._give(None if taken_back else Verdict(choice=choice, note=self.note.text().strip()))
 
@@ -176,7 +185,10 @@ class ResultPanel(QScrollArea):
         screened = row.outcome if isinstance(row.outcome, Screened) else None
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
-        self._verdict_card.setVisible(screened is not None)
+        can_be_judged = bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
+        self._verdict_card.setVisible(can_be_judged)
+        self.verdict.setEnabled(can_be_judged)
+        self.verdict.explain(self._verdict_meaning(row))
         self._show_verdict()
         self._fit_width()
         self.verticalScrollBar().setValue(0)
@@ -251,6 +263,12 @@ class ResultPanel(QScrollArea):
         if row.category == "refused":
             return self._translator.text("The image was not assessed. Read it yourself.")
         return self._translator.text("The image could not be screened. Read it yourself, or try again.")
+
+    def _verdict_meaning(self, row: WorkRow) -> str:
+        text = self._translator.text
+        if row.category == "refused":
+            return text("Agree: this is no usable frontal chest X-ray for this pack. Disagree: it is one.")
+        return text("Agree: this file cannot be used. Disagree: it can.") if row.category == "failed" else ""
 
     def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
         translator, point = self._translator, finding.point

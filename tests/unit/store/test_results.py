@@ -81,6 +81,21 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
         store.set_verdict(row_id + 1, AGREE, judged=screened())
 
 
+def test_a_verdict_on_a_refusal_belongs_to_its_bytes_and_its_reason(store: ResultStore) -> None:
+    seen = dataclasses.replace(refused(), facts=read_facts())
+    first = store.open_run(SPEC)
+    store.set_verdict(store.save(first, seen, spec=SPEC), AGREE, judged=seen)
+    store.finish(first)
+    second = store.open_run(SPEC)
+    row_id = store.save(second, seen, spec=SPEC)
+    assert store.row(row_id).verdict == AGREE
+    others = dataclasses.replace(seen, reason=reason("blank")), dataclasses.replace(seen, facts=read_facts("d" * 64))
+    for other in (*others, screened(seen.ref)):
+        store.save(second, other, spec=SPEC)
+        assert store.row(row_id).verdict is None
+        assert [given.verdict for given in store.earlier_verdicts(second)] == [AGREE]
+
+
 def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     assert store.open_run(SPEC) == first  # killed: still "running"
