@@ -46,6 +46,7 @@ def run_spec(**changes: object) -> RunSpec:
         "settings_hash": "s" * 64,
         "operating_points": (POINT,),
         "program_version": "0.2.0",
+        "lungs_pack": "lungs-1.0.0 0123456789ab",
     }
     return RunSpec(**{**values, **changes})
 

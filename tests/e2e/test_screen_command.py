@@ -16,7 +16,7 @@ from program import Fieldray, command, lines_of, write_images
 KEYS = {
     "path", "study", "image", "status", "label", "score", "operating_point", "threshold", "unsure_low", "unsure_high",
     "decision", "reason", "reason_code", "stage", "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
-    "images", "lungs", "notes", "taken_over_by",
+    "images", "lungs", "lungs_pack", "notes", "taken_over_by",
 }  # fmt: skip
 
 

@@ -122,6 +122,7 @@ class Subject:
     paths: tuple[str, ...]
     program_version: str
     made_s: float
+    lungs_pack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,7 +114,8 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     run = stored_run(database, options.run)
     with HistoryQuery(database) as query:
         results = tuple(query.briefs(options.run))
-    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {run.spec.pack_name}")
+    lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
+    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {run.spec.pack_name}{lungs}")
     for path in run.spec.paths:
         console.print_line(f"Screened: {as_cell(path)}")
     shown = [

@@ -157,6 +157,8 @@ class RunReport:
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
             whose = f"{whose} {said if ages_confirmed else unsaid}"
         self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
+        if self._model.lungs_pack:
+            self._console.print_line(f"Lung fields: {self._model.lungs_pack}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
             threshold = f"threshold {point.threshold:.3f}, " if point.threshold != point.unsure_high else ""
@@ -245,7 +247,9 @@ class RunReport:
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
         if self._emit:
-            line = image_line(event.outcome, pack=self._model.pack_name, model_sha256=self._model.model_sha256)
+            model = self._model
+            made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
+            line = image_line(event.outcome, **made)
             known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
             self._emit(json.dumps({**line, "images": None if stands_for_folder else 1, "taken_over_by": known_by}))
 

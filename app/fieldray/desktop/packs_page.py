@@ -177,6 +177,9 @@ class PacksPage(TallArea):
             column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
         checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
         column.addWidget(label(checksum, role="muted"))
+        if model.lungs_pack:
+            found_by = translator.text("Lung fields: {pack}", pack=model.lungs_pack)
+            column.addWidget(label(found_by, role="muted"))
         return frame
 
     def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:

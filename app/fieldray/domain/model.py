@@ -326,6 +326,11 @@ class Model:
         """`id-version`, as in the pack's folder."""
         return f"{self.manifest.pack_id}-{self.manifest.version}"
 
+    @property
+    def lungs_pack(self) -> str:
+        """The lung-field pack and the beginning of its file's hash, as results name it; "" without one."""
+        return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
+
 
 # Names of rows of the table in `fieldray.backends`; a choice may also be "auto"
 BackendName = str

@@ -21,6 +21,7 @@ class RunSpec:
     paths             absolute, as given
     settings_hash     of everything beside the model file that decides a result (see pipeline/assessment)
     operating_points  those in force, at most one a label
+    lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
     """
 
     paths: tuple[str, ...]
@@ -31,6 +32,7 @@ class RunSpec:
     settings_hash: str
     operating_points: tuple[OperatingPoint, ...] = ()
     program_version: str = ""
+    lungs_pack: str = ""
 
     @property
     def work(self) -> tuple[object, ...]:

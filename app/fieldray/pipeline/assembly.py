@@ -105,6 +105,7 @@ def spec_of(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
         settings_hash=assessment.settings_hash,
         operating_points=tuple(point for point in assessment.points.values() if point),
         program_version=VERSION,
+        lungs_pack=model.lungs_pack,
     )
 
 

@@ -5,18 +5,41 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from fieldray.domain.finding import Finding, borderline_scores, calibrate, decide, is_borderline
-from fieldray.domain.model import InputSpec, Model, OperatingPoint, OutputRoles, Prediction
+from fieldray.domain.lungs import evidence_limit
+from fieldray.domain.model import Model, OperatingPoint, Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 4
+_RULES_VERSION: Final = 5
 _LUNG_RULES_VERSION: Final = 2  # the same for results that lungs were found for
+# Fields of `Model` and `Manifest` that decide nothing by themselves, and why.
+DECIDES_NOTHING: Final = {
+    "trust": "whose pack it is decides whether it is loaded",
+    "fingerprint": "as `trust`",
+    "model_sha256": "among `files`; stored beside this hash, and compared with it",
+    "golden": "decides whether a device may run it at all",
+    "card": "text",
+    "names": "text",
+    "descriptions": "text",
+    "intended_use": "text",
+    "limits": "text",
+    "provenance": "text",
+    "minimum_edgetpu_runtime": "decides which device runs it; each result names its own",
+    "operating_points": "those in force are `points`",
+    "requires": "the pack that was found is `lungs`",
+    "metrics": "of its numbers only `evidence_inside.limit` is read for a result, and stands here as `evidence_limit`",
+    "scheme": "text",
+    "meaning": "text",
+    "matcher_rules": "of a pack that screens nothing",
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -53,26 +76,15 @@ class Assessment:
     @property
     def settings_hash(self) -> str:
         """SHA-256 (hex) of all that decides a result beside the model file and the image."""
-        manifest = self.model.manifest
-        gate = manifest.ood_gate
         decisive = {
             "rules": _RULES_VERSION,
-            "pack": self.model.pack_name,
-            "input": _decisive(
-                manifest.input, without=() if manifest.input.crop != "none" else ("crop", "crop_margin")
-            ),
-            "outputs": _decisive(manifest.outputs, without=("mask", "planes")),
-            "labels": [label.code for label in manifest.labels],
-            "points": [dataclasses.asdict(point) for point in self.points.values() if point],
-            "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
-            "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
-            "accepted": dataclasses.asdict(manifest.accepted),
+            "lung_rules": _LUNG_RULES_VERSION if self.model.lungs else None,
+            "model": _deciding(self.model),
+            "points": _deciding([point for point in self.points.values() if point]),
+            "evidence_limit": evidence_limit(self.model.manifest),
+            # Each result says whether its patient's age is known, and from whom.
+            "ages_confirmed": self.ages_confirmed if self.model.manifest.accepted.ages_years else None,
         }
-        if manifest.accepted.ages_years:  # each result says whether its patient's age is known, and from whom
-            decisive["ages_confirmed"] = self.ages_confirmed
-        if lungs := self.model.lungs:
-            spec = dataclasses.asdict(lungs.manifest.input)
-            decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, spec, _LUNG_RULES_VERSION]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,8 +101,15 @@ def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: 
     return Assessment(model=model, points=points, ages_confirmed=ages_confirmed)
 
 
-def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dict[str, object]:
-    """The fields of a part of the manifest, without those that an older version did not know and that say nothing here:
-    what it screened need not be screened again.
-    """
-    return {name: value for name, value in dataclasses.asdict(part).items() if name not in without}
+def _deciding(part: Any) -> Any:
+    """What decides of a part of a model, as plain values; of files and arrays a hash."""
+    if dataclasses.is_dataclass(part):
+        names = [field.name for field in dataclasses.fields(part) if field.name not in DECIDES_NOTHING]
+        return {name: _deciding(getattr(part, name)) for name in names}
+    if isinstance(part, Mapping):
+        return {name: _deciding(value) for name, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [_deciding(value) for value in part]
+    if isinstance(part, np.ndarray):
+        return [part.dtype.str, part.shape, hashlib.sha256(part.tobytes()).hexdigest()]
+    return hashlib.sha256(part).hexdigest() if isinstance(part, bytes) else part

@@ -258,4 +258,5 @@ def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -
         paths=spec.paths,
         program_version=VERSION,
         made_s=time.time(),
+        lungs_pack=spec.lungs_pack,
     )

@@ -316,12 +316,12 @@ def write_maps(
     """
     done, written, missing = 0, 0, 0
     with ResultQuery(database) as query, ThreadPoolExecutor(workers, thread_name_prefix="maps") as pool:
-        inputs = tuple(map(Path, query.run(run_id).spec.paths))
-        names = MapNames(folder, inputs)
+        spec = query.run(run_id).spec
+        names = MapNames(folder, tuple(map(Path, spec.paths)))
         outcomes = (stored.outcome for stored in query.rows(run_id))
         for group in _groups(outcomes, 2 * workers):
             work = [(names.stem(outcome.ref), outcome) for outcome in group]
-            answers = pool.map(lambda one: _write(*one, manifest=manifest, decoder=decoder, inputs=inputs), work)
+            answers = pool.map(lambda one: _write(*one, manifest=manifest, decoder=decoder, spec=spec), work)
             for has_maps, is_missing in answers:
                 written, missing = written + has_maps, missing + is_missing
             done += len(group)
@@ -334,14 +334,13 @@ def _groups(outcomes: Iterator[Outcome], size: int) -> Iterator[list[Outcome]]:
         yield group
 
 
-def _write(
-    stem: Path, outcome: Outcome, *, manifest: Manifest, decoder: Decoder, inputs: Sequence[Path]
-) -> tuple[bool, bool]:
+def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, decoder: Decoder, spec: RunSpec) -> tuple[bool, bool]:
     """Whether the image has maps, and whether its overlay is missing."""
+    inputs = tuple(map(Path, spec.paths))
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
     if not isinstance(outcome, Screened):
         return has_lungs, False
-    write_class_map(stem, outcome, manifest, inputs=inputs)
+    write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=spec.lungs_pack)
     try:
         read = decoder.read(outcome.ref, overlay_spec(outcome.facts.rows, outcome.facts.columns))
     except (UsageProblem, StorageProblem):

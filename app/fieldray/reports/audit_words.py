@@ -68,6 +68,7 @@ class AuditWords:
             (translator.text("Pack"), subject.pack),
             (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
             (translator.text("Model file"), subject.model_sha256[:_HASH_LETTERS]),
+            *([(translator.text("Lung fields"), subject.lungs_pack)] if subject.lungs_pack else []),
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),

@@ -49,7 +49,7 @@ def image_name(ref: ImageRef) -> str:
     return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
 
 
-def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, object]:
+def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
     """One image as an object with plain values: the keys of `fieldray screen --json`, which scripts rely on."""
     finding = leading_finding(outcome)
     why = None if isinstance(outcome, Screened) else outcome.reason
@@ -68,6 +68,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
         "backend": outcome.backend if isinstance(outcome, Screened) else None,
         "pack": pack,
         "model_sha256": model_sha256,
+        "lungs_pack": lungs_pack or None,
         "decode_ms": round(outcome.facts.decode_ms, 2),
         "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
         "lungs": _lungs(lungs_of(outcome)),
@@ -134,6 +135,7 @@ COLUMNS: Final = (
     "reader_note",
     "notice",
     "run_started",
+    "lungs_pack",
     "lungs_found",
     "lungs_left_share",
     "lungs_right_share",
@@ -164,7 +166,8 @@ def export_rows(result: StoredResult, *, run: Run, names_people: bool = False) -
 def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
     outcome, verdict, spec = result.outcome, result.verdict, run.spec
     lungs = _lungs(lungs_of(outcome)) or {}
-    line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
+    made = {"pack": spec.pack_name, "model_sha256": spec.model_sha256, "lungs_pack": spec.lungs_pack}
+    line = image_line(outcome, **made)
     values = {
         **line,
         "study_date": outcome.ref.header.study_date,
@@ -232,6 +235,7 @@ def about_run(
         "pack_trust": spec.trust,
         "pack_key_fingerprint": spec.fingerprint,
         "model_sha256": spec.model_sha256,
+        "lungs_pack": spec.lungs_pack or None,
         "settings_hash": spec.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
         "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},

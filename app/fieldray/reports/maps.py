@@ -115,7 +115,9 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
     return True
 
 
-def write_class_map(stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path]) -> None:
+def write_class_map(
+    stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
+) -> None:
     """Write the class map of the deciding label and what it means, where there is one. Raises as `write_lungs`."""
     shown = shown_map(outcome, manifest)
     if shown is None:
@@ -127,6 +129,7 @@ def write_class_map(stem: Path, outcome: Screened, manifest: Manifest, *, inputs
         "path": place(outcome.ref),
         "pack": outcome.pack_name,
         "model_sha256": outcome.model_sha256,
+        "lungs_pack": lungs_pack or None,
         "label": finding.label,
         "score": round(finding.score, 6),
         "operating_point": finding.point.name if finding.point else None,

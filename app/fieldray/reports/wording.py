@@ -104,6 +104,7 @@ class Wording:
         return (
             Field(text("Program"), f"Fieldray {spec.program_version}"),
             Field(text("Model (SHA-256)"), spec.model_sha256),
+            *([Field(text("Lung fields"), spec.lungs_pack)] if spec.lungs_pack else []),
             Field(text("Settings (SHA-256)"), spec.settings_hash),
             *([Field(text("Signing key"), spec.fingerprint)] if spec.fingerprint else []),
         )

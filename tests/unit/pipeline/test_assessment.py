@@ -1,14 +1,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate
+from fieldray.domain.model import (
+    LUNG_CHECKS,
+    Calibration,
+    HeaderRules,
+    InputSpec,
+    Label,
+    LungRules,
+    Manifest,
+    MatcherRules,
+    Model,
+    OodGate,
+    OutputRoles,
+    Requirement,
+)
 from fieldray.errors import UsageProblem
-from fieldray.pipeline.assessment import Assessment, choose
-from tiny_models import tiny_manifest, tiny_model
+from fieldray.pipeline.assessment import DECIDES_NOTHING, Assessment, choose
+from tiny_lungs import tiny_lungs_model
+from tiny_models import tiny_golden, tiny_manifest, tiny_model
 
 MANIFEST = tiny_manifest()
 FIRST = MANIFEST.operating_points[0]
@@ -55,3 +70,91 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
     assert len(set(hashes)) == len(hashes)
     assert assessment().settings_hash == hashes[0]
     assert assessment(names={"en": "Other", "uk": "Інше"}).settings_hash == hashes[0]
+
+
+RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
+OPACITY = MANIFEST.labels[0]
+# For every field of a model and of what it is made of, another value than that of `WHOLE`.
+OTHER: Mapping[type, Mapping[str, object]] = {
+    Manifest: {
+        "pack_id": "other",
+        "version": "1.0.1",
+        **{name: {"en": "Other"} for name in ("names", "descriptions", "intended_use", "limits")},
+        "input": InputSpec(height=64, width=64, channels=3),
+        "labels": (OPACITY, Label(code="second", scheme="fieldray", meaning={"en": "second"})),
+        "outputs": OutputRoles(scores=0),
+        "operating_points": (FIRST, SECOND),
+        "calibration": {"opacity": Calibration(2.0, 0.0)},
+        "ood_gate": OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0),
+        "accepted": HeaderRules(views=("PA",)),
+        "minimum_edgetpu_runtime": 14,
+        "requires": (Requirement(kind="lung-fields"),),
+        "lung_rules": RULES,
+        "matcher_rules": MatcherRules(local_radius_px=3),
+        "provenance": {"data": "other"},
+        "metrics": {"auc": 0.9},
+    },
+    Model: {
+        "manifest": tiny_manifest(version="1.0.1"),
+        "trust": "signed",
+        "fingerprint": "0123",
+        "model_sha256": "0" * 64,
+        "files": {"litert": b"other"},
+        "golden": tiny_golden(tolerance=0.03),
+        "card": "other",
+        "lungs": tiny_lungs_model(version="1.0.1"),
+    },
+    LungRules: {"mask_threshold": 0.4, "thresholds": {**RULES.thresholds, "inverted": 0.4}},
+    InputSpec: {
+        "height": 32,
+        "width": 32,
+        "channels": 3,
+        "intensity": "as_displayed",
+        "fit": "pad",
+        "margin": 0.1,
+        "crop": "lungs",
+        "crop_margin": 0.1,
+    },
+    OutputRoles: {"scores": 4, "class_maps": 5, "features": 6, "mask": 7, "planes": 8, "activation": "softmax"},
+    HeaderRules: {"modalities": ("CR",), "body_parts": ("LUNG",), "views": ("PA",), "ages_years": (18, 90)},
+}
+WHOLE = tiny_model(manifest=tiny_manifest(requires=(Requirement(kind="lung-fields", id="l"),)))
+CROPPED = InputSpec(height=64, width=64, crop="lungs")
+
+
+def within(kind: type, change: Mapping[str, object]) -> Model:
+    """`WHOLE` with its lungs, with the change where it belongs: of lung rules in the lung-field pack."""
+    model = dataclasses.replace(WHOLE, lungs=tiny_lungs_model())
+    manifest = model.manifest
+    if kind is Model:
+        return dataclasses.replace(model, **change)
+    if kind is Manifest:
+        return dataclasses.replace(model, manifest=dataclasses.replace(manifest, **change))
+    if kind is LungRules:
+        return dataclasses.replace(model, lungs=tiny_lungs_model(lung_rules=dataclasses.replace(RULES, **change)))
+    place = {InputSpec: "input", OutputRoles: "outputs", HeaderRules: "accepted"}[kind]
+    base = CROPPED if "crop_margin" in change else getattr(manifest, place)
+    changed = dataclasses.replace(manifest, **{place: dataclasses.replace(base, **change)})
+    return dataclasses.replace(model, manifest=changed)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, field.name) for kind in OTHER for field in dataclasses.fields(kind)])
+def test_every_field_of_a_model_is_in_the_hash_or_decides_nothing(kind: type, name: str) -> None:
+    before, after = (choose(within(kind, change)).settings_hash for change in ({}, {name: OTHER[kind][name]}))
+    assert (before == after) == (name in DECIDES_NOTHING)
+
+
+def test_the_files_and_rules_of_the_lung_fields_are_in_the_hash() -> None:
+    lungs = tiny_lungs_model()
+    changes = [
+        {},
+        {"files": {**lungs.files, "edgetpu": b"one"}},
+        {"files": {**lungs.files, "edgetpu": b"other"}},
+        {"manifest": tiny_lungs_model(outputs=OutputRoles(scores=0, mask=1)).manifest},
+        {"manifest": tiny_lungs_model(input=InputSpec(height=32, width=32)).manifest},
+    ]
+    models = [dataclasses.replace(WHOLE, lungs=dataclasses.replace(lungs, **change)) for change in changes]
+    models += [dataclasses.replace(WHOLE, files={**WHOLE.files, "edgetpu": data}) for data in (b"one", b"other")]
+    models += [within(Manifest, {"metrics": {"evidence_inside": {"limit": limit}}}) for limit in (0.2, 0.3)]
+    hashes = [choose(model).settings_hash for model in models]
+    assert len(set(hashes)) == len(hashes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> Non
     assert maps(tmp_path, Again(), *outcomes, refused(), failed()) == (5, 0)
     suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
     assert names(tmp_path) == sorted(f"{number}.dcm.{suffix}" for number in range(5) for suffix in suffixes)
+    told = json.loads((tmp_path / "maps" / "0.dcm.map.json").read_text())
+    assert told["lungs_pack"] == "lungs-1.0.0 0123456789ab"
 
 
 def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_the_line_of_a_screened_image() -> None:
         "backend": "cpu",
         "pack": "tiny-1.0.0",
         "model_sha256": "m" * 64,
+        "lungs_pack": None,
         "decode_ms": 12.35,
         "inference_ms": 3.25,
         "lungs": None,
@@ -76,6 +77,7 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
         result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
         (row,) = export_rows(result, run=RUN)
         assert tuple(row) == COLUMNS
+        assert row["lungs_pack"] == "lungs-1.0.0 0123456789ab"
         assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
 
 
@@ -92,6 +94,7 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
     about = about_run(run, counts={"abnormal": 2})
     assert about["notice"] == NOTICE
     assert (about["pack"], about["model_sha256"]) == ("tiny-1.0.0", "m" * 64)
+    assert about["lungs_pack"] == "lungs-1.0.0 0123456789ab"
     assert (about["started"], about["ended"]) == ("1970-01-01T00:00:00+00:00", "1970-01-01T01:00:00+00:00")
     assert about["operating_points"] == [dataclasses.asdict(POINT)]
     counts = about["counts"]

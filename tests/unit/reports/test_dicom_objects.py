@@ -112,6 +112,7 @@ def test_a_structured_report_says_all(one: Screened, tmp_path: Path) -> None:
         "Fieldray: tiny-1.0.0",
         "1.0.0",
         "Model SHA-256 " + "m" * 64,
+        "Lung fields lungs-1.0.0 0123456789ab",
         "Research use only. Not for diagnostic use.",
         "Radiologist's verdict: disagree. тінь ребра",
     }

@@ -96,6 +96,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert text.count(NOTICES[language]) == 3  # on top, and at the foot of two pages
     assert "m" * 64 in text.replace(" ", "")  # broken, because no such letter is in a real hash
     assert "tiny-1.0.0" in text
+    assert "lungs-1.0.0 0123456789ab" in text
     expected = {
         "en": ("Abnormal: 1", "90.0 % (80.0–95.0)", "Not a frontal view", "0.80", "pseudonyms"),
         "uk": ("Відхилення: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім"),

@@ -114,16 +114,20 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
         top += 25
     notice = _line(wording.notice, Font(18, is_bold=True), room)
     canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
-    made = _line(_made_with(subject), Font(14), layout.columns)
-    if made.width + notice.width + 3 * _EDGE < layout.columns:
-        canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
+    for words in _made_with(subject):
+        made = _line(words, Font(14), layout.columns)
+        if made.width + notice.width + 3 * _EDGE < layout.columns:
+            canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
+            break
     if has_map(subject.outcome, subject.stored.manifest):
         canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
 
 
-def _made_with(subject: Subject) -> str:
-    version, outcome = subject.stored.run.spec.program_version, subject.outcome
-    return f"Fieldray {version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
+def _made_with(subject: Subject) -> tuple[str, ...]:
+    """In full and, for where there is less room, without the lung-field pack."""
+    spec, outcome = subject.stored.run.spec, subject.outcome
+    short = f"Fieldray {spec.program_version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
+    return (f"{short} · {spec.lungs_pack}", short) if spec.lungs_pack else (short,)
 
 
 class Font(NamedTuple):

@@ -113,6 +113,7 @@ def _algorithm(subject: Subject) -> list[Dataset]:
     parameters = (
         f"Pack {spec.pack_name}, {spec.trust}" + (f", key {spec.fingerprint}" if spec.fingerprint else ""),
         f"Model SHA-256 {spec.model_sha256}",
+        *([f"Lung fields {spec.lungs_pack}"] if spec.lungs_pack else []),
         f"Settings SHA-256 {spec.settings_hash}",
         f"Ran on {subject.outcome.backend}",
     )
