@@ -30,6 +30,7 @@ from fieldray.reasons import reason
 PRIVATE: Final = 0o600
 SHARED: Final = 0o666  # less what the user's umask takes away, as any program's documents
 _PRIVATE_FOLDER: Final = 0o700
+_OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
@@ -221,6 +222,11 @@ def is_plain(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return True
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether other users of this computer may read or change a file, as far as the system says. Raises OSError."""
+    return os.name == "posix" and bool(path.stat().st_mode & _OTHERS)
 
 
 def storage_problem(error: OSError, path: Path) -> StorageProblem:

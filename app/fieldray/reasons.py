@@ -164,11 +164,19 @@ PACKS: Final[Mapping[str, Template]] = {
                      "older version of a pack is no longer detected.",
     "trust_in_use": "Another window of this program is using the list of trusted keys and versions ({holder}): "
                     "{path}. Wait until it has finished, or close it. Then try again.",
+    "pack_in_the_way": "Nothing was written, because {path} is not a pack that this key signed, or not that alone. "
+                       "{detail} Move it away or delete it.",
+    "pack_other_signer": "It is signed with another key: {there}. This one is {here}.",
+    "pack_not_of_it": "{name} is not part of the pack.",
     "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
     "drive_gone": "The drive was removed while it was being read, or it is failing. Nothing was loaded. Plug it in "
                   "again. If that does not help, use another drive.",
     "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",
     "signing_key": "The signing key {path} cannot be used: {detail}.",
+    "signing_key_open": "Other users of this computer can read the signing key {path}, and with it sign packs as you. Take "
+                        "their rights away (chmod 600), or delete it: the next pack is then signed with a new key.",
+    "pack_weak_key": "This is no proper signing key: anybody can make a signature that fits any pack with it. Nothing was "
+                     "loaded.",
 }
 
 BACKENDS: Final[Mapping[str, Template]] = {

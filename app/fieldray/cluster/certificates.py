@@ -7,14 +7,12 @@ is made, used once and kept nowhere, so nobody can make another member later; a 
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fieldray.errors import UsageProblem
-from fieldray.persistence import PRIVATE, make_private, storage_problem, write_new
+from fieldray.persistence import PRIVATE, is_open_to_others, make_private, storage_problem, write_new
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ CERTIFICATE: Final = "node.pem"
 KEY: Final = "node.key"
 FILES: Final = (AUTHORITY, CERTIFICATE, KEY)
 DAYS: Final = 825
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
@@ -58,13 +55,13 @@ def require_certificates(folder: Path) -> None:
         context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
         context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
         until = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes()).not_valid_after_utc
-        mode = (folder / KEY).stat().st_mode
+        is_open = is_open_to_others(folder / KEY)
     except (OSError, ssl.SSLError, ValueError) as error:
         detail = getattr(error, "strerror", None) or type(error).__name__
         raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error
     if until < datetime.datetime.now(datetime.UTC):
         raise UsageProblem(reason("cluster_certificates_expired", folder=folder, date=until.date().isoformat()))
-    if os.name == "posix" and mode & _OTHERS:
+    if is_open:
         raise UsageProblem(reason("cluster_key_open", path=folder / KEY))
 
 

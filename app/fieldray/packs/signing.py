@@ -20,10 +20,17 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
+from fieldray.persistence import is_open_to_others
 from fieldray.reasons import reason
 
 _SEPARATORS: Final = re.compile(r"[\s:-]")
 _DIGITS: Final = re.compile(r"[0-9a-f]{64}")
+_PRIME: Final = 2**255 - 19
+_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+# The y of the points whose order divides 8 (RFC 8032, 5.1; there are eight of them), and those that are written as one
+# that is not below the prime. A signature that fits every text can be made for such a key, by anybody.
+_WEAK_Y: Final = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8, *range(_PRIME, 2**255))
+_WEAK_KEYS: Final = frozenset((y | sign << 255).to_bytes(32, "little") for y in _WEAK_Y for sign in (0, 1))
 
 
 def generate_key(path: Path) -> str:
@@ -54,10 +61,11 @@ def own_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """The key that `generate_key` wrote. Raises UsageProblem."""
+    """The key that `generate_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
+        is_open = is_open_to_others(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise UsageProblem(reason("signing_key", path=path, detail=error.strerror)) from error
@@ -65,6 +73,8 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
         raise UsageProblem(reason("signing_key", path=path, detail="not an unencrypted PEM key")) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageProblem(reason("signing_key", path=path, detail="not an Ed25519 key"))
+    if is_open:
+        raise UsageProblem(reason("signing_key_open", path=path))
     return key
 
 
@@ -76,7 +86,7 @@ def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
 def verify(manifest: bytes, *, signature: bytes) -> str:
     """The fingerprint of the key that signed; whether that key is trusted is another question.
 
-    `signature` is the content of `manifest.sig`. Raises PackProblem("pack_bad_signature").
+    `signature` is the content of `manifest.sig`. Raises PackProblem (pack_bad_signature, pack_weak_key).
     """
     try:
         parts = json.loads(signature)
@@ -86,7 +96,15 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
         Ed25519PublicKey.from_public_bytes(raw_key).verify(raw_signature, manifest)
     except (ValueError, TypeError, LookupError, RecursionError, InvalidSignature) as error:
         raise PackProblem(reason("pack_bad_signature")) from error
+    if raw_key in _WEAK_KEYS:
+        raise PackProblem(reason("pack_weak_key"))
     return fingerprint_of(raw_key)
+
+
+def require_strong(fingerprint: str) -> None:
+    """Require that the key of this fingerprint is none that fits every text. Raises UsageProblem(pack_weak_key)."""
+    if fingerprint in map(fingerprint_of, _WEAK_KEYS):
+        raise UsageProblem(reason("pack_weak_key"))
 
 
 def fingerprint_of(raw_key: bytes) -> str:

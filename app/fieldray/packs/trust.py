@@ -24,7 +24,7 @@ from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs.document import read_document, write_document
 from fieldray.packs.manifest_types import ID
 from fieldray.packs.naming import version_key
-from fieldray.packs.signing import read_fingerprint
+from fieldray.packs.signing import read_fingerprint, require_strong
 from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
@@ -75,8 +75,9 @@ class TrustStore:
         return fingerprint in self._read().keys
 
     def trust(self, fingerprint: str) -> None:
-        """Trust a key from now on. Raises UsageProblem when it is not a fingerprint."""
+        """Trust a key from now on. Raises UsageProblem when it is not a fingerprint, or one of a key that is none."""
         known = read_fingerprint(fingerprint)
+        require_strong(known)
         with self._locked():
             records = self._read()
             day = datetime.now(UTC).date().isoformat()

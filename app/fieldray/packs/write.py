@@ -41,8 +41,8 @@ def write_pack(
     """Write a classifier's pack as `folder`/<id>-<version>/ and return that path. The gate comes with the manifest.
 
     `files` are the networks by role; "litert" is needed. What was written is read back and checked as any pack would
-    be. A pack of the same version is replaced; beside a newer one nothing is written. Raises PackProblem (pack_older,
-    or what makes the pack invalid), StorageProblem.
+    be. A pack of the same version by the same key is replaced, and nothing else; beside a newer one nothing is written.
+    Raises PackProblem (pack_older, pack_in_the_way, or what makes the pack invalid), StorageProblem.
     """
     contents = {**files, "card": card.encode()}
     if manifest.ood_gate:
@@ -85,11 +85,13 @@ def file_name(role: str) -> str:
 
 
 def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
-    """Write a pack's files as the folder `folder`, all or nothing, replacing what is there; returns `folder`.
+    """Write a pack's files as the folder `folder`, all or nothing; returns `folder`.
 
-    Raises PackProblem when the files are not a valid pack, StorageProblem.
+    A whole pack by the same key is replaced. Raises PackProblem for anything else that is there (pack_in_the_way) and
+    when the files are not a valid pack, StorageProblem.
     """
     try:
+        _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
         make_folder(folder.parent)
         beside = unfinished(folder)
         beside.mkdir(mode=0o700)
@@ -104,6 +106,28 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     except OSError as error:
         raise storage_problem(error, folder) from error
     return folder
+
+
+def require_pack(folder: Path, *, fingerprint: str) -> None:
+    """Require that a folder holds a whole pack by this key and nothing else. Raises PackProblem, OSError."""
+    sealed = read_verified_manifest(folder)
+    if sealed.fingerprint != fingerprint:
+        raise PackProblem(reason("pack_other_signer", there=sealed.fingerprint, here=fingerprint))
+    names = {MANIFEST_NAME, SIGNATURE_NAME, *read_files(folder, sealed).contents}
+    for entry in folder.iterdir():
+        if entry.name not in names:
+            raise PackProblem(reason("pack_not_of_it", name=entry.name))
+
+
+def _refuse_others(folder: Path, fingerprint: str) -> None:
+    """Nothing is lost when the folder is replaced but a pack that this key signed. Raises PackProblem, OSError."""
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise PackProblem(reason("pack_not_of_it", name=folder.name))
+        if folder.is_dir() and any(folder.iterdir()):
+            require_pack(folder, fingerprint=fingerprint)
+    except PackProblem as problem:
+        raise PackProblem(reason("pack_in_the_way", path=folder, detail=problem.reason.text)) from problem
 
 
 def _refuse_older(folder: Path, description: PackManifest) -> None:

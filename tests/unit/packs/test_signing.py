@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
+from fieldray.packs.trust import TrustStore
 from packs_factory import key
 
 CONTENT = b'{"some": "description"}'
@@ -108,3 +110,63 @@ def test_what_is_not_a_whole_fingerprint_is_refused(text: str) -> None:
     with pytest.raises(UsageProblem) as caught:
         signing.read_fingerprint(text)
     assert caught.value.reason.code == "fingerprint"
+
+
+# The eight points whose order divides 8, then the same written in ways that no encoder does: with a y that is not below
+# the prime, or with a sign where x is 0.
+WEAK_KEYS = [
+    bytes.fromhex(f"{first}{middle * 30}{last}")
+    for first, middle, last in [
+        *(("00", "00", last) for last in ("00", "80")),
+        *(("01", "00", last) for last in ("00", "80")),
+        *((first, "ff", last) for first in ("ec", "ed", "ee") for last in ("7f", "ff")),
+    ]
+] + [
+    bytes.fromhex(points + last)
+    for points, lasts in (
+        ("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc", ("05", "85")),
+        ("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03", ("7a", "fa")),
+    )
+    for last in lasts
+]
+
+
+def _signature(raw_key: bytes, raw_signature: bytes) -> bytes:
+    parts = {"key": base64.b64encode(raw_key).decode(), "signature": base64.b64encode(raw_signature).decode()}
+    return (json.dumps(parts, sort_keys=True) + "\n").encode()
+
+
+def test_a_signature_that_fits_every_text_is_refused() -> None:
+    """Key and R are the neutral element, and S is 0: S B = R + h A for every h, so that any text is signed by it."""
+    neutral = bytes([1]) + bytes(31)
+    for content in (CONTENT, b"anything else"):
+        Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), content)
+        with pytest.raises(PackProblem) as caught:
+            signing.verify(content, signature=_signature(neutral, neutral + bytes(32)))
+        assert caught.value.reason.code == "pack_weak_key"
+
+
+@pytest.mark.parametrize("raw_key", WEAK_KEYS, ids=bytes.hex)
+def test_a_key_of_small_order_neither_verifies_nor_is_trusted(raw_key: bytes, home: Path) -> None:
+    refused = 0
+    for point in WEAK_KEYS:  # R is one of them: with S = 0 some text is signed by it
+        for number in range(8):
+            with pytest.raises(PackProblem) as caught:
+                signing.verify(bytes([number]), signature=_signature(raw_key, point + bytes(32)))
+            refused += caught.value.reason.code == "pack_weak_key"
+    assert refused > 0
+    with pytest.raises(UsageProblem) as problem:
+        TrustStore(home).trust(signing.fingerprint_of(raw_key))
+    assert problem.value.reason.code == "pack_weak_key"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
+def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "signing.pem"
+    signing.generate_key(path)
+    path.chmod(mode)
+    for load in (signing.load_private_key, signing.own_key):
+        with pytest.raises(UsageProblem) as caught:
+            load(path)
+        assert caught.value.reason.code == "signing_key_open"

@@ -82,3 +82,59 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as caught:
         make_pack(tmp_path / "file")
     assert str(tmp_path / "file") in caught.value.reason.text
+
+
+def _refused(folder: Path, **changes: object) -> str:
+    with pytest.raises(PackProblem) as caught:
+        make_pack(folder, **changes)
+    assert caught.value.reason.code == "pack_in_the_way"
+    assert str(folder / "test-chest-1.2.3") in caught.value.reason.text
+    return caught.value.reason.text
+
+
+def test_a_folder_of_that_name_that_is_no_pack_is_kept(tmp_path: Path) -> None:
+    thesis = tmp_path / "test-chest-1.2.3" / "thesis.docx"
+    thesis.parent.mkdir()
+    thesis.write_bytes(b"precious")
+    _refused(tmp_path)
+    assert _content(tmp_path) == {"test-chest-1.2.3/thesis.docx": b"precious"}
+
+
+@pytest.mark.parametrize("name", ["thesis.docx", "images/a.dcm", ".hidden"])
+def test_a_pack_with_something_beside_its_files_is_kept(tmp_path: Path, name: str) -> None:
+    beside = make_pack(tmp_path) / name
+    beside.parent.mkdir(exist_ok=True)
+    beside.write_bytes(b"precious")
+    before = _content(tmp_path)
+    assert Path(name).parts[0] in _refused(tmp_path, metrics={"auc": 0.95})
+    assert _content(tmp_path) == before
+
+
+def test_a_pack_by_another_key_is_kept(tmp_path: Path) -> None:
+    make_pack(tmp_path, key_number=2)
+    before = _content(tmp_path)
+    assert "another key" in _refused(tmp_path)
+    assert _content(tmp_path) == before
+
+
+def test_a_pack_whose_card_was_edited_is_kept(tmp_path: Path) -> None:
+    (make_pack(tmp_path) / "MODEL_CARD.md").write_text("edited by hand")
+    before = _content(tmp_path)
+    assert "MODEL_CARD.md" in _refused(tmp_path)
+    assert _content(tmp_path) == before
+
+
+def test_a_link_or_a_file_of_that_name_is_kept(tmp_path: Path) -> None:
+    elsewhere = make_pack(tmp_path / "elsewhere")
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    place = drive / elsewhere.name
+    place.symlink_to(elsewhere)
+    _refused(drive)
+    place.unlink()
+    place.write_bytes(b"a file")
+    _refused(drive)
+    assert place.read_bytes() == b"a file"
+    place.unlink()
+    place.mkdir()  # nothing in it could be lost
+    assert make_pack(drive) == place
