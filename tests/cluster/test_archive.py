@@ -13,23 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+import numpy as np
 import psutil
 import pytest
 
 from cluster.conftest import nodes_of
-from fieldray.cluster.archive import Archive, Reporting
-from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed
+from fieldray.cluster.archive import Archive
+from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, results_of
 from fieldray.cluster.archive_files import SentFiles, contents_of
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
-from fieldray.cluster.archive_progress import ArchiveProgress
+from fieldray.cluster.archive_progress import ArchiveProgress, Reporting
 from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
+from fieldray.cluster.archive_store import list_images
 from fieldray.cluster.connection import ConnectionSettings, open_client
 from fieldray.cluster.node import NodeSettings
 from fieldray.cluster.nodes import NodeGroup, NodeProcess
-from fieldray.domain.finding import Failed, Outcome, Refused
+from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem
+from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 from fieldray.store.refs import ref_of
 
 HASH = "0" * 64
@@ -100,6 +103,32 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
 
 
 STAND_INS = stand_ins()
+
+
+def bad_nodes() -> Callable[[ChunkOrder], ChunkAnswer]:
+    judge = STAND_INS["judge"]
+
+    def judge_but_on_bad_nodes(order: ChunkOrder) -> ChunkAnswer:
+        """As `judge`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
+        from fieldray.cluster import archive_chunk
+
+        name = str(distributed.get_worker().name).partition("/")[0]
+        begun = ref_of(order.refs[0]).path.parent / "begun"
+        begun.mkdir(exist_ok=True)
+        (begun / name).touch()
+        if name == "bad-rows":
+            return judge(dataclasses.replace(order, refs=order.refs[::-1]))
+        if name == "bad-size":
+            return ChunkAnswer(results=bytes(2**25))
+        if name == "bad-type":
+            archive_chunk.answer_bytes = lambda *_: None  # what it is to run with the next piece
+        if name == "bad-silent":
+            time.sleep(600)
+        while len(list(begun.iterdir())) < 5:
+            time.sleep(0.01)
+        return judge(order)
+
+    return judge_but_on_bad_nodes
 
 
 @pytest.fixture
@@ -205,13 +234,83 @@ def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(
     write_list(folder, tmp_path, 10)
     with folder.open_list() as images:
         refs = [ref_of(text) for text in images.refs(Piece(2, 5))]
-    folder.keep(
-        Piece(2, 5), packed([Failed(ref=ref, stage="decode", reason=reason("empty")) for ref in refs], request_made)
-    )
+    folder.keep(Piece(2, 5), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in refs], request_made))
     folder.keep(Piece(6, 8), b"half of a file")
     saved = run(folder, request_made)
-    assert Counter(outcome.category for outcome in saved) == {"failed": 3, "refused": 7}
+    assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
     assert folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
+
+
+def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 9)
+    with folder.open_list() as images:
+        refs = [ref_of(text) for text in images.refs(Piece(0, 9))]
+    codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
+    outcomes = [
+        Refused(ref=ref, reason=reason("not_an_image"))
+        if code == "blank"
+        else Failed(ref=ref, stage="decode", reason=reason(code))
+        for ref, code in zip(refs, codes, strict=True)
+    ]
+    folder.keep(Piece(0, 9), packed(outcomes, request_made))
+    saved = run(folder, request_made)
+    assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
+    assert folder.done(9) == (Piece(0, 9),)
+    kept = results_of(refs, folder.results(Piece(0, 9)), request_made)
+    assert [outcome.reason.code for outcome in kept] == [  # type: ignore[union-attr]
+        "not_an_image" if code == "blank" else "blank" for code in codes
+    ]
+
+
+def test_results_of_another_archive_are_not_taken_for_those_of_this_one(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 6)
+    others = [ImageRef(path=tmp_path / f"other-{number}") for number in range(2)]
+    folder.keep(Piece(0, 2), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in others], request_made))
+    with folder.open_list() as images:
+        same = [ref_of(text) for text in images.refs(Piece(2, 4))]
+    elsewhere = dataclasses.replace(request_made, paths=("/mnt/other",))
+    folder.keep(Piece(2, 4), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in same], elsewhere))
+    saved = run(folder, request_made)
+    assert {outcome.reason.code for outcome in saved} == {"blank"}  # type: ignore[union-attr]
+    assert {outcome.ref.path.name for outcome in saved} == {f"image-{number}" for number in range(6)}
+
+
+@pytest.mark.parametrize("case", ["order", "image", "member", "frame", "number", "work", "content", "size"])
+def test_results_that_are_not_of_what_was_asked_are_none(
+    tmp_path: Path, request_made: ArchiveRequest, case: str
+) -> None:
+    refs = [ImageRef(path=tmp_path / name) for name in ("a", "b")]
+    facts = ReadFacts(content_sha256="ab" * 32)
+    large = dataclasses.replace(facts, thumbnail=np.zeros((64, 64), np.uint8), preview=os.urandom(2**21))
+    outcomes: list[Outcome] = [Refused(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
+    hashes = {tmp_path / "a": "ab" * 32}
+    assert [one.ref for one in results_of(refs, packed(outcomes, request_made), request_made, hashes=hashes)] == refs
+    other = {
+        "order": outcomes[::-1],
+        "image": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "c"))],
+        "member": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "b", member="b"))],
+        "frame": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "b", frame=1))],
+        "number": outcomes[:1],
+        "size": [dataclasses.replace(one, facts=large) for one in outcomes],
+    }.get(case, outcomes)
+    made = dataclasses.replace(request_made, ages_confirmed=True, paths=("/",)) if case == "work" else request_made
+    if case == "content":
+        hashes = {tmp_path / "a": "cd" * 32}
+    with pytest.raises(ValueError, match="results"):
+        results_of(refs, packed(other, made), request_made, hashes=hashes)
+
+
+def test_a_list_that_is_gone_is_not_made_again_beside_results(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    ref = ImageRef(path=tmp_path / "a")
+    folder.keep(Piece(0, 1), packed([Refused(ref=ref, reason=reason("blank"))], request_made))
+    with pytest.raises(UsageProblem, match="begin again: name another folder"):
+        list_images(folder, [tmp_path], Settings(), tell=lambda _count: None)
 
 
 @pytest.mark.parametrize(
@@ -371,3 +470,31 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
     assert [(node, why.code) for node, why in notes] == [("bad", "internal")]
+
+
+def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 24)
+    notes: list[tuple[str, Reason]] = []
+    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
+        for name in ("bad-rows", "bad-size", "bad-type", "bad-silent"):
+            nodes.add(
+                NodeSettings(
+                    role="worker", unencrypted=True, scheduler=scheduler.address(), name=f"{name}/1",
+                    scratch=str(tmp_path),
+                )
+            )  # fmt: skip
+        with open_client(connection) as client:
+            client.wait_for_workers(5)
+        saved = run(
+            folder, request_made, judge=bad_nodes(), connection=connection, chunk_images=2,
+            notes=notes, waits_s=lambda _images: 5.0,
+        )  # fmt: skip
+    assert {outcome.category for outcome in saved} == {"refused"}
+    assert {(node, why.code) for node, why in notes} == {
+        ("bad-rows", "cluster_other_answer"),
+        ("bad-size", "cluster_other_answer"),
+        ("bad-type", "cluster_other_answer"),
+        ("bad-silent", "cluster_silent"),
+    }

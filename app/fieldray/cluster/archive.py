@@ -11,32 +11,47 @@ ends: nothing is lost and nothing is there twice.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Final
 
 import distributed
 from distributed import Client, Future, KilledWorker
 
-from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, screen_chunk, unpacked
-from fieldray.cluster.archive_files import contents_of
+from fieldray.cluster.archive_chunk import (
+    ChunkAnswer,
+    ChunkOrder,
+    answer_bytes,
+    answer_of,
+    most_bytes,
+    packed,
+    replaced_rows,
+    results_of,
+    screen_chunk,
+)
+from fieldray.cluster.archive_files import contents_at_once
 from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
-from fieldray.cluster.archive_progress import ArchiveProgress, Tally
+from fieldray.cluster.archive_progress import Reporting, Tally
 from fieldray.cluster.archive_request import (
     ArchiveRequest,
     NodeReport,
     clock_note,
     misfit,
+    report_of,
     report_of_node,
+    report_text,
 )
 from fieldray.cluster.archive_suspects import Suspects
-from fieldray.cluster.connection import ConnectionSettings, is_connected, open_client
+from fieldray.cluster.connection import ConnectionSettings, is_connected, node_of, open_client, workers_of
 from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store.refs import ref_of
@@ -44,42 +59,33 @@ from fieldray.store.refs import ref_of
 log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
-_MOST_SENT_BYTES: Final = 2**27
 _DEATHS_OF_SEVERAL: Final = 2
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 _CONNECTIONS: Final = 5  # tries in a row that bring no result
+_START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
 Judge = Callable[[ChunkOrder], ChunkAnswer]
 Inspect = Callable[..., NodeReport]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Reporting:
-    """Whom an archive tells what.
-
-    Attributes
-    ----------
-    save
-        Receives the outcomes of every piece once, and whether they are from an earlier start.
-    progress
-        Receives how far it is, often.
-    note
-        Receives the name of a node and what there is to say of it.
-    """
-
-    save: Callable[[Sequence[Outcome], bool], None]
-    progress: Callable[[ArchiveProgress], None] = lambda _progress: None
-    note: Callable[[str, Reason], None] = lambda _name, _why: None
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class _Task:
+    """A piece that is out: `hashes` are those of the files that were sent along, `until_s` is its deadline."""
+
     future: Future
     piece: Piece
     node: str
+    refs: tuple[ImageRef, ...]
+    hashes: Mapping[Path, str]
+    until_s: float
+
+
+def patience_s(images: int) -> float:
+    """How long a worker may be silent over a piece of so many images. No honest one needs a tenth of it."""
+    return _START_S + _IMAGE_S * images
 
 
 class _ClientLost(Exception):
@@ -95,6 +101,8 @@ class Archive:
         What workers run on a piece, and what they say of themselves; both have to be importable there.
     sends_files
         Whether the driver reads the files and sends them with each piece.
+    waits_s
+        How long a worker may take for so many images.
     """
 
     def __init__(
@@ -108,11 +116,13 @@ class Archive:
         sends_files: bool = False,
         judge: Judge = screen_chunk,
         inspect: Inspect = report_of_node,
+        waits_s: Callable[[int], float] = patience_s,
     ) -> None:
         self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
         self._judge, self._inspect, self._sends_files = judge, inspect, sends_files
-        self._chunk_images = chunk_images
+        self._chunk_images, self._waits_s = chunk_images, waits_s
         self._left: deque[Piece] = deque()
+        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
         self._unfit: dict[str, Reason] = {}
@@ -152,19 +162,31 @@ class Archive:
         return problem if isinstance(problem, EnvironmentProblem) else EnvironmentProblem(reason("cluster_lost"))
 
     def _take_over(self) -> None:
-        """Hand on what earlier starts left. What cannot be read is screened again."""
+        """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
+
+        As in any run: why an image failed may be over, and nobody can tell by the reason.
+        """
+        again: list[Piece] = []
         for piece in self._folder.done(len(self._images)):
             try:
-                outcomes = unpacked(self._folder.results(piece), self._request)
-                if len(outcomes) != piece.size:
-                    raise ValueError("another number of images")
-            except ValueError:
-                log.warning("results of %d images cannot be read and are made again", piece.size)
+                outcomes = results_of(self._refs(piece), self._folder.results(piece), self._request)
+            except ValueError as error:
+                log.warning("results of %d images are made again: %s", piece.size, error)
                 self._folder.forget(piece)
                 continue
-            self._reporting.save(outcomes, True)
-            self._tally.resumed += piece.size
-        self._left.extend(self._folder.left(len(self._images), size=self._chunk_images))
+            good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
+            self._reporting.save(good, True)
+            self._tally.resumed += len(good)
+            for number, outcome in enumerate(outcomes, piece.start):
+                if isinstance(outcome, Failed):
+                    self._failed_in[number] = piece
+                    is_next = again and again[-1].stop == number and again[-1].size < self._chunk_images
+                    begin = again.pop().start if is_next else number
+                    again.append(Piece(begin, number + 1))
+        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
+
+    def _refs(self, piece: Piece) -> tuple[ImageRef, ...]:
+        return tuple(map(ref_of, self._images.refs(piece)))
 
     # ---- with a client
 
@@ -180,6 +202,9 @@ class Archive:
             self._wait()
             for address in [address for address, task in self._tasks.items() if task.future.done()]:
                 self._take(client, address)
+            now_s = time.monotonic()
+            for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
+                self._give_up(address)
             self._reporting.progress(self._tally.progress(len(self._images)))
 
     def _look(self, client: Client) -> None:
@@ -191,7 +216,7 @@ class Archive:
         is_first = not self._looked_s
         self._looked_s = time.monotonic()
         with _losses():
-            present = {address: str(each["name"]) for address, each in _workers_of(client).items()}
+            present = {address: str(each["name"]) for address, each in workers_of(client).items()}
             new = [address for address in present if address not in self._workers and address not in self._unfit]
             if new:
                 self._admit(client, {address: present[address] for address in new}, is_first=is_first)
@@ -203,7 +228,7 @@ class Archive:
                 self._blame(task.piece, task.node)
         if self._unfit and not self._workers:
             address, why = next(iter(self._unfit.items()))
-            name = _node(present[address])
+            name = node_of(present[address])
             raise EnvironmentProblem(reason("cluster_node_problem", node=name, detail=why.text))
 
     def _admit(self, client: Client, names: dict[str, str], *, is_first: bool) -> None:
@@ -212,12 +237,17 @@ class Archive:
         Raises EnvironmentProblem (cluster_node_problem).
         """
         options = {"needs_paths": not self._sends_files}
-        reports = client.run(self._inspect, self._request, workers=list(names), on_error="return", **options)
-        for address, report in reports.items():
-            node = _node(names[address])
-            if not isinstance(report, NodeReport):
+        told = client.run(report_text, self._inspect, self._request, workers=list(names), on_error="return", **options)
+        for address, text in told.items():
+            node = node_of(names[address])
+            if isinstance(text, _LOST):
                 continue  # it has just gone, and is asked again when it is back
-            if why := self._nodes_aside.get(node) or misfit(report, self._request):
+            try:
+                report = report_of(text)
+                why = self._nodes_aside.get(node) or misfit(report, self._request)
+            except ValueError:
+                why = reason("cluster_other_answer")
+            if why:
                 if is_first and node not in self._nodes_aside:
                     raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
                 self._set_aside(address, node, why)
@@ -243,15 +273,28 @@ class Archive:
     def _give(self, client: Client, address: str) -> None:
         if not self._left or address in self._tasks:
             return
-        piece = self._next_piece(self._workers[address])
+        node = self._workers[address]
+        piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            piece, files = self._with_files(piece)
-        order = ChunkOrder(request=self._request, refs=self._images.refs(piece), files=files)
+            count, files = contents_at_once(self._images.files(piece))
+            if count < piece.size:
+                self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
+                piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
+        sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
+        refs = self._images.refs(piece)
+        order = ChunkOrder(request=self._request, refs=refs, files=files)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(self._judge, order, key=key, workers=[address], pure=False)
-        self._tally.begin_node(self._workers[address])
-        self._tasks[address] = _Task(future, piece, self._workers[address])
+        future = client.submit(answer_bytes, self._judge, order, key=key, workers=[address], pure=False)
+        self._tally.begin_node(node)
+        self._tasks[address] = _Task(
+            future=future,
+            piece=piece,
+            node=node,
+            refs=tuple(map(ref_of, refs)),
+            hashes={path: hashlib.sha256(data).hexdigest() for path, data in sent.items()},
+            until_s=time.monotonic() + self._waits_s(piece.size),
+        )
 
     def _next_piece(self, node: str) -> Piece:
         """The first one that has not failed on this node, or else the first: another can tell whose fault it is."""
@@ -259,21 +302,6 @@ class Archive:
         piece = next(others, self._left[0])
         self._left.remove(piece)
         return piece
-
-    def _with_files(self, piece: Piece) -> tuple[Piece, dict[str, bytes | Reason]]:
-        """As much of a piece as may be sent at once, with the files; the rest is put back."""
-        files: dict[str, bytes | Reason] = {}
-        total, count = 0, 0
-        for path in self._images.files(piece):
-            if str(path) not in files:
-                data = contents_of(path)
-                size = len(data) if isinstance(data, bytes) else 0
-                if count and total + size > _MOST_SENT_BYTES:
-                    self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
-                    break
-                files[str(path)], total = data, total + size
-            count += 1
-        return Piece(piece.start, piece.start + count, piece.deaths, piece.nodes), files
 
     def _wait(self) -> None:
         futures = [task.future for task in self._tasks.values()]
@@ -292,40 +320,72 @@ class Archive:
         if task.future.status != "finished":
             self._failed(task)
             return
-        answer = self._answer(client, task, address)
-        if answer is None:
+        try:
+            data = self._answer(client, task, address)
+            if data is None:
+                self._left.appendleft(task.piece)
+                return
+            answer = answer_of(data)
+            outcomes = (
+                () if answer.problem else results_of(task.refs, answer.results, self._request, hashes=task.hashes)
+            )
+        except ValueError as error:
+            log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)
+            self._set_node_aside(task.node, reason("cluster_other_answer"))
             return
         if answer.problem:
-            self._left.appendleft(task.piece)
-            if address in self._workers:
-                self._set_aside(address, task.node, answer.problem)
+            self._has_problem(task, address, answer.problem, is_fault=answer.is_fault)
             return
         if address in self._workers:
             self._give(client, address)
-        self._keep(task.piece, answer.results)
+        self._keep(task.piece, answer.results, outcomes)
         self._suspects.has_done(task.node, task.piece.size)
         self._tally.add(task.node, task.piece.size)
 
-    def _answer(self, client: Client, task: _Task, address: str) -> ChunkAnswer | None:
-        """The answer of a piece that is done; None where the worker went with it, or the scheduler did."""
+    def _has_problem(self, task: _Task, address: str, why: Reason, *, is_fault: bool) -> None:
+        """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
+        if is_fault:
+            self._blame(task.piece, task.node, why)
+            return
+        self._left.appendleft(task.piece)
+        if address in self._workers:
+            self._set_aside(address, task.node, why)
+
+    def _answer(self, client: Client, task: _Task, address: str) -> object:
+        """The answer of a piece that is done; None where the worker went with it, or the scheduler did.
+
+        Raises ValueError for one that is too long, which is not fetched, or does not come at all.
+        """
         for patience_s in _PATIENCE_S:
             try:
-                return cast("ChunkAnswer", task.future.result(timeout=patience_s))
+                size = client.nbytes([task.future.key], summary=False).get(task.future.key, 0)
+                if size > most_bytes(task.piece.size):
+                    raise ValueError(f"an answer of {size} bytes")
+                found: object = task.future.result(timeout=patience_s)
+                return b"" if found is None else found
             except TimeoutError:  # a slow line, or nobody at its other end
                 with contextlib.suppress(*_LOST):
-                    if is_connected(client) and address in _workers_of(client):
+                    if is_connected(client) and address in workers_of(client):
                         continue
                 return None
             except _LOST:
                 return None
-        return None
+            except Exception as error:  # what Dask makes of bytes that are not what they should be
+                raise ValueError(f"an answer that is none: {type(error).__name__}") from error
+        raise ValueError("an answer that does not come")
+
+    def _give_up(self, address: str) -> None:
+        """A worker has been silent for too long: another one gets its piece, and it gets nothing any more."""
+        task = self._tasks.pop(address)
+        task.future.cancel()
+        self._suspect(self._suspects.failed(task.piece, task.node))
+        if address in self._workers:
+            minutes = round(self._waits_s(task.piece.size) / 60)
+            self._set_aside(address, task.node, reason("cluster_silent", minutes=minutes))
 
     def _failed(self, task: _Task) -> None:
-        """A worker that died, a scheduler that is gone, or a fault of the program.
-
-        An error that follows an image is the image's, one that meets a node piece after piece is the node's.
-        """
+        """A worker that died, a scheduler that is gone, or a worker that could not even begin."""
         if task.future.status in ("cancelled", "lost"):
             self._left.appendleft(task.piece)
             return
@@ -344,7 +404,8 @@ class Archive:
         elif piece.size == 1 and self._suspects.is_image_to_blame(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
             told = why or reason("archive_worker_ended", times=piece.deaths)
-            self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=told)], self._request))
+            failed = (Failed(ref=ref, stage="decode", reason=told),)
+            self._keep(piece, packed(failed, self._request), failed)
         else:
             self._suspect(piece)
         if node and node not in self._nodes_aside and self._suspects.is_node_to_blame(node):
@@ -355,11 +416,12 @@ class Archive:
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 
-    def _keep(self, piece: Piece, results: bytes) -> None:
-        outcomes = unpacked(results, self._request)
-        if len(outcomes) != piece.size:
-            raise ValueError(f"{len(outcomes)} results for {piece.size} images")
-        self._folder.keep(piece, results)
+    def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
+        if whole := self._failed_in.get(piece.start):
+            first, earlier = piece.start - whole.start, self._folder.results(whole)
+            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
+        else:
+            self._folder.keep(piece, results)
         self._reporting.save(outcomes, False)
         self._tally.done += piece.size
 
@@ -368,16 +430,6 @@ class Archive:
         for task in self._tasks.values():
             self._left.appendleft(task.piece)
         self._tasks.clear()
-
-
-def _workers_of(client: Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
-
-
-def _node(worker: str) -> str:
-    """The node of a worker: its name without the number."""
-    return worker.rpartition("/")[0] or worker
 
 
 @contextlib.contextmanager

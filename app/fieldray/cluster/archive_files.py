@@ -5,21 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
+from fieldray.imaging.source import file_problem, open_file
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
+
+_MOST_SENT_BYTES: Final = 2**27
 
 
 def contents_of(path: Path) -> bytes | Reason:
     """What a file contains, or why it cannot be read: a worker never looks for a file that was to be sent."""
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return reason("missing")
+        with open_file(path) as stream:
+            return stream.read()
     except OSError as error:
-        return reason("unreadable", detail=error.strerror or type(error).__name__)
+        return file_problem(error).reason
+
+
+def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
+    """The files of the first images, as many as may be sent at once: how many images, and the contents by path."""
+    files: dict[str, bytes | Reason] = {}
+    total = 0
+    for count, path in enumerate(paths):
+        if str(path) not in files:
+            data = contents_of(path)
+            size = len(data) if isinstance(data, bytes) else 0
+            if count and total + size > _MOST_SENT_BYTES:
+                return count, files
+            files[str(path)], total = data, total + size
+    return len(paths), files
 
 
 class SentFiles:

@@ -161,6 +161,11 @@ class ArchiveFolder:
 
     # ---- results
 
+    @property
+    def has_results(self) -> bool:
+        """Whether results of any images are there, whatever is on the list."""
+        return any((self.path / "chunks").glob("*.parquet"))
+
     def done(self, count: int) -> tuple[Piece, ...]:
         """The ranges that have results, in order; what cannot be one of a list of `count` images is left out."""
         found: list[Piece] = []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from fieldray.domain.finding import Outcome
+from fieldray.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,25 @@ class ArchiveProgress:
     images_per_s: float
     remaining_s: float | None
     nodes: tuple[NodeProgress, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Reporting:
+    """Whom an archive tells what.
+
+    Attributes
+    ----------
+    save
+        Receives the outcomes of every piece once, and whether they are from an earlier start.
+    progress
+        Receives how far it is, often.
+    note
+        Receives the name of a node and what there is to say of it.
+    """
+
+    save: Callable[[Sequence[Outcome], bool], None]
+    progress: Callable[[ArchiveProgress], None] = lambda _progress: None
+    note: Callable[[str, Reason], None] = lambda _name, _why: None
 
 
 @dataclass(eq=False, slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fieldray.cluster.node import versions
 from fieldray.cluster.result_key import result_key
@@ -19,6 +22,7 @@ from fieldray.paths import VERSION, user_data
 from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
+from fieldray.typed_json import decoded
 
 # What a node has to do as the driver does it; all else is its own affair.
 _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")
@@ -132,6 +136,19 @@ def report_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Node
     )
 
 
+def report_text(inspect: Callable[..., NodeReport], request: ArchiveRequest, **options: Any) -> str:
+    """What a worker runs: its report as JSON."""
+    return json.dumps(dataclasses.asdict(inspect(request, **options)))
+
+
+def report_of(text: object) -> NodeReport:
+    """The report of such a text. Raises ValueError."""
+    try:
+        return decoded(text if isinstance(text, str) else "", NodeReport)
+    except KeyError as error:
+        raise ValueError("a sentence that is not known here") from error
+
+
 def lost_path(request: ArchiveRequest) -> str:
     """The first path of the request that this computer does not see, or that is an empty folder; "" if it sees all.
 
@@ -180,6 +197,4 @@ def _python() -> str:
 
 
 def _replaced(report: NodeReport, **changes: object) -> NodeReport:
-    import dataclasses
-
     return dataclasses.replace(report, **changes)  # type: ignore[arg-type]

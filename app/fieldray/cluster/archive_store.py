@@ -16,11 +16,11 @@ from fieldray.cluster.archive_folder import ArchiveFolder
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import RunSpec
-from fieldray.errors import FieldrayError
+from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.pipeline.decoders import open_decoders
 from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
@@ -78,9 +78,14 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
 def list_images(
     folder: ArchiveFolder, paths: Sequence[Path], settings: Settings, *, tell: Callable[[int], None]
 ) -> None:
-    """Write the list of all images under absolute paths, unless it is there. Raises StorageProblem."""
+    """Write the list of all images under absolute paths, unless it is there.
+
+    Raises UsageProblem (archive_list_lost), StorageProblem.
+    """
     if folder.is_listed:
         return
+    if folder.has_results:
+        raise UsageProblem(reason("archive_list_lost", folder=folder.path, name="list.parquet"))
     with contextlib.closing(open_decoders(settings, 1)) as decoders:
         found = discover(paths, members=decoders.members, is_own_report=is_own_report)
         own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end

@@ -23,7 +23,7 @@ import ssl
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,9 +137,20 @@ def require_host(text: str) -> None:
         raise UsageProblem(reason("cluster_host", host=text))
 
 
+def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
+    """All workers of a cluster, as their scheduler describes them, by address."""
+    found: dict[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def node_of(worker: str) -> str:
+    """The node of a worker: its name without the number."""
+    return worker.rpartition("/")[0] or worker
+
+
 def describe(client: Client) -> list[str]:
     """A line for each worker: its name, where it is, its memory, and what it is doing."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = workers_of(client)
     lines = [
         f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
         f"{'working' if worker['metrics'].get('executing') else 'idle'}"
@@ -247,7 +258,7 @@ def require_same_version(address: str, there: str) -> None:
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
     """Until the first worker is there; others may come later. Raises EnvironmentProblem (cluster_no_worker)."""
     until_s = time.monotonic() + patience_s
-    while not client.scheduler_info(n_workers=-1)["workers"]:
+    while not workers_of(client):
         if time.monotonic() > until_s:
             raise EnvironmentProblem(reason("cluster_no_worker", address=address))
         time.sleep(_TICK_S)

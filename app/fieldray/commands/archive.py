@@ -11,6 +11,7 @@ from fieldray.commands.cluster import add_connection_options, cluster_modules, c
 from fieldray.commands.console import Console, add_command, progress_text
 from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_pack
+from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.cluster.archive_folder import ArchiveFolder
@@ -77,9 +78,9 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
         run_id = folder.merged_run()
-        if run_id is not None and is_merged(database, run_id):
+        if run_id is not None and is_merged(database, run_id) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
-            return 1 if failed_in(database, run_id) else 0
+            return 0
         return _Screening(options, console, folder, request, settings=settings).run(spec, database)
 
 
@@ -101,7 +102,8 @@ class _Screening:
 
     def run(self, spec: RunSpec, database: Path) -> int:
         """Screen what is left; the exit code. Raises FieldrayError."""
-        from fieldray.cluster.archive import Archive, Reporting
+        from fieldray.cluster.archive import Archive
+        from fieldray.cluster.archive_progress import Reporting
         from fieldray.cluster.archive_store import open_run
 
         keeps_previews = bool(self._settings["keep_previews"])
@@ -151,6 +153,8 @@ class _Screening:
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")
         print_line(f"In the history as run {run_id}.")
+        if failed := counts["failed"]:
+            print_line(reason("archive_failed", count=failed).text)
         print_line(NOTICE)
 
 

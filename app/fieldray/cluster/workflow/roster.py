@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from distributed import Client
 
+from fieldray.cluster.connection import node_of, workers_of
 from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.perform import Node, look
 from fieldray.cluster.workflow.recipe import Effort
@@ -121,17 +122,6 @@ class Roster:
         if apart_s > _CLOCKS_S:
             self._say(reason("workflow_node_clock", node=name, seconds=round(apart_s)).text)
         self._fit[address] = worker
-
-
-def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
-    """All workers of a cluster, as their scheduler describes them, by address."""
-    found: dict[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
-
-
-def node_of(worker: str) -> str:
-    """The node of a worker: its name without the number."""
-    return worker.rpartition("/")[0] or worker
 
 
 def require_resources(client: Client, efforts: Mapping[str, Effort]) -> None:
