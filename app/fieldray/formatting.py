@@ -26,6 +26,7 @@ def research_only(translator: Translator) -> str:
 def category_word(translator: Translator, category: Category) -> str:
     """The class of one image, as a word."""
     words: dict[Category, str] = {
+        "read_first": translator.text("Read first"),
         "abnormal": translator.text("Abnormal"),
         "unsure": translator.text("Not sure"),
         "normal": translator.text("Normal"),

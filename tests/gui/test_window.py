@@ -278,7 +278,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
             rows._counts = dict.fromkeys(rows.counts(), count)  # again: the end of the run counts once more
             rows.counts_changed.emit()
             shown = [button for button in bar.findChildren(QPushButton) if button.isVisible()]
-            return len(shown) == 7 and all(button.width() >= button.sizeHint().width() for button in shown)
+            return len(shown) == 8 and all(button.width() >= button.sizeHint().width() for button in shown)
 
         desk.until(is_whole)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_rooms import failed, image_ref, refused, save, screened
 from PySide6.QtCore import QPersistentModelIndex, Qt
@@ -24,6 +25,7 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import reason
+from lungs import SIDE, lungs, two_lungs
 
 Ascending, Descending = Qt.SortOrder.AscendingOrder, Qt.SortOrder.DescendingOrder
 
@@ -42,6 +44,10 @@ def model(listed: StoredList) -> WorkListModel:
     return listed.model
 
 
+def unseen(number: int, score: float) -> Screened:
+    return replace(screened(number, score), lungs=lungs(np.where(np.arange(SIDE) < 20, two_lungs(), np.float32(0))))
+
+
 def unassessed(number: int) -> Screened:
     plain = screened(number, 0.99)
     return replace(plain, findings=(replace(plain.findings[0], point=None, decision="not_assessed"),))
@@ -56,12 +62,13 @@ def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(listed: StoredList,
         screened(5, 0.4),
         screened(6, 0.6),
         screened(7, 0.9),
+        unseen(8, 0.2),
     )
-    # abnormal by score, not sure, not assessed, normal, refused, failed
-    assert listed.shown() == [7, 6, 5, 4, 3, 2, 1]
-    assert [row.row_id for row in listed.rows()] == [7, 6, 5, 4, 3, 2, 1]
+    # read first, abnormal by score, not sure, not assessed, normal, refused, failed
+    assert listed.shown() == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [row.row_id for row in listed.rows()] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert model.counts() == {
-        "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
+        "read_first": 1, "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
     }  # fmt: skip
 
 

@@ -194,10 +194,10 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 # ---- how it is printed
 
-_RUN_LINE: Final = "{:>5}  {:<16}  {:<9}  {:<28}  {:>7}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
+_RUN_LINE: Final = "{:>5}  {:<16}  {:<9}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
 _RUN_HEADER: Final = (
-    *("run", "started", "state", "pack", "images", "abnormal", "not sure", "normal", "refused", "failed", "verdicts"),
-    "folder",
+    *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal", "refused", "failed"),
+    *("verdicts", "folder"),
 )
 _RESULT_LINE: Final = "{:<13} {:>6} {:>9}  {:<9} {}"
 
@@ -210,7 +210,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.state,
         as_cell(run.spec.pack_name),
         summary.total,
-        *(counts.get(category, 0) for category in ("abnormal", "unsure", "normal", "refused", "failed")),
+        *(counts.get(category, 0) for category in ("read_first", "abnormal", "unsure", "normal", "refused", "failed")),
         summary.judged,
         as_cell(", ".join(run.spec.paths)),
     )

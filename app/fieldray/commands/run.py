@@ -323,5 +323,5 @@ def _work_list(results: Iterable[ResultBrief]) -> Iterator[str]:
 def _line(result: ResultBrief) -> str:
     score, threshold = ("-" if value is None else f"{value:.3f}" for value in (result.score, result.threshold))
     name = CATEGORY_TEXTS[result.category]
-    shown = name.upper() if name == "abnormal" else name
+    shown = name.upper() if result.category in ("read_first", "abnormal") else name
     return f"{shown:<13} {score:>6} {threshold:>9}  {as_cell(result.image)}"

@@ -46,12 +46,18 @@ def _pixmap(name: str, shade: str, side: int) -> QPixmap:
 
 
 def class_path(category: Category, box: QRectF) -> QPainterPath:
-    """Abnormal: a triangle; not sure: a diamond; normal: a disc; not assessed: a ring; refused: a square with a bar
-    cut out; failed: a cross."""
+    """The shape of a class.
+
+    Read first: two triangles, one above the other; abnormal: a triangle; not sure: a diamond; normal: a disc; not
+    assessed: a ring; refused: a square with a bar cut out; failed: a cross.
+    """
     path = QPainterPath()
     left, top, right, bottom = box.left(), box.top(), box.right(), box.bottom()
     middle = box.center()
-    if category == "abnormal":
+    if category == "read_first":
+        _polygon(path, (middle.x(), top), (right, middle.y()), (left, middle.y()))
+        _polygon(path, (middle.x(), middle.y()), (right, bottom), (left, bottom))
+    elif category == "abnormal":
         _polygon(path, (middle.x(), top), (right, bottom), (left, bottom))
     elif category == "unsure":
         _polygon(path, (middle.x(), top), (right, middle.y()), (middle.x(), bottom), (left, middle.y()))

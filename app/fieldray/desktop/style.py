@@ -36,6 +36,7 @@ _TABLE: Final[Mapping[str, tuple[str, str]]] = {
     "info":         ("#e3eff5", "#1b313c"),
     "warning":      ("#fdf0d2", "#3d3113"),
     "error":        ("#fbe3de", "#43201a"),
+    "read_first":   ("#9e0c30", "#ff8096"),
     "abnormal":     ("#b3370b", "#ff9362"),
     "unsure":     ("#7d5b00", "#ecc24d"),
     "normal":       ("#0a6a55", "#58cba9"),

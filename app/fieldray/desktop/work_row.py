@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from fieldray.domain.finding import (
     Category,
-    Failed,
     Finding,
     Outcome,
-    Refused,
     Screened,
     leading_finding,
+    why_of,
 )
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
@@ -54,8 +53,8 @@ class WorkRow:
 
     @property
     def reason(self) -> Reason | None:
-        """Why the image has no score."""
-        return self.outcome.reason if isinstance(self.outcome, Refused | Failed) else None
+        """Why the image has no score, or must be read first."""
+        return why_of(self.outcome)
 
     @property
     def score(self) -> float:

@@ -50,7 +50,7 @@ def _time_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _status_text(translator: Translator, row: WorkRow) -> str:
-    said = (row.reason,) if row.reason else notes_of(row.outcome)
+    said = notes_of(row.outcome) or ((row.reason,) if row.reason else ())
     return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
 

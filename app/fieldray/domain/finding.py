@@ -20,7 +20,7 @@ from fieldray.reasons import Reason
 Decision = Literal["above", "below", "unsure", "not_assessed"]
 Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
-Category = Literal["abnormal", "unsure", "normal", "not_assessed", "refused", "failed"]
+Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed"]
 
 # Of 300 images as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
 # 0.025 and nine in ten by less than 0.055; half of the distances near the limit by less than 1.5 %, so that this
@@ -43,7 +43,10 @@ _EPSILON = 1e-7
 # Which finding decides an image with several labels: the first of these decisions, then the highest score.
 _MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
 # The order of a work list: what needs eyes first comes first. Normal images are last of those read, never hidden.
-WORK_LIST_ORDER: Final[tuple[Category, ...]] = ("abnormal", "unsure", "not_assessed", "normal", "refused", "failed")
+WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
+    *("read_first", "abnormal", "unsure", "not_assessed"),
+    *("normal", "refused", "failed"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,12 @@ class Screened:
 
     @property
     def category(self) -> Category:
-        """abnormal if any finding is above, else not sure if any is unsure, else normal if all are below."""
+        """read first if a lung was not seen, whatever the findings are.
+
+        Else abnormal if any is above, else not sure if any is unsure, else normal if all are below.
+        """
+        if why_of(self):
+            return "read_first"
         decisions = {finding.decision for finding in self.findings}
         if "above" in decisions:
             return "abnormal"
@@ -231,6 +239,13 @@ def without_preview(outcome: Outcome) -> Outcome:
 def lungs_of(outcome: Outcome) -> LungFields | None:
     """The lung fields of an image, None where they are not known."""
     return None if isinstance(outcome, Failed) else outcome.lungs
+
+
+def why_of(outcome: Outcome) -> Reason | None:
+    """Why an image was refused, failed, or must be read first; None for any other."""
+    if isinstance(outcome, Screened):
+        return outcome.lungs.read_first if outcome.lungs else None
+    return outcome.reason
 
 
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:

@@ -19,6 +19,7 @@ from fieldray.domain.model import LUNG_CHECKS, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
+LungSide = Literal["left", "right"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
@@ -31,6 +32,7 @@ _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is bo
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
+_FAR_SMALLER: Final = 0.5  # a lung whose area is less than this share of its mirror image's
 _PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is never pointed out, however rare it is
 
 
@@ -46,6 +48,8 @@ class LungFields:
     rotation_degrees  by how much the image was turned clockwise: 0, 90, 180 or 270
     is_inverted       whether black and white are swapped
     is_mirrored       whether it may be mirrored left to right
+    unseen            the patient's lungs that were not found in a chest image, or are far smaller than their mirror
+                      image: somebody must look at it first, whatever a classifier says
     evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
     latency_ms        of the network that found them
     kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
@@ -64,6 +68,7 @@ class LungFields:
     pixel_map: PixelMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
+    unseen: tuple[LungSide, ...] = ()
 
     @property
     def shares(self) -> NDArray[np.uint8]:
@@ -89,25 +94,36 @@ class LungFields:
             return reason("upside_down" if self.rotation_degrees == 180 else "rotated")
         if self.is_inverted:
             return reason("inverted")
-        return None if self.found else reason("not_frontal_chest")
+        return None if self.found or self.unseen else reason("not_frontal_chest")
+
+    @property
+    def read_first(self) -> Reason | None:
+        """Why somebody must look at the image before all others, or None."""
+        if self.refusal or not self.unseen:
+            return None
+        return reason("lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen")
 
     @property
     def notes(self) -> tuple[Reason, ...]:
         """What a person should know although the image can be judged."""
-        notes = [reason(f"lungs_cut_off_{side}") for side in self.cut_off]
-        return (*notes, *([reason("perhaps_mirrored")] if self.is_mirrored else []))
+        cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off)
+        first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
+        return tuple(note for note in (first, *cut_off, mirrored) if note)
 
     def box(self, *, rows: int, columns: int, margin: float) -> Box:
         """What a classifier gets of an image of this size: the lungs, with `margin` of their extent on each side.
 
-        The whole image where there are no lungs.
+        The place of a lung that was not seen belongs to it, as the mirror image of the other about the middle of the
+        image: the white side is what must be judged. The whole image where no lungs were found.
         """
         shares = self.shares
-        if shares.max() < self.threshold:
+        if shares.max() < self.threshold or len(self.unseen) > 1:
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
         down, across = edges(self.pixel_map, shares.shape)
         top, bottom = _span(down, shares.max(axis=1), threshold=self.threshold, margin=margin, limit=rows)
         left, right = _span(across, shares.max(axis=0), threshold=self.threshold, margin=margin, limit=columns)
+        if self.read_first:
+            left, right = min(left, columns - right), max(right, columns - left)
         return Box(top=top, left=left, rows=bottom - top, columns=right - left)
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
@@ -142,7 +158,7 @@ def find_lungs(
     pixel_map
         Where a cell of the mask lies in the image.
     rows, columns, latency_ms
-        Of the image, and what the network took for it.
+        Of the image; what the network took for it.
     """
     threshold = max(1, round(255 * rules.mask_threshold))
     fields, parts = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
@@ -152,17 +168,19 @@ def find_lungs(
     is_frontal_chest = "frontal_chest" in passed
     passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
     first, second = _sides(parts, areas)
-    is_mirrored = "mirrored" in passed
     turned = [name for name in ROTATIONS if name in passed]
+    left, right = (first, second) if "mirrored" in passed else (second, first)
+    found = is_frontal_chest and first + second >= _LEAST_LUNG_SHARE
     return LungFields(
         is_frontal_chest=is_frontal_chest,
-        found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
-        left_share=first if is_mirrored else second,
-        right_share=second if is_mirrored else first,
+        found=found,
+        left_share=left,
+        right_share=right,
+        unseen=_unseen(left, right) if found else (),
         cut_off=_cut_off(parts > 0, areas),
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
-        is_mirrored=is_mirrored,
+        is_mirrored="mirrored" in passed,
         kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=latency_ms,
@@ -255,6 +273,13 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
     centres = np.bincount(parts.reshape(-1), weights=(areas * columns).reshape(-1))[1:] / weights.clip(1e-12)
     left = float(weights[centres < middle].sum())
     return left, total - left
+
+
+def _unseen(left: float, right: float) -> tuple[LungSide, ...]:
+    """The lung that is far smaller than the other, of lungs with these shares of the image's area."""
+    if min(left, right) >= _FAR_SMALLER * max(left, right):
+        return ()
+    return ("left",) if left < right else ("right",)
 
 
 def _middle(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:

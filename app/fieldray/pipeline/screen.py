@@ -210,6 +210,8 @@ def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Scree
         return screened
     share = evidence_inside(shown.evidence, shown.cells, lungs, rows=facts.rows, columns=facts.columns)
     notes, limit = screened.notes, evidence_limit(model.manifest)
+    if lungs.read_first:
+        limit = None  # of lungs that were not all found, what lies outside says nothing
     if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)
     return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)

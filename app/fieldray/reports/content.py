@@ -27,6 +27,7 @@ from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
+    "read_first": "read first",
     "abnormal": "abnormal",
     "unsure": "not sure",
     "normal": "normal",
@@ -58,6 +59,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
         "study": outcome.ref.study_key,
         "image": image_name(outcome.ref),
         "status": outcome.status,
+        "category": CATEGORY_TEXTS[outcome.category],
         "label": finding.label if finding else None,
         "score": round(finding.score, 6) if finding else None,
         **_point_values(finding),
@@ -89,6 +91,7 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
         "rotation_degrees": lungs.rotation_degrees,
         "is_inverted": lungs.is_inverted,
         "is_mirrored": lungs.is_mirrored,
+        "unseen": list(lungs.unseen),
         "evidence_inside": None if inside is None else round(inside, 4),
         "inference_ms": round(lungs.latency_ms, 3),
     }
@@ -174,7 +177,6 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "view": outcome.ref.header.view_position,
         "rows": outcome.facts.rows or None,
         "columns": outcome.facts.columns or None,
-        "category": CATEGORY_TEXTS[outcome.category],
         "label": finding.label if finding else None,
         "score": round(finding.score, 6) if finding else None,
         "decision": finding.decision if finding else None,

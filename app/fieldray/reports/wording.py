@@ -21,6 +21,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
     place_on_scale,
+    why_of,
 )
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
@@ -123,8 +124,8 @@ class Wording:
         verdict = self._choice(result.verdict) if result.verdict else ""
         who = self._person(patient_of(outcome.ref, self._stored))
         word = category_word(self.translator, outcome.category)
-        if not isinstance(outcome, Screened):
-            word = f"{word}: {self.translator.reason(outcome.reason)}"
+        if why := why_of(outcome):
+            word = f"{word}: {self.translator.reason(why)}"
         return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
 
     def run_fields(self) -> tuple[Field, ...]:

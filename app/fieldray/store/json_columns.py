@@ -9,7 +9,7 @@ import msgspec
 
 from fieldray.domain.finding import Decision
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields, Side
+from fieldray.domain.lungs import LungFields, LungSide, Side
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.study import FileKind, ImageHeader
@@ -80,6 +80,7 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     is_mirrored: bool
     evidence_inside: float | None
     latency_ms: float
+    unseen: tuple[LungSide, ...] = ()
 
     def fields(self, shares: bytes) -> LungFields:
         """The lung fields with these shares, as `KeptShares.data`."""

@@ -124,7 +124,7 @@ def _lungs_of(row: sqlite3.Row) -> LungFields | None:
     if row["lungs"] is None:
         return None
     cells = decoded(row["lungs"], _Cells)
-    said = {"evidence_inside": None, "latency_ms": 0.0, **decoded(row["lungs"], dict[str, Any])}
+    said = {"evidence_inside": None, "latency_ms": 0.0, "unseen": (), **decoded(row["lungs"], dict[str, Any])}
     values = [said[name] for name in LUNG_VALUES]
     lungs = converted([*cells.shape, cells.threshold, cells.pixel_map, *values], Lungs)
     return lungs.fields(KeptShares.of(_shares(row["lung_shares"], cells.shape), cells.threshold).data)

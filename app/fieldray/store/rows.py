@@ -32,6 +32,7 @@ from fieldray.domain.finding import (
     leading_of,
     lungs_of,
     notes_of,
+    why_of,
 )
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.image import PixelMap
@@ -158,7 +159,7 @@ def result_hash(outcome: Outcome) -> bytes:
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
         scores = [[found.label, found.score, found.decision] for found in outcome.findings]
-        judged += [outcome.model_sha256, scores, points]
+        judged += [outcome.model_sha256, scores, points, *([first.code] if (first := why_of(outcome)) else [])]
     else:
         judged += [outcome.reason.code, outcome.reason.parameters]
     return hashlib.sha256(json.dumps(judged).encode()).digest()

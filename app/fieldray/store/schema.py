@@ -179,8 +179,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         "CREATE INDEX work_list_by_patient ON work_list (run_id, patient, rank, score DESC, result_id, backend)",
         "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, result_id) WHERE patient_id != x''",
         "CREATE TABLE work_counts (run_id INTEGER PRIMARY KEY REFERENCES runs ON DELETE CASCADE, is_whole INTEGER,"
-        " abnormal INTEGER DEFAULT 0, unsure INTEGER DEFAULT 0, not_assessed INTEGER DEFAULT 0,"
-        " normal INTEGER DEFAULT 0, refused INTEGER DEFAULT 0, failed INTEGER DEFAULT 0) WITHOUT ROWID",
+        " read_first INTEGER DEFAULT 0, abnormal INTEGER DEFAULT 0, unsure INTEGER DEFAULT 0,"
+        " not_assessed INTEGER DEFAULT 0, normal INTEGER DEFAULT 0, refused INTEGER DEFAULT 0,"
+        " failed INTEGER DEFAULT 0) WITHOUT ROWID",
     ),
 )
 

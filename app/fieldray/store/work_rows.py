@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, leading_finding
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, leading_finding, why_of
 from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import category_of
 
@@ -111,6 +111,6 @@ def _row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
         key_of(file),
         key_of(view_label(header)),
         outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
-        "" if isinstance(outcome, Screened) else outcome.reason.code,
+        why.code if (why := why_of(outcome)) else "",
         int.from_bytes(study, signed=True),
     )

@@ -67,6 +67,39 @@ def test_a_chest_without_lungs_is_no_usable_image() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hidden", "scores", "unseen", "code"),
+    [
+        ((slice(0), slice(0)), {}, (), None),
+        ((slice(0, 22), slice(20, 40)), {}, ("left",), "left_lung_unseen"),  # 64 of 160 cells are left, of 200
+        ((slice(0, 21), slice(0, 20)), {}, (), None),  # 90 of 200 are left, of 160
+        ((slice(0, 23), slice(0, 20)), {}, ("right",), "right_lung_unseen"),
+        ((slice(0, 40), slice(0, 20)), {}, ("right",), "right_lung_unseen"),
+        ((slice(0, 40), slice(0, 20)), {"mirrored": 0.8}, ("left",), "left_lung_unseen"),
+    ],
+)
+def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
+    hidden: tuple[slice, slice], scores: dict[str, float], unseen: tuple[str, ...], code: str | None
+) -> None:
+    shares = two_lungs()
+    shares[hidden] = 0
+    found = lungs(shares, **scores)
+    assert found.refusal is None
+    assert found.unseen == unseen
+    assert (found.read_first.code if found.read_first else None) == code
+    assert found.read_first in (found.notes[0] if code else None, None)
+
+
+def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> None:
+    shares = two_lungs()
+    shares[:, :20] = 0
+    box = lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    assert (box.left, box.columns) == pytest.approx(
+        (70, 260), abs=0.1
+    )  # the lung from column 250 to 330, and its mirror image
+    assert lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0).left == pytest.approx(50, abs=0.1)
+
+
+@pytest.mark.parametrize(
     ("part", "sides"),
     [
         ((slice(0, 20), slice(5, 15)), ("top",)),
@@ -82,7 +115,7 @@ def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], side
     shares[part] = 1
     found = lungs(shares)
     assert found.cut_off == sides
-    assert [note.code for note in found.notes] == [f"lungs_cut_off_{side}" for side in sides]
+    assert [note.code for note in found.notes if note != found.read_first] == [f"lungs_cut_off_{s}" for s in sides]
 
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeLungEngine, FakeReaders
-from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened, why_of
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
@@ -224,9 +224,14 @@ def test_the_hash_of_settings_tells_packs_with_lungs_from_packs_without() -> Non
     assert len(hashes) == 4
 
 
-def test_results_of_packs_without_lungs_are_still_taken_over() -> None:
-    """The hash that the version before lung fields gave: what was screened then need not be screened again."""
-    assert choose(tiny_model()).settings_hash == "8f3a1df798cd2623374c07b797751be06f7e03c1a4773b930572b0632337ee13"
+def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
+    white = np.where(np.arange(16) > 8, 0, MASK)
+    outcome = screen(FakeLungEngine(white), name="dark.png")
+    assert isinstance(outcome, Screened)
+    assert (outcome.status, outcome.category) == ("screened", "read_first")
+    assert [found.decision for found in outcome.findings] == ["below"]
+    assert [note.code for note in outcome.notes] == ["left_lung_unseen"]
+    assert why_of(outcome) == outcome.notes[0]
 
 
 @pytest.mark.parametrize("name", ["bright.png", "dark.png"])

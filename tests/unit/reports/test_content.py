@@ -18,6 +18,7 @@ def test_the_line_of_a_screened_image() -> None:
         "study": "1.2.3",
         "image": "1.2.a.dcm",
         "status": "screened",
+        "category": "abnormal",
         "label": "opacity",
         "score": 0.8,
         "operating_point": POINT.name,
@@ -99,5 +100,5 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
     assert about["operating_points"] == [dataclasses.asdict(POINT)]
     counts = about["counts"]
     assert counts == {
-        "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
+        "read_first": 0, "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
     }  # fmt: skip

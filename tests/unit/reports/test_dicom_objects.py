@@ -103,8 +103,7 @@ def test_a_structured_report_says_all(one: Screened, tmp_path: Path) -> None:
         "specificity-high": 80,
     }
     assert group.finding_type.value == "opacity"
-    ((evaluation,),) = [group.get_qualitative_evaluations()]
-    assert evaluation.value.value == "above"
+    assert [found.value.value for found in group.get_qualitative_evaluations()] == ["above", "abnormal"]
     (image,) = group.source_images
     assert image.referenced_sop_instance_uid == one.ref.header.sop_instance_uid
     texts = {element.value for element in dcmread(path / "00001.dcm").iterall() if element.keyword == "TextValue"}

@@ -12,11 +12,15 @@ import pytest
 
 from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Refused, Screened
+from fieldray.domain.work_list import ResultFilter, ResultOrder
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
+from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery, ResultStore
-from lungs import lungs
+from fieldray.store.rows import result_hash
+from fieldray.store.work_list import WorkListQuery
+from lungs import SIDE, lungs, two_lungs
 from outcomes import failed, refused, run_spec, screened
 
 
@@ -39,6 +43,21 @@ def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
     for name in ("found", "left_share", "right_share", "cut_off", "rotation_degrees", "is_mirrored", "pixel_map"):
         assert getattr(found.lungs, name) == getattr(given, name), name
     assert (found.lungs.evidence_inside, found.lungs.latency_ms, found.lungs.threshold) == (0.25, 1.5, given.threshold)
+
+
+def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_result(tmp_path: Path) -> None:
+    white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))  # the patient's left lung
+    seen, unseen = (replace(screened(), lungs=lungs(shares)) for shares in (two_lungs(), white))
+    found = kept(tmp_path / "results.sqlite", unseen)
+    assert found.category == "read_first"
+    assert isinstance(found, Screened) and found.lungs is not None
+    assert found.lungs.unseen == ("left",)
+    assert result_hash(seen) != result_hash(unseen)  # a verdict on the one is none on the other
+    with HistoryQuery(tmp_path / "results.sqlite") as query:
+        assert query.summaries()[0].counts == {"read_first": 1}
+    with WorkListQuery(tmp_path / "results.sqlite") as query:
+        listed = query.listed(1, ResultFilter(category="read_first"), ResultOrder())
+    assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)
 
 
 def test_a_refusal_keeps_why_and_what_has_no_lungs_has_none(tmp_path: Path) -> None:

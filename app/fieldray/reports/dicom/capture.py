@@ -18,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 
+from fieldray.domain.finding import why_of
 from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
 from fieldray.reports.dicom.instance import SECONDARY_CAPTURE, Subject, coded, new_object, reference
@@ -33,7 +34,10 @@ _QUALITY: Final = 90
 _GROUND: Final = (16, 20, 24)
 _BRIGHT: Final = (240, 243, 245)
 _SOFT: Final = (176, 186, 194)
-_COLOURS: Final = {"abnormal": (255, 147, 98), "unsure": (236, 194, 77), "normal": (88, 203, 169)}
+_COLOURS: Final = {
+    **{"read_first": (255, 128, 150), "abnormal": (255, 147, 98)},
+    **{"unsure": (236, 194, 77), "normal": (88, 203, 169)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,8 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
     head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, Font(34, is_bold=True), room - 190))
     top += 46
-    lines = (leading.sentence, leading.point, leading.measured) if leading else ()
+    first = wording.translator.reason(why) if (why := why_of(subject.outcome)) else ""
+    lines = (first or leading.sentence, leading.point, leading.measured) if leading else (first,)
     for line in (line for line in (*lines, text.caption) if line):
         canvas.paste(_BRIGHT, (_EDGE, top), _line(line, Font(17), room))
         top += 25

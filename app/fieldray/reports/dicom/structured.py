@@ -10,10 +10,10 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from fieldray.domain.finding import Decision, Finding, notes_of
+from fieldray.domain.finding import Category, Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.plain_text import visible
-from fieldray.reports.content import NOTICE
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 from fieldray.reports.dicom.compared import pair_groups, prior_source
 from fieldray.reports.dicom.instance import PROGRAM, Source, Subject, coded, installation, new_object
 from fieldray.reports.dicom.items import (
@@ -85,6 +85,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding.decision)),
+        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
     group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
@@ -104,6 +105,10 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
 
 def _decision(decision: Decision) -> Code:
     return decision, OWN_SCHEME, _DECISIONS[decision]
+
+
+def _class(category: Category) -> Code:
+    return category, OWN_SCHEME, CATEGORY_TEXTS[category].capitalize()
 
 
 def _algorithm(subject: Subject) -> list[Dataset]:

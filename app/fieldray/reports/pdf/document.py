@@ -36,6 +36,7 @@ MUTED: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
 ACCENT: Final[Colour] = (0, 92, 122)
 COLOURS: Final[dict[Category, Colour]] = {
+    "read_first": (158, 12, 48),
     "abnormal": (179, 55, 11),
     "unsure": (125, 91, 0),
     "normal": (10, 106, 85),
