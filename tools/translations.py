@@ -40,6 +40,7 @@ def template() -> Catalog:
     catalogue = _catalogue(None)
     for method in (
         ("reasons.py", sentences),
+        ("adaptation_reasons.py", sentences),
         ("audit_reasons.py", sentences),
         ("history_reasons.py", sentences),
         ("cluster_reasons.py", sentences),
