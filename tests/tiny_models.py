@@ -34,10 +34,12 @@ from fieldray.domain.model import (
 
 TinyType = Literal["uint8", "int8", "float32"]
 SIDE: Final = 64
+LEGACY_SIDE: Final = 128
 BLOCK: Final = 4
 GAIN: Final = 4.0
 _FEATURES: Final = 4
 _TENSOR_TYPES: Final = {"uint8": 3, "int8": 9, "int32": 2, "float32": 0}
+_LEVELS: Final = (1.0, -128)  # of grey levels 0..255 as int8
 _UNIT: Final = (1 / 255, -128)  # quantisation of values in 0..1 as int8
 _MAP: Final = (GAIN / 127, 0)
 _LOGIT: Final = (8 / 127, 0)
@@ -90,6 +92,38 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
         network.as_outside(pooled, "pooled_out", (1, _FEATURES), _UNIT),
     ]
     return network.pack([image], outputs)
+
+
+def legacy_scores(levels: NDArray[Any]) -> NDArray[np.float64]:
+    """(2,) abnormal and normal of an image's grey levels 0..255, by `legacy_model_bytes` without quantisation."""
+    logit = GAIN * (2 * levels.mean() / 255 - 1)
+    powers = np.exp([logit, -logit])
+    return np.asarray(powers / powers.sum())
+
+
+def legacy_model_bytes(dtype: TinyType) -> bytes:
+    """A network of the dissertation's order and scale: 128 x 128 grey levels of 0..255, not divided by anything, go in,
+    two shares of 1 come out, abnormal first. A bright image is abnormal. uint8 has int8 inside.
+    """
+    network, cells, shape = _Network(dtype), LEGACY_SIDE // BLOCK, (1, LEGACY_SIDE, LEGACY_SIDE, 1)
+    image = network.tensor("image", shape, dtype, _outer(_LEVELS, dtype))
+    inside = network.as_inside(image, "image_int8", shape, _LEVELS)
+    weights = _stem_weights()
+    levels = {
+        "weights": weights["weights"] / 255,
+        "bias": weights["bias"],
+        "weight_scale": weights["weight_scale"] / 255,
+    }
+    stem = network.convolution(inside, "stem", (1, cells, cells, _FEATURES), _UNIT, **levels, source_scale=_LEVELS[0])
+    maps = network.convolution(stem, "maps", (1, cells, cells, 2), _MAP, **_map_weights(2))
+    logits = network.global_average(maps, "logits", cells, 2, _MAP)
+    scores = network.tensor("scores", (1, 2), network.inside, _SCORE)
+    softmax = schema.SoftmaxOptionsT()
+    softmax.beta = 1.0
+    network.operator(
+        schema.BuiltinOperator.SOFTMAX, [logits], [scores], (schema.BuiltinOptions.SoftmaxOptions, softmax)
+    )
+    return network.pack([image], [network.as_outside(scores, "scores_out", (1, 2), _SCORE)])
 
 
 def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SIDE) -> bytes:
@@ -239,15 +273,16 @@ class _Network:
         weights: NDArray[np.float64],
         bias: NDArray[np.float64],
         weight_scale: float,
+        source_scale: float = _UNIT[0],
     ) -> int:
         """Stride = kernel size; the int8 output range does the clipping that RELU does in float."""
         weight_shape, weight_type, bias_type = weights.shape, self.inside, self.inside
         if self.inside == "int8":
             bias_type = "int32"
             weights = np.round(weights / weight_scale)
-            bias = np.round(bias / (weight_scale * _UNIT[0]))
+            bias = np.round(bias / (weight_scale * source_scale))
         kernel = self.tensor(f"{name}/kernel", weight_shape, weight_type, (weight_scale, 0), weights)
-        offset = self.tensor(f"{name}/bias", bias.shape, bias_type, (weight_scale * _UNIT[0], 0), bias)
+        offset = self.tensor(f"{name}/bias", bias.shape, bias_type, (weight_scale * source_scale, 0), bias)
         result = self.tensor(name, shape, self.inside, quantisation)
         options = schema.Conv2DOptionsT()
         options.padding = schema.Padding.VALID
@@ -332,5 +367,6 @@ class _Network:
             schema.BuiltinOperator.CONV_2D: 3,
             schema.BuiltinOperator.AVERAGE_POOL_2D: 2,
             schema.BuiltinOperator.LOGISTIC: 2,
+            schema.BuiltinOperator.SOFTMAX: 2,
         }.get(code, 1)
         return made

@@ -8,9 +8,10 @@ from typing import Final
 
 from fieldray.backends import BACKENDS
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
-from fieldray.domain.finding import Category, Decision
+from fieldray.domain.finding import Category, Decision, Finding
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
+from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -37,15 +38,27 @@ def category_word(translator: Translator, category: Category) -> str:
     return words[category]
 
 
-def decision_sentence(translator: Translator, decision: Decision) -> str:
+def decision_sentence(translator: Translator, finding: Finding) -> str:
     """What the decision means, in a sentence about the pack and not about the patient."""
+    if finding.is_by_larger:
+        return translator.text("Unsigned model: its larger output is the class, the operating point is unknown.")
     sentences: dict[Decision, str] = {
         "above": translator.text("The pack flags this image."),
         "below": translator.text("The pack does not flag this image."),
         "unsure": translator.text("The pack is not sure about this image."),
         "not_assessed": translator.text("The pack gives a score only. It has no operating point to compare it with."),
     }
-    return sentences[decision]
+    return sentences[finding.decision]
+
+
+def unsigned(translator: Translator) -> str:
+    """What stands beside whatever a model without signature and operating point decided."""
+    return translator.text("unsigned, operating point unknown")
+
+
+def pack_of_run(translator: Translator, spec: RunSpec) -> str:
+    """The pack's name, with what a list has to say of it."""
+    return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
 def backend_name(translator: Translator, backend: str) -> str:

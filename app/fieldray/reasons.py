@@ -59,6 +59,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger "
+                                        "output. How often it is right was not measured.",
     "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have "
                         "raised the score.",
 }
@@ -160,8 +162,10 @@ PACKS: Final[Mapping[str, Template]] = {
     "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
     "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
     "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
-    "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. It gives scores "
-                   "only; nothing is assessed.",
+    "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
+                   "is unknown: the class is that of the larger output.",
+    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: "
+                          "without the file for the CPU it cannot be used.",
     "pack_several": "There are several packs here: {names}. Name one of them.",
     "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
                      "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
@@ -352,7 +356,7 @@ HOST: Final[Mapping[str, Template]] = {
 # What fails here is a folder: the number of images is not known.
 OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 # Notes that most results of a run carry: a list says them once.
-OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
+OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
 _PARTS: Final = (
     REFUSED,

@@ -8,17 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_engine import WAIT_S, Said, grey, open_engine
 from faults.edgetpu_models import edgetpu_model
-from fieldray.domain.model import Model, Prediction
+from faults.fake_compile import fake_compile
+from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.inference.runtime import RUNTIMES
-from tiny_models import TinyType, tiny_model
+from fieldray.packs.legacy import load_legacy
+from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model
 
 
 def answers(engine: Engine, count: int) -> list[Prediction]:
@@ -43,6 +47,32 @@ def test_scores_are_the_cpus(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
         assert abs(first.scores["opacity"] - second.scores["opacity"]) <= 1 / 255
         assert first.class_maps is not None and second.class_maps is not None
         assert (first.class_maps == second.class_maps).all()
+
+
+def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
+    (tmp_path / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    (tmp_path / LEGACY_EDGETPU_NAME).write_bytes(fake_compile(legacy_model_bytes("uint8")))
+    model = load_legacy(tmp_path)
+    levels = [np.full((1, LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8) for level in range(0, 256, 15)]
+
+    def scores(engine: Engine, backend: str) -> list[dict[str, float]]:
+        asked = [engine.submit(Request(request_id=number, values=values)) for number, values in enumerate(levels)]
+        found = [future.result(WAIT_S) for future in asked]
+        assert {prediction.backend for prediction in found} == {backend}
+        return [dict(prediction.scores) for prediction in found]
+
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(model)
+        said.serves("cpu")
+        on_cpu = scores(engine, "cpu")
+        edgetpu.plug()
+        said.serves("edgetpu")
+        on_edgetpu = scores(engine, "edgetpu")
+    for values, first, second in zip(levels, on_cpu, on_edgetpu, strict=True):
+        assert list(first.values()) == pytest.approx(legacy_scores(values), abs=1e-4)
+        assert second == pytest.approx(first, abs=0.03)
+        assert (first["abnormal"] > first["normal"]) == (second["abnormal"] > second["normal"]) == (values.max() > 127)
 
 
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if importlib.util.find_spec(name)])

@@ -17,6 +17,7 @@ from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.domain.history import Comparison, ResultBrief, RunSummary
+    from fieldray.domain.run import RunSpec
     from fieldray.pipeline.history import History
 
 _VERDICTS: Final = ("any", "given", "none", "disagreed")
@@ -115,7 +116,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     with HistoryQuery(database) as query:
         results = tuple(query.briefs(options.run))
     lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
-    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {run.spec.pack_name}{lungs}")
+    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {_pack(run.spec)}{lungs}")
     for path in run.spec.paths:
         console.print_line(f"Screened: {as_cell(path)}")
     shown = [
@@ -202,13 +203,20 @@ _RUN_HEADER: Final = (
 _RESULT_LINE: Final = "{:<13} {:>6} {:>9}  {:<9} {}"
 
 
+def _pack(spec: RunSpec) -> str:
+    from fieldray.formatting import pack_of_run
+    from fieldray.translation import Translator
+
+    return as_cell(pack_of_run(Translator("en"), spec))
+
+
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:
     run, counts = summary.run, summary.counts
     return (
         run.run_id,
         _moment(run.started_s),
         run.state,
-        as_cell(run.spec.pack_name),
+        _pack(run.spec),
         summary.total,
         *(counts.get(category, 0) for category in ("read_first", "abnormal", "unsure", "normal", "refused", "failed")),
         summary.judged,
@@ -217,10 +225,10 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
 
 
 def _result_cells(found: ResultBrief) -> tuple[str, ...]:
-    from fieldray.reports.content import CATEGORY_TEXTS
+    from fieldray.reports.content import CATEGORY_TEXTS, threshold_text
 
-    score, threshold = ("-" if value is None else f"{value:.3f}" for value in (found.score, found.threshold))
-    return CATEGORY_TEXTS[found.category], score, threshold, found.verdict or "-", as_cell(found.image)
+    score = "-" if found.score is None else f"{found.score:.3f}"
+    return CATEGORY_TEXTS[found.category], score, threshold_text(found), found.verdict or "-", as_cell(found.image)
 
 
 def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
@@ -228,7 +236,7 @@ def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
 
     lines = []
     for name, run in (("First:", found.first), ("Second:", found.second)):
-        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {as_cell(run.spec.pack_name)}")
+        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {_pack(run.spec)}")
     lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
     for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
         lines.append(f"  {CATEGORY_TEXTS[before]:<13} -> {CATEGORY_TEXTS[after]:<13} {number}")

@@ -43,7 +43,7 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     """Which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument(
-        "--allow-legacy", action="store_true", help="allow an unsigned legacy model, which gives scores only"
+        "--allow-legacy", action="store_true", help="allow an unsigned legacy model, whose operating point is unknown"
     )
 
 

@@ -160,7 +160,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         "builtin": "comes with the program",
         "trusted": "trusted",
         "unknown_key": "key not trusted",
-        "legacy": "unsigned legacy",
+        "legacy": "unsigned legacy, operating point unknown",
         "broken": "broken",
     }[candidate.trust]
     origin = "" if candidate.trust == "builtin" else {"drive": "on a drive, "}.get(candidate.origin, "installed, ")

@@ -30,7 +30,7 @@ from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, threshold_text
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
 
@@ -147,7 +147,7 @@ class RunReport:
         """Say what will be used: the pack, for whom it is, and the operating points in force."""
         signer = {
             "builtin": "comes with the program",
-            "legacy": "unsigned legacy model: scores only, nothing is assessed",
+            "legacy": "unsigned legacy model, operating point unknown: the class is that of the larger output",
         }
         trust = signer.get(self._model.trust, f"signed with key {self._model.fingerprint}")
         manifest = self._model.manifest
@@ -286,6 +286,8 @@ class RunReport:
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        if self._model.manifest.is_bare:
+            print_line(reason("unsigned_operating_point_unknown").text)
         for note in self._patients.notes(self._model.manifest.accepted):
             print_line(note.text)
         speed = self._speed
@@ -321,7 +323,7 @@ def _work_list(results: Iterable[ResultBrief]) -> Iterator[str]:
 
 
 def _line(result: ResultBrief) -> str:
-    score, threshold = ("-" if value is None else f"{value:.3f}" for value in (result.score, result.threshold))
+    score = "-" if result.score is None else f"{result.score:.3f}"
     name = CATEGORY_TEXTS[result.category]
     shown = name.upper() if result.category in ("read_first", "abnormal") else name
-    return f"{shown:<13} {score:>6} {threshold:>9}  {as_cell(result.image)}"
+    return f"{shown:<13} {score:>6} {threshold_text(result):>9}  {as_cell(result.image)}"

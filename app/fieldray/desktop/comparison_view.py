@@ -11,7 +11,7 @@ from fieldray.desktop.reading_table import reading_table
 from fieldray.desktop.widgets import PlainLabel, card, label
 from fieldray.domain.history import Comparison, ResultBrief, ResultPair
 from fieldray.domain.run import Run
-from fieldray.formatting import category_word, moment, number
+from fieldray.formatting import category_word, moment, number, pack_of_run
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -61,7 +61,7 @@ class ComparisonView(QWidget):
     def _name(self, run: Run) -> str:
         when = moment(self._translator, run.started_s)
         return self._translator.text(
-            "Run {number} of {day}: {pack}", number=run.run_id, day=when, pack=run.spec.pack_name
+            "Run {number} of {day}: {pack}", number=run.run_id, day=when, pack=pack_of_run(self._translator, run.spec)
         )
 
     def _moves(self) -> QFrame:

@@ -28,7 +28,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import card, choice_box, label, name_surface, push_button, question_box, set_item_tip
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, RunFilter, RunSummary
-from fieldray.formatting import category_word, moment
+from fieldray.formatting import category_word, moment, pack_of_run
 from fieldray.pipeline.history import plan_sentences
 from fieldray.translation import Translator
 
@@ -154,7 +154,7 @@ class HistoryPage(QScrollArea):
         run = found.run
         return (
             f"{run.run_id}   {moment(self._translator, run.started_s)}",
-            run.spec.pack_name,
+            pack_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.judged),

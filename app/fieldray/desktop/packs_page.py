@@ -28,6 +28,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.formatting import number, percent
+from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Use an unsigned legacy model?"),
             translator.text(
-                "Nobody vouches for this model: it may have been changed. It has no operating point, so images "
-                "get a score but are not assessed. Each result says so."
+                "Nobody vouches for this model: it may have been changed. Its operating point is unknown: the class "
+                "is that of the larger output, and how often it is right was not measured. Each result says so."
             ),
             translator.text("Use it once"),
         )
@@ -185,6 +186,9 @@ class PacksPage(TallArea):
     def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:
         translator = self._translator
         titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
+        if manifest.is_bare:
+            column.addWidget(label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning"))
+            return
         if not titles:
             column.addWidget(label(translator.text("No operating point: images get a score but are not assessed.")))
             return
@@ -292,7 +296,7 @@ def trust_state_label(translator: Translator, candidate: PackCandidate) -> str:
         "builtin": translator.text("Trusted"),
         "trusted": translator.text("Signed by a key you trust"),
         "unknown_key": translator.text("Signed by a key that is not trusted yet"),
-        "legacy": translator.text("Unsigned legacy model: scores only"),
+        "legacy": translator.text("Unsigned legacy model, operating point unknown"),
         "broken": translator.text("Cannot be used"),
     }
     return known[candidate.trust]

@@ -18,7 +18,16 @@ from fieldray.desktop.widgets import card, choice_box, label, plain, push_button
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
-from fieldray.formatting import category_word, file_name, gap_of_pair, number, region_count, region_sentence, view_label
+from fieldray.formatting import (
+    category_word,
+    file_name,
+    gap_of_pair,
+    number,
+    region_count,
+    region_sentence,
+    unsigned,
+    view_label,
+)
 from fieldray.translation import Translator
 
 _MAP_HEIGHT: Final = 132
@@ -155,7 +164,9 @@ class PriorCard(QWidget):
         word = category_word(translator, row.category)
         if row.finding is None:
             return word
-        return f"{word}, {translator.text('Score {score}', score=number(translator, row.finding.score, digits=2))}"
+        score = translator.text("Score {score}", score=number(translator, row.finding.score, digits=2))
+        mark = f" ({unsigned(translator)})" if row.finding.is_by_larger else ""
+        return f"{word}, {score}{mark}"
 
     def _found_lines(self) -> tuple[str, ...]:
         comparing, translator = self._comparing, self._translator

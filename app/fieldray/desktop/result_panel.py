@@ -272,7 +272,7 @@ class ResultPanel(QScrollArea):
 
     def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
         translator, point = self._translator, finding.point
-        column.addWidget(label(decision_sentence(translator, finding.decision)))
+        column.addWidget(label(decision_sentence(translator, finding)))
         meaning = label_meaning(translator, finding.label, manifest)
         column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meaning), role="muted"))
         score = number(translator, finding.score, digits=2)

@@ -14,6 +14,7 @@ from fieldray.desktop.services import BatchPort, SessionPort
 from fieldray.domain.events import Progress, RunChanged, RunState
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
+from fieldray.packs.legacy import known_manifest
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
@@ -167,7 +168,7 @@ class Screening(QObject):
             self._board.withdraw(key)
         self._starts_when_ready = self._is_approved = False
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
-        self.manifest, self.run_model = model.manifest if model else None, model
+        self.manifest, self.run_model = model.manifest if model else known_manifest(run.spec.trust), model
         self.run_id, self.progress = run.run_id, None
         is_over: dict[RunState, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))

@@ -18,7 +18,7 @@ from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plai
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
-from fieldray.formatting import backend_name, duration, moment, number
+from fieldray.formatting import backend_name, duration, moment, number, unsigned
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
@@ -215,12 +215,14 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Name and version of the pack in use, and for whom it is."""
+    """Name and version of the pack in use, and for whom it is, or that nobody vouches for it."""
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
         return translator.text("No pack chosen"), translator.text("Whose images are these?")
     name = translator.pick(packs.model.manifest.names)
+    if packs.model.trust == "legacy":
+        return f"{name} {packs.model.manifest.version}", unsigned(translator)
     return f"{name} {packs.model.manifest.version}", translator.reason(patients(packs.model.manifest.accepted))
 
 
@@ -230,7 +232,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
         return translator.text("comes with the program")
     signer = translator.text("signed with {key}", key=model.fingerprint[:9])
     if model.trust == "legacy":
-        signer = translator.text("unsigned legacy model")
+        signer = translator.text("unsigned legacy model, operating point unknown")
     if packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
             return translator.text("{signer}; you can remove the drive", signer=signer)

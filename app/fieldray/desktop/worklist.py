@@ -23,12 +23,13 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.history_filters import device_choices, verdict_choices
 from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import PlainButton, choice_box, name_surface, push_button
+from fieldray.desktop.widgets import PlainButton, choice_box, label, name_surface, push_button
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.formatting import category_word, count
+from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
@@ -80,6 +81,7 @@ class FilterBar(QWidget):
             beside.addWidget(box, 1)
         self._buttons[model.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
+        self.unsigned = label(role="warning")
         self._layout = layout
         self._arranged: tuple[object, ...] = ()
         self.refresh()
@@ -92,6 +94,9 @@ class FilterBar(QWidget):
             word = category_word(self._translator, category) if category else self._translator.text("All")
             button.setText(f"{word}  {count(number)}")
             button.setAccessibleName(f"{word}: {number}")
+        mark = reason("unsigned_operating_point_unknown")
+        self.unsigned.setText(self._translator.reason(mark) if self._model.is_by_larger else "")
+        self.unsigned.setVisible(self._model.is_by_larger)
         self._arrange()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -115,6 +120,7 @@ class FilterBar(QWidget):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self.search, len(self._buttons) + 1, 0, 1, columns)
+        self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
 
 
 def class_width(translator: Translator, font: QFont) -> int:

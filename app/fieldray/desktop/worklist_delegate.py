@@ -21,7 +21,7 @@ from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, Index
-from fieldray.formatting import category_word, date, file_name, person
+from fieldray.formatting import category_word, date, file_name, person, unsigned
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
@@ -149,8 +149,11 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_class(painter, row.category, mark, colour(self._theme, row.category))
         strong = QFont(font)
         strong.setWeight(QFont.Weight.DemiBold)
-        words = category_word(self._translator, row.category)
-        self._line(painter, box.adjusted(_SHAPE + 6, 0, 0, 0), words, row.category, strong)
+        words, beside = category_word(self._translator, row.category), box.adjusted(_SHAPE + 6, 0, 0, 0)
+        if row.finding is not None and row.finding.is_by_larger:
+            below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
+            self._line(painter, below, unsigned(self._translator), "muted", _smaller(font))
+        self._line(painter, beside, words, row.category, strong)
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)

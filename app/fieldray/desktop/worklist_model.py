@@ -22,7 +22,7 @@ from fieldray.domain.history import VerdictFilter
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.work_list import ListColumn, Listed, ResultOrder
-from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
+from fieldray.formatting import backend_name, category_word, date, file_name, number, person, unsigned, view_label
 from fieldray.translation import Translator
 
 Index = QModelIndex | QPersistentModelIndex
@@ -45,6 +45,11 @@ def _score_text(translator: Translator, row: WorkRow) -> str:
     return number(translator, row.score, digits=2) if row.score >= 0 else "–"
 
 
+def _class_text(translator: Translator, row: WorkRow) -> str:
+    word = category_word(translator, row.category)
+    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
+
+
 def _time_text(translator: Translator, row: WorkRow) -> str:
     return number(translator, row.inference_ms, digits=1) if row.inference_ms >= 0 else "–"
 
@@ -63,7 +68,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     ),
     Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
-    Column("class", lambda t: t.text("Class"), lambda t, row: category_word(t, row.category)),
+    Column("class", lambda t: t.text("Class"), _class_text),
     Column("score", lambda t: t.text("Score"), _score_text),
     Column("backend", lambda t: t.text("Run on"), lambda t, row: backend_name(t, row.backend)),
     Column("ms", lambda t: t.text("ms"), _time_text),
@@ -95,7 +100,7 @@ class WorkListModel(QAbstractTableModel):
         self._ids = _NO_ROWS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
-        self.is_whole = True
+        self.is_whole, self.is_by_larger = True, False
         self._reader.arrived.connect(self._take)
         self._rows.arrived.connect(self._rows_arrived)
         self._rows.missed.connect(self._reader.refresh)
@@ -115,12 +120,14 @@ class WorkListModel(QAbstractTableModel):
 
     def open(self, run_id: int, manifest: Manifest | None) -> None:
         """List a run, made with a pack if that is at hand."""
+        self.is_by_larger = manifest is not None and manifest.is_bare
         self._forget(manifest)
         self.is_whole = False
         self._reader.open(run_id)
 
     def clear(self) -> None:
         """List nothing."""
+        self.is_by_larger = False
         self._forget(None)
         self._reader.open(None)
 

@@ -58,6 +58,11 @@ class Finding:
     point: OperatingPoint | None
     decision: Decision
 
+    @property
+    def is_by_larger(self) -> bool:
+        """Whether it was decided by the larger output alone: no operating point is known."""
+        return self.point is None and self.decision != "not_assessed"
+
 
 def calibrate(score: float, calibration: Calibration | None) -> float:
     """Calibrated score in [0, 1] of a raw score in [0, 1] (Platt 1999, on the logit)."""
@@ -75,6 +80,19 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
     if score >= point.unsure_high:
         return "above"
     return "below" if score < point.unsure_low else "unsure"
+
+
+def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
+    """The findings of a model without an operating point whose larger score is the class, the first one where they are
+    equal. The first label is the abnormal one; of the others none is ever above.
+    """
+    abnormal, *others = scores
+    is_abnormal = scores[abnormal] >= max(scores[label] for label in others)
+    decisions: dict[str, Decision] = {abnormal: "above" if is_abnormal else "below"}
+    return tuple(
+        Finding(label=label, score=score, point=None, decision=decisions.get(label, "below"))
+        for label, score in scores.items()
+    )
 
 
 def place_on_scale(score: float, threshold: float) -> float:
@@ -124,10 +142,17 @@ def is_borderline(
         if not distance <= gate.limit:
             return False
     return any(
-        decide(max(low.score, found.score - BORDERLINE_SCORE), found.point)
-        != decide(min(high.score, found.score + BORDERLINE_SCORE), found.point)
+        _decided_like(found, max(low.score, found.score - BORDERLINE_SCORE))
+        != _decided_like(found, min(high.score, found.score + BORDERLINE_SCORE))
         for found, low, high in zip(findings, lowest, highest, strict=True)
     )
+
+
+def _decided_like(found: Finding, score: float) -> Decision:
+    """What a finding would be with this score; of two shares of 1 the larger is that of 0.5 and more."""
+    if found.is_by_larger:
+        return "above" if score >= 0.5 else "below"
+    return decide(score, found.point)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -262,6 +287,17 @@ def leading_of(findings: Iterable[Finding]) -> Finding | None:
     """The one of an image's findings that decides its category; None without any."""
     order = _MOST_URGENT_FIRST.index
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
+
+
+def listed_score(findings: Iterable[Finding]) -> float | None:
+    """By what an image is put in order within its category, the highest first: its leading score. Where the larger of
+    two decides, a normal image's is the other one, so that the least certain comes first. None without any.
+    """
+    found = tuple(findings)
+    leading = leading_of(found)
+    if leading is not None and leading.is_by_larger and leading.decision == "below":
+        return min(finding.score for finding in found)
+    return leading.score if leading else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,6 +255,9 @@ class Manifest:
     requires                                    the packs it does not run without
     lung_rules                                  of a lung-field pack, None for any other
     matcher_rules                               of a matcher, None for any other
+    is_bare                                     of the dissertation's bare files (see packs/legacy): grey levels go in
+                                                undivided, and the label with the larger score is the class, for no
+                                                operating point is known; the first label is the abnormal one
     """
 
     pack_id: str
@@ -274,6 +277,7 @@ class Manifest:
     requires: tuple[Requirement, ...] = ()
     lung_rules: LungRules | None = None
     matcher_rules: MatcherRules | None = None
+    is_bare: bool = False
     provenance: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
 

@@ -1,7 +1,8 @@
 """One network in a TensorFlow Lite interpreter. Lives in the child process only.
 
 Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification.
-The network's real input is value / 255 in every pack, so that one rule serves float and quantised files.
+The network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The
+dissertation's bare files get the values themselves.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ Array = NDArray[Any]
 class NetworkSpec:
     """What a file must be: the manifest's input, roles of its outputs, and number of labels.
 
-    A single score for two labels is that of the second one, and the first has the rest (the dissertation's files).
+    A single score for two labels is that of the second one, and the first has the rest.
+
+    is_bare  the network gets the values 0..255 themselves, as numbers or as bytes, and a byte of its scores is a share
+             of 255, whatever the file says of its quantisation (the dissertation's files)
     """
 
     input: InputSpec
     outputs: OutputRoles
     labels: int
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ class Network:
         (self._input,) = _inputs(self._interpreter)
         self._outputs = [_TensorInfo.of(details) for details in self._interpreter.get_output_details()]
         _check_outputs(self._outputs, spec)
-        self._table = _input_table(self._input)
+        self._is_bare = spec.is_bare
+        self._table = _input_table(self._input, is_bare=spec.is_bare)
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         """Run one image (height, width, channels) uint8. Raises BackendProblem."""
@@ -130,7 +136,8 @@ class Network:
         if self._roles.scores is None:
             return np.zeros(0, np.float32)
         info, values = self._output(self._roles.scores)
-        scores = np.clip(info.real(values).reshape(-1), 0, 1)
+        is_byte = self._is_bare and info.dtype is np.uint8
+        scores = np.clip((values / np.float32(255) if is_byte else info.real(values)).reshape(-1), 0, 1)
         return np.append(1 - scores, scores) if len(scores) < self._labels else scores
 
     def _features(self) -> NDArray[np.float32] | None:
@@ -228,16 +235,17 @@ def _bad(detail: str) -> None:
     raise BackendProblem(reason("bad_model", detail=detail))
 
 
-def _input_table(info: _TensorInfo) -> Array:
+def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
     """(256,) what the input tensor holds for each image value."""
     values = np.arange(256)
+    real = values if is_bare else values / 255
     held: Array
     if info.dtype is np.float32:
-        held = values / 255
-    elif info.scale:
+        held = real
+    elif info.scale and not (is_bare and info.dtype is np.uint8):
         limits = np.iinfo(info.dtype)
-        held = np.clip(np.round(values / 255 / info.scale) + info.zero_point, limits.min, limits.max)
-    else:  # integers without a meaning: the bytes as they are
+        held = np.clip(np.round(real / info.scale) + info.zero_point, limits.min, limits.max)
+    else:  # integers without a meaning, or bytes for a network that gets bytes: as they are
         held = values if info.dtype is np.uint8 else values - 128
     return np.asarray(held, info.dtype)
 

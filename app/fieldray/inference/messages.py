@@ -1,6 +1,7 @@
 """The messages between the parent and the child of inference; both sides are here, so that they cannot differ.
 
-open   body: runtimes, input, outputs, labels, cores, budget_s, delegate (None for the CPU); array file (uint8 bytes)
+open   body: runtimes, input, outputs, labels, is_bare, cores, budget_s, delegate (None for the CPU); array file (uint8
+       bytes)
        -> body: runtime, version, networks, threads, device (its description, empty for the CPU)
 warm   body: runtimes
        -> nothing: the runtime is imported, so that a later open is quick
@@ -84,6 +85,7 @@ class OpenRequest:
             "input": _values(self.spec.input),
             "outputs": _values(self.spec.outputs),
             "labels": self.spec.labels,
+            "is_bare": self.spec.is_bare,
             "runtimes": list(self.runtimes),
             "cores": self.cores,
             "budget_s": self.budget_s,
@@ -95,10 +97,14 @@ class OpenRequest:
     def of(cls, message: Message) -> OpenRequest:
         """As it was sent."""
         body = message.body
-        outputs = OutputRoles(**body["outputs"])
         return cls(
             file=message.arrays["file"].tobytes(),
-            spec=NetworkSpec(input=InputSpec(**body["input"]), outputs=outputs, labels=body["labels"]),
+            spec=NetworkSpec(
+                input=InputSpec(**body["input"]),
+                outputs=OutputRoles(**body["outputs"]),
+                labels=body["labels"],
+                is_bare=body["is_bare"],
+            ),
             runtimes=tuple(body["runtimes"]),
             cores=body["cores"],
             budget_s=body["budget_s"],

@@ -120,7 +120,12 @@ class WorkerBackend:
     def start(self, model: Model) -> None:
         """Start the child, load the model's file and time it. Raises BackendProblem."""
         manifest = model.manifest
-        spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels))
+        spec = NetworkSpec(
+            input=manifest.input,
+            outputs=manifest.outputs,
+            labels=len(manifest.labels),
+            is_bare=manifest.is_bare,
+        )
         request = OpenRequest(
             file=file_for(self._entry, model),
             spec=spec,

@@ -1,9 +1,10 @@
 """The dissertation's bare models in a drive's root, as an unsigned pack (V. Taran, KPI Kyiv, 2022).
 
-The files say nothing about themselves. Known is what the dissertation tells: ResNet50, 128 x 128 grey pixels, normal
-against abnormal. The rest is assumed, and said so on the card: values are shown as in the file and scaled to 0..1,
-the image is stretched to the square, the scores are the first output, in the order normal, abnormal. No operating
-point is known, so nothing is ever assessed by it.
+The files say nothing about themselves; what is known is how the dissertation's demonstration fed and read them. The
+grey image, stretched to 128 x 128, goes in as its levels of 0..255, not divided by anything: as float32 to the file for
+the CPU, as bytes to the one for the Edge TPU. The first output has two shares of 1, abnormal and then normal. The
+larger is the class and the number that is shown, a byte as a share of 255. Nobody measured an operating point, so that
+each result says that none is known.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles
+from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles, Trust
+from fieldray.errors import PackProblem
 from fieldray.packs.manifest_types import size_limit
-from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME, is_legacy
 from fieldray.packs.reading import guarded, read_file, read_optional_file
+from fieldray.reasons import reason
 
 _ASSUMED_EN: Final = (
-    "Unsigned: nobody vouches for these files. Scores only, nothing is assessed. Assumed, since the files do not say: "
-    "128 x 128 grey pixels scaled to 0..1, outputs in the order normal, abnormal."
+    "Unsigned: nobody vouches for these files. Operating point unknown: the class is that of the larger output; how "
+    "often it is right was not measured. Assumed, since the files do not say: 128 x 128 grey levels of 0..255, outputs "
+    "in the order abnormal, normal."
 )
 _ASSUMED_UK: Final = (
-    "Без підпису: за ці файли ніхто не ручається. Лише оцінки, без висновку. Припущено, бо файли про це мовчать: "
-    "128 x 128 сірих пікселів у межах 0..1, виходи в порядку «норма», «відхилення»."
+    "Без підпису: за ці файли ніхто не ручається. Робоча точка невідома: клас визначає більший вихід, і як часто він "
+    "правильний, не виміряно. Припущено, бо файли про це мовчать: 128 x 128 рівнів сірого 0..255, виходи в порядку "
+    "«відхилення», «норма»."
 )
 MANIFEST: Final = Manifest(
     pack_id="legacy-chest-resnet50",
@@ -37,12 +42,25 @@ MANIFEST: Final = Manifest(
     limits={"en": _ASSUMED_EN, "uk": _ASSUMED_UK},
     input=InputSpec(height=128, width=128, intensity="as_displayed", fit="stretch"),
     labels=(
-        Label(code="normal", scheme="fieldray", meaning={"en": "normal", "uk": "норма"}),
         Label(code="abnormal", scheme="fieldray", meaning={"en": "abnormal", "uk": "відхилення"}),
+        Label(code="normal", scheme="fieldray", meaning={"en": "normal", "uk": "норма"}),
     ),
     outputs=OutputRoles(scores=0, activation="softmax"),
+    is_bare=True,
     provenance={"source": "V. Taran, dissertation, KPI Kyiv, 2022; the file itself is unsigned"},
 )
+
+
+def known_manifest(trust: Trust) -> Manifest | None:
+    """What a pack says that is not at hand any more: nothing, but for these files, which never say anything."""
+    return MANIFEST if trust == "legacy" else None
+
+
+@guarded
+def require_legacy(folder: Path) -> None:
+    """That the file for the CPU is there: without it nothing runs while there is no Edge TPU. Raises PackProblem."""
+    if not is_legacy(folder, name=LEGACY_CPU_NAME):
+        raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
 
 
 @guarded

@@ -20,7 +20,7 @@ from fieldray.domain.model import Manifest, Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
-from fieldray.packs.legacy import load_legacy
+from fieldray.packs.legacy import load_legacy, require_legacy
 from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_legacy, is_pack, pack_folders, packs_in, version_key
@@ -164,6 +164,7 @@ class PackLibrary:
         records of trust cannot be read or written.
         """
         if _is_legacy(folder):
+            require_legacy(folder)
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
             return replace(load_legacy(folder), lungs=self.shipped_lungs())
@@ -277,6 +278,7 @@ class PackLibrary:
 
     def _described(self, folder: Path, origin: Origin) -> PackCandidate:
         if _is_legacy(folder):
+            require_legacy(folder)
             return _legacy_candidate(folder, origin)
         sealed = read_verified_manifest(folder)
         trust, unavailable_reason = self._standing(folder, sealed)

@@ -81,9 +81,12 @@ def is_pack(folder: Path) -> bool:
     return _is_file(folder / MANIFEST_NAME)
 
 
-def is_legacy(folder: Path) -> bool:
-    """Whether a bare model of the dissertation lies in a folder. Raises OSError."""
-    return _is_file(folder / LEGACY_CPU_NAME)
+def is_legacy(folder: Path, *, name: str = "") -> bool:
+    """Whether a bare model of the dissertation, or the one of its files with this name, lies in a folder. Raises
+    OSError.
+    """
+    names = (name,) if name else (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME)
+    return any(_is_file(folder / known) for known in names)
 
 
 def _is_file(path: Path) -> bool:

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.domain.finding import Finding, borderline_scores, calibrate, decide, is_borderline
+from fieldray.domain.finding import (
+    Finding,
+    borderline_scores,
+    calibrate,
+    decide,
+    decide_by_larger,
+    is_borderline,
+)
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint, Prediction
 from fieldray.errors import UsageProblem
@@ -56,6 +63,8 @@ class Assessment:
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
         """Each label's finding of the network's raw scores in [0, 1] by label code."""
         manifest = self.model.manifest
+        if manifest.is_bare:
+            return decide_by_larger({label.code: scores[label.code] for label in manifest.labels})
         found = []
         for label in manifest.labels:
             score = calibrate(scores[label.code], manifest.calibration.get(label.code))
@@ -91,7 +100,7 @@ class Assessment:
 def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: bool = False) -> Assessment:
     """The assessment by the named operating point, or by the first of each label.
 
-    A legacy pack has none, so nothing is assessed. Raises UsageProblem (operating_point) for an unknown name.
+    A legacy pack has none: its larger output decides. Raises UsageProblem (operating_point) for an unknown name.
     """
     manifest = model.manifest
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))

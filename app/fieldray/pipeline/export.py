@@ -186,8 +186,10 @@ class KnownPack:
 def _manifest(spec: RunSpec, pack: KnownPack | None) -> Manifest | None:
     if pack is not None and pack.made(spec):
         return pack.manifest
+    from fieldray.packs.legacy import known_manifest
+
     found = pack_of(spec)
-    return found.manifest if found else None
+    return found.manifest if found else known_manifest(spec.trust)
 
 
 def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:

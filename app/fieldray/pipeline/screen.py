@@ -181,6 +181,8 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
     extra: dict[str, float] = {}
     age = age_note(image.ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
     notes = ((age,) if age else ()) + (lungs.notes if lungs else ())
+    if assessment.model.manifest.is_bare:
+        notes += (reason("unsigned_operating_point_unknown"),)
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number

@@ -53,7 +53,7 @@ class AuditWords:
         subject, found, translator = self.report.subject, self.report.audit, self._translator
         signers = {
             "builtin": translator.text("Comes with the program"),
-            "legacy": translator.text("Unsigned legacy model: scores only"),
+            "legacy": translator.text("unsigned legacy model, operating point unknown"),
         }
         day = datetime.datetime.fromtimestamp(subject.made_s, datetime.UTC).date()
         images = translator.text(

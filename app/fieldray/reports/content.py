@@ -21,6 +21,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
+from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
@@ -106,6 +107,13 @@ def _point_values(finding: Finding | None) -> dict[str, Value]:
         "unsure_low": point.unsure_low if point else None,
         "unsure_high": point.unsure_high if point else None,
     }
+
+
+def threshold_text(found: ResultBrief) -> str:
+    """The threshold of a result in a printed list; a class without one is that of a larger output."""
+    if found.threshold is not None:
+        return f"{found.threshold:.3f}"
+    return "unknown" if found.category in ("abnormal", "normal") else "-"
 
 
 COLUMNS: Final = (

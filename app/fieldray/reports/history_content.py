@@ -50,8 +50,8 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
 def _run(comparison: Comparison, *, first: bool) -> dict[str, Any]:
     run = comparison.first if first else comparison.second
     spec = run.spec
-    pack = {"pack": spec.pack_name, "model_sha256": spec.model_sha256, "lungs_pack": spec.lungs_pack or None}
-    return {"run": run.run_id, **pack, "paths": list(spec.paths)}
+    pack = {"pack": spec.pack_name, "pack_trust": spec.trust, "model_sha256": spec.model_sha256}
+    return {"run": run.run_id, **pack, "lungs_pack": spec.lungs_pack or None, "paths": list(spec.paths)}
 
 
 def _pair(pair: ResultPair) -> dict[str, Any]:

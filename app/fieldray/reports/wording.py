@@ -43,9 +43,10 @@ from fieldray.formatting import (
     region_count,
     region_sentence,
     research_only,
+    unsigned,
     view_label,
 )
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Field, FindingText, ImageText, RunText, Scale, TableText, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.patient import Patient, patient_of
@@ -114,7 +115,10 @@ class Wording:
         """The headings of the list of all images."""
         text = self.translator.text
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
-        return TableText(title=text("All images"), headings=(*headings, text("Verdict")))
+        title = text("All images")
+        if self._spec.trust == "legacy":
+            title = f"{title} ({unsigned(self.translator)})"
+        return TableText(title=title, headings=(*headings, text("Verdict")))
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """A row of that list."""
@@ -152,7 +156,9 @@ class Wording:
             "{count} verdict was given on a result that has changed since. It is in the JSON export.",
             "{count} verdicts were given on results that have changed since. They are in the JSON export.",
         )
+        is_unsigned = self._spec.trust == "legacy"
         return (
+            *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
             *([self.translator.plural(one, many, absent)] if absent else ()),
             *([self.translator.plural(first, several, earlier)] if earlier else ()),
             *(() if self._stored.options.names_people else (self.pseudonym_note(),)),
@@ -167,7 +173,7 @@ class Wording:
         if spec.trust == "builtin":
             return text("comes with the program")
         return (
-            text("unsigned legacy model")
+            text("unsigned legacy model, operating point unknown")
             if spec.trust == "legacy"
             else text("signed with {key}", key=spec.fingerprint[:9])
         )
@@ -263,7 +269,7 @@ class Wording:
         return FindingText(
             meaning=label_meaning(translator, finding.label, self._stored.manifest),
             score=score,
-            sentence=decision_sentence(translator, finding.decision),
+            sentence=decision_sentence(translator, finding),
             scale=self._scale(finding, score),
             point=self._point(point) if point else "",
             measured=self._measured(point) if point else "",

@@ -30,6 +30,7 @@ from fieldray.domain.finding import (
     Stage,
     Status,
     leading_of,
+    listed_score,
     lungs_of,
     notes_of,
     why_of,
@@ -125,7 +126,7 @@ def _add_screened(
     maps, of_run = outcome.class_maps, {point.label: point for point in points}
     columns["backend"] = outcome.backend
     columns["inference_ms"] = outcome.inference_ms
-    columns["score"] = max((finding.score for finding in outcome.findings), default=None)
+    columns["score"] = listed_score(outcome.findings)
     findings = []
     for found in outcome.findings:
         is_of_run = found.point is not None and found.point == of_run.get(found.label)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, leading_finding, why_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, listed_score, why_of
 from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import category_of
 
@@ -97,13 +97,14 @@ def _count(execute: Execute, run_id: int, category: Category, more: int) -> None
 
 
 def _row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
-    header, finding, file = outcome.ref.header, leading_finding(outcome), file_name(outcome.ref)
+    header, file = outcome.ref.header, file_name(outcome.ref)
+    score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
     study = hashlib.blake2b(outcome.ref.study_key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (
         run_id,
         row_id,
         WORK_LIST_ORDER.index(outcome.category),
-        finding.score if finding else -1.0,
+        -1.0 if score is None else score,
         outcome.backend if isinstance(outcome, Screened) else "",
         key_of(person(header.patient_name) or file),
         key_of(header.patient_id.strip()),

@@ -6,16 +6,22 @@ import importlib.util
 from dataclasses import replace
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import RUNTIMES, Runtime, load_runtime
+from fieldray.packs.legacy import MANIFEST as LEGACY
 from tiny_models import (
     BLOCK,
+    LEGACY_SIDE,
     SIDE,
+    legacy_model_bytes,
+    legacy_scores,
     tiny_gains,
     tiny_inputs,
     tiny_manifest,
@@ -91,6 +97,48 @@ def test_one_score_for_two_labels_is_that_of_the_second(runtime: Runtime) -> Non
     answer = network(runtime, tiny_model_bytes("float32"), wanted).run(tiny_inputs()[0])
     score = tiny_scores(tiny_inputs()[:1])[0, 0]
     assert answer.scores == pytest.approx([1 - score, score], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("level", [0, 90, 120, 135, 170, 255])
+def test_the_dissertations_files_get_the_levels_themselves_and_say_abnormal_first(
+    runtime: Runtime, dtype: Any, level: int
+) -> None:
+    file, image = legacy_model_bytes(dtype), np.full((LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8)
+    manifest = LEGACY
+    wanted = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=2, is_bare=manifest.is_bare)
+    scores = network(runtime, file, wanted).run(image).scores
+    assert [label.code for label in manifest.labels] == ["abnormal", "normal"]
+    assert scores == pytest.approx(legacy_scores(image), abs=0.03 if dtype == "uint8" else 1e-5)
+    if dtype == "uint8":  # a byte is a share of 255, as the demonstration showed it, whatever the file's own scale
+        assert scores * 255 == pytest.approx(np.round(scores * 255), abs=1e-4)
+
+
+def test_bytes_go_in_as_they_are_whatever_the_files_scale_says(runtime: Runtime) -> None:
+    model = schema.ModelT.InitFromPackedBuf(legacy_model_bytes("uint8"), 0)
+    graph = model.subgraphs[0]
+    graph.tensors[graph.inputs[0]].quantization.scale = [0.9]  # as of a representative set that ends at 230
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    wanted = NetworkSpec(input=LEGACY.input, outputs=LEGACY.outputs, labels=2, is_bare=True)
+    seen: list[int] = []
+
+    class Watched:
+        """The interpreter, that tells what it is given."""
+
+        def __init__(self, **options: Any) -> None:
+            self._inside = runtime.interpreter(**options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inside, name)
+
+        def set_tensor(self, index: int, values: Any) -> None:
+            seen.extend(np.unique(values).tolist())
+            self._inside.set_tensor(index, values)
+
+    watched = replace(runtime, interpreter=Watched)
+    network(watched, bytes(builder.Output()), wanted).run(np.full((LEGACY_SIDE, LEGACY_SIDE, 1), 200, np.uint8))
+    assert seen == [200]
 
 
 def test_an_answer_stays_as_it_is_when_the_next_image_runs(runtime: Runtime) -> None:

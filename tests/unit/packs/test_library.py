@@ -316,8 +316,19 @@ def test_a_legacy_model_has_no_operating_point_and_no_signer(library: PackLibrar
     assert (model.manifest.input.height, model.manifest.input.width, model.manifest.input.channels) == (128, 128, 1)
     assert model.files["litert"] == MODEL_BYTES
     assert "Assumed" in model.manifest.limits["en"]
+    assert [label.code for label in model.manifest.labels] == ["abnormal", "normal"]
+    assert model.manifest.is_bare
     (legacy_drive / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
     assert library.load(legacy_drive, allow_legacy=True).files["edgetpu"] == b"edge"
+
+
+def test_the_file_for_the_edge_tpu_alone_says_what_is_missing(library: PackLibrary, tmp_path: Path) -> None:
+    (tmp_path / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
+    (candidate,) = library.candidates(tmp_path)
+    assert (candidate.trust, candidate.can_screen) == ("broken", False)
+    assert candidate.problem is not None and LEGACY_CPU_NAME in candidate.problem.text
+    for is_allowed in (False, True):
+        assert _code(library, tmp_path, allow_legacy=is_allowed) == "pack_legacy_no_cpu"
 
 
 def test_a_signed_pack_comes_before_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from fieldray.domain.finding import leading_of, listed_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -18,9 +19,11 @@ from fieldray.domain.model import (
     Model,
     OodGate,
     OutputRoles,
+    Prediction,
     Requirement,
 )
 from fieldray.errors import UsageProblem
+from fieldray.packs.legacy import MANIFEST as LEGACY
 from fieldray.pipeline.assessment import DECIDES_NOTHING, Assessment, choose
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
@@ -51,6 +54,46 @@ def test_a_pack_without_operating_points_assesses_nothing() -> None:
     bare = assessment(operating_points=())
     assert bare.points == {"opacity": None}
     assert bare.findings({"opacity": 0.99})[0].decision == "not_assessed"
+
+
+def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
+    legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
+    for abnormal, decision, shown in [
+        (0.9, "above", 0.9),
+        (0.5, "above", 0.5),
+        (0.4, "below", 0.6),
+        (0.1, "below", 0.9),
+    ]:
+        findings = legacy.findings({"normal": 1 - abnormal, "abnormal": abnormal})
+        assert [(found.label, found.decision, found.point) for found in findings] == [
+            ("abnormal", decision, None),
+            ("normal", "below", None),
+        ]
+        assert all(found.is_by_larger for found in findings)
+        leading = leading_of(findings)
+        assert leading is not None
+        assert (leading.score, leading.label) == (shown, "abnormal" if decision == "above" else "normal")
+        assert listed_score(findings) == abnormal  # the least certain of the normal ones comes first
+
+
+def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -> None:
+    legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
+
+    def is_close(abnormal: float) -> bool:
+        prediction = Prediction(
+            request_id=1,
+            pack_name="",
+            model_sha256="",
+            backend="cpu",
+            scores={"abnormal": abnormal, "normal": 1 - abnormal},
+            class_maps=None,
+            features=None,
+            latency_ms=0.0,
+            sequence=1,
+        )
+        return legacy.is_close(prediction, oversampling=1.0)
+
+    assert [is_close(abnormal) for abnormal in (0.2, 0.46, 0.5, 0.54, 0.8)] == [False, True, True, True, False]
 
 
 def test_whatever_decides_a_result_changes_the_hash() -> None:
@@ -91,6 +134,7 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,
         "matcher_rules": MatcherRules(local_radius_px=3),
+        "is_bare": True,
         "provenance": {"data": "other"},
         "metrics": {"auc": 0.9},
     },

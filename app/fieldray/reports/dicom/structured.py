@@ -41,6 +41,10 @@ _DECISIONS: Final[dict[Decision, str]] = {
     "unsure": "Not sure",
     "not_assessed": "Not assessed",
 }
+_BY_LARGER: Final[dict[Decision, str]] = {
+    "above": "Abnormal by the larger output, operating point unknown",
+    "below": "Not abnormal by the larger output, operating point unknown",
+}
 
 
 def structured_report(subject: Subject) -> Dataset:
@@ -84,7 +88,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         image_item("CONTAINS", SOURCE, subject.source),
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
-        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding.decision)),
+        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding)),
         code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
@@ -103,8 +107,9 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
     return label, OWN_SCHEME, visible(label)
 
 
-def _decision(decision: Decision) -> Code:
-    return decision, OWN_SCHEME, _DECISIONS[decision]
+def _decision(finding: Finding) -> Code:
+    meaning = _BY_LARGER if finding.is_by_larger else _DECISIONS
+    return finding.decision, OWN_SCHEME, meaning[finding.decision]
 
 
 def _class(category: Category) -> Code:

@@ -1,0 +1,114 @@
+"""The dissertation's bare files in a drive's root: read the right way round, and marked wherever their classes stand.
+
+The expected numbers are the demonstration's own: Pillow's `resize((128, 128))`, grey levels 0..255 as they are, the
+larger of two outputs, abnormal first.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom import dcmread
+
+from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from phantoms import write_dicom
+from program import Fieldray, lines_of
+from report_programs import missing, pdf_text
+from tiny_models import LEGACY_SIDE, legacy_model_bytes, legacy_scores
+
+CHESTS = Path(__file__).parents[2] / "assets" / "demonstration"
+BRIGHT, DARK = CHESTS / "adults" / "published-covid-19-6.jpg", CHESTS / "children" / "published-normal-2.jpg"
+MARK = "operating point unknown"
+
+
+def demonstrated(path: Path) -> tuple[str, float]:
+    """The class and the number that the dissertation's demonstration shows, with the tiny network in float32."""
+    with Image.open(path) as picture:
+        levels = np.asarray(picture.convert("L").resize((LEGACY_SIDE, LEGACY_SIDE))).astype(np.float32)
+    scores = legacy_scores(levels)
+    return ("abnormal", "normal")[int(scores.argmax())], float(scores.max())
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    (folder / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A bright chest as DICOM, and the files themselves."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for path in (BRIGHT, DARK):
+        (folder / path.name).write_bytes(path.read_bytes())
+    with Image.open(BRIGHT) as picture:
+        write_dicom(folder / "bright.dcm", np.asarray(picture.convert("L"), np.uint16) << 4)
+    return folder
+
+
+def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Path, fieldray: Fieldray) -> None:
+    (images / "bright.dcm").unlink()
+    refused = fieldray("screen", images, "--pack", drive)
+    assert (refused.returncode, "nobody vouches" in refused.stderr) == (3, True)
+    done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    lines = {Path(line["path"]).name: line for line in lines_of(done.stdout)}
+    shown = {path.name: (lines[path.name]["label"], lines[path.name]["score"]) for path in (BRIGHT, DARK)}
+    for path, decision in ((BRIGHT, "above"), (DARK, "below")):
+        label, number = demonstrated(path)
+        assert shown[path.name] == (label, pytest.approx(number, abs=0.02)), path
+        assert (lines[path.name]["decision"], lines[path.name]["threshold"]) == (decision, None)
+        assert any(MARK in note["text"] for note in lines[path.name]["notes"])
+    assert {label for label, _ in shown.values()} == {"abnormal", "normal"}
+
+
+def test_every_list_and_export_says_that_no_operating_point_is_known(
+    drive: Path, images: Path, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    out = tmp_path / "out"
+    options = ("--pack", drive, "--allow-legacy", "--out", out, "--formats", "csv,json,pdf,sr,sc")
+    done = fieldray("screen", images, *options)
+    assert done.returncode == 0, done.stderr
+    head, *_, sums = (line for line in done.stdout.splitlines() if MARK in line)
+    assert head.startswith("Pack legacy-chest-resnet50") and "unsigned" in head.lower()
+    assert "unsigned" in sums.lower() and "abnormal 2  not sure 0  normal 1" in done.stdout
+    listed = [line.split() for line in done.stdout.splitlines() if line.startswith(("ABNORMAL", "normal"))]
+    assert [words[2] for words in listed] == ["unknown"] * 3
+    (table,) = out.glob("*.csv")
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines()))
+    assert {(row["category"], row["threshold"], row["notes"]) for row in rows} == {
+        ("abnormal", "", "unsigned_operating_point_unknown"),
+        ("normal", "", "unsigned_operating_point_unknown"),
+    }
+    (document,) = out.glob("*.json")
+    about = json.loads(document.read_text(encoding="utf-8"))["about"]
+    assert (about["pack_trust"], about["counts"]["abnormal"], about["counts"]["normal"]) == ("legacy", 2, 1)
+    (pdf,) = out.glob("*.pdf")
+    if not missing("pdftotext"):  # the signer, the remark, the heading of the list, and each of three images
+        assert " ".join(pdf_text(pdf).split()).count(MARK) >= 5
+    written = [dcmread(path) for path in sorted(out.rglob("*.dcm"))]
+    reports = [str(found) for found in written if found.Modality == "SR"]
+    assert reports and all(report.count(MARK) >= 2 for report in reports)  # the decision's meaning, and a comment
+    assert any(found.Modality != "SR" for found in written)
+    history = fieldray("history", "list")
+    assert f"(unsigned, {MARK})" in history.stdout
+    assert " unknown " in fieldray("history", "show", "1").stdout
+
+
+def test_both_files_are_one_model_and_the_edge_tpus_alone_is_none(
+    drive: Path, images: Path, fieldray: Fieldray
+) -> None:
+    (drive / LEGACY_EDGETPU_NAME).write_bytes(legacy_model_bytes("uint8"))
+    assert MARK in fieldray("packs", "list", drive).stdout
+    (drive / LEGACY_CPU_NAME).unlink()
+    done = fieldray("screen", images, "--pack", drive, "--allow-legacy")
+    assert done.returncode == 3
+    assert f"Copy {LEGACY_CPU_NAME} beside it" in done.stderr
