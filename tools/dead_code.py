@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, PyTorch, pydicom, fpdf2, Dask.
+# Called by others under these names: Qt, logging, pickle, PyTorch, pydicom, fpdf2, Dask.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -37,6 +37,8 @@ _CALLED_BY_OTHERS: Final = (
     "__call__",
     "footer",
     "start_http_server",
+    "find_class",
+    "subscribe_topic",
 )
 
 

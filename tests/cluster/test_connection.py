@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from distributed import Client
+from distributed import Client, KilledWorker, protocol
+from distributed.protocol.serialize import ToPickle
 
 from fieldray.cluster.certificates import FILES, make_certificates, require_certificates
-from fieldray.cluster.connection import ConnectionSettings, full_address, host_of, open_client
+from fieldray.cluster.connection import (
+    ConnectionSettings,
+    NotPlain,
+    full_address,
+    host_of,
+    open_client,
+    workers_of,
+)
 from fieldray.cluster.node import NodeSettings
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import user_data
+from fieldray.persistence import PRIVATE, write_new
 
 
 def free_port() -> int:
@@ -30,7 +41,7 @@ def test_certificates_are_this_user_s_alone_and_never_replaced(tmp_path: Path) -
     paths = make_certificates(folder)
     assert [path.name for path in paths] == list(FILES)
     assert not any(path.stat().st_mode & 0o077 for path in (folder, *paths))
-    require_certificates(folder)
+    require_certificates(folder, "node")
     with pytest.raises(UsageProblem, match="already contains"):
         make_certificates(folder)
 
@@ -41,15 +52,15 @@ def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) ->
     make_certificates(other)
     (one / "node.key").write_bytes((other / "node.key").read_bytes())
     with pytest.raises(UsageProblem, match="holds no usable certificates"):
-        require_certificates(one)
+        require_certificates(one, "node")
     with pytest.raises(UsageProblem, match="holds no usable certificates"):
-        require_certificates(tmp_path)
+        require_certificates(tmp_path, "node")
 
 
 def test_certificates_that_have_ended_say_when(tmp_path: Path) -> None:
     make_certificates(tmp_path / "old", days=-1)
     with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new ones"):
-        require_certificates(tmp_path / "old")
+        require_certificates(tmp_path / "old", "node")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
@@ -58,7 +69,7 @@ def test_a_key_that_others_can_read_is_no_key(tmp_path: Path) -> None:
     make_certificates(folder)
     (folder / "node.key").chmod(0o640)
     with pytest.raises(UsageProblem, match="Other users of this computer can read"):
-        require_certificates(folder)
+        require_certificates(folder, "node")
 
 
 def test_no_process_listens_to_whoever_comes_unless_a_person_said_so() -> None:
@@ -116,6 +127,32 @@ def test_whoever_has_other_certificates_or_none_gets_no_connection(tmp_path: Pat
                 pass
 
 
+def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: Path) -> None:
+    whole, client_only, posing = (tmp_path / name for name in ("whole", "client", "posing"))
+    make_certificates(whole)
+    for folder in (client_only, posing):
+        folder.mkdir()
+        (folder / "authority.pem").write_bytes((whole / "authority.pem").read_bytes())
+        for ending in ("pem", "key"):
+            name = f"{'node' if folder == posing else 'client'}.{ending}"
+            write_new(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE)
+    with pytest.raises(UsageProblem, match=r"no usable certificates \(node.pem: No such file"):
+        require_certificates(client_only, "node")
+    with NodeGroup() as nodes:
+        address = nodes.add(NodeSettings(role="scheduler", certificates=str(whole))).address()
+        for name, folder in (("honest/1", whole), ("posing/1", posing)):
+            nodes.add(
+                NodeSettings(
+                    role="worker", scheduler=address, certificates=str(folder), name=name, scratch=str(tmp_path)
+                )
+            )
+        with open_client(ConnectionSettings(address=address, certificates=client_only)) as client:
+            client.wait_for_workers(2, timeout=30)
+            names = {where: each["name"] for where, each in workers_of(client).items()}
+            said = {names[where]: what for where, what in client.run(os.getpid, on_error="return").items()}
+    assert isinstance(said["honest/1"], int) and isinstance(said["posing/1"], OSError)
+
+
 def test_nobody_answers() -> None:
     settings = ConnectionSettings(address=f"127.0.0.1:{free_port()}", patience_s=1.0)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers at tcp://127"), open_client(settings):
@@ -167,7 +204,38 @@ def test_what_was_sent_is_not_kept() -> None:
         for number in range(5):
             assert client.submit(len, "of a patient" * number).result() == 12 * number
         assert len(client.scheduler_comm.recent_message_log) <= 1
-        assert len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.transition_log))) <= 1
+        assert client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.transition_log)) <= 1
+
+
+def test_nothing_that_a_worker_or_a_scheduler_pickles_runs_here(tmp_path: Path) -> None:
+    class Hostile(Exception):
+        def __reduce__(self) -> Any:
+            mark = f"import os; open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'w')"
+            return exec, (mark,)
+
+    def give(*_: object) -> object:
+        return [Hostile()]
+
+    def fail(*_: object) -> object:
+        raise Hostile
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_client(ConnectionSettings(workers=1)) as client:
+        with pytest.raises(KilledWorker):  # what Dask itself tells is read
+            client.submit(die, pure=False).result(timeout=30)
+        for function in (give, fail):
+            with pytest.raises(Exception, match=r"exec|NotPlain|x80"):
+                client.submit(function, pure=False).result(timeout=30)
+            with pytest.raises(Exception, match=r"exec|NotPlain|x80"):
+                client.run(function)
+            with pytest.raises(Exception, match=r"exec|NotPlain|x80"):
+                client.run_on_scheduler(function)
+        with pytest.raises(NotPlain):
+            protocol.loads(protocol.dumps({"result": ToPickle(Hostile())}))
+        assert client.submit(len, "values").result(timeout=30) == 6
+    assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}
 
 
 ATTEMPTS = """

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ from fieldray.cluster.archive_request import (
     report_text,
 )
 from fieldray.cluster.archive_suspects import Suspects
-from fieldray.cluster.connection import ConnectionSettings, is_connected, node_of, open_client, workers_of
+from fieldray.cluster.connection import ConnectionSettings, NotPlain, is_connected, node_of, open_client, workers_of
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
@@ -62,6 +62,7 @@ CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
+_ASKS: Final = 40  # of a worker that is there and does not answer
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 _CONNECTIONS: Final = 5  # tries in a row that bring no result
@@ -126,6 +127,7 @@ class Archive:
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
         self._unfit: dict[str, Reason] = {}
+        self._asked = Counter[str]()
         self._nodes_aside: dict[str, Reason] = {}
         self._suspects = Suspects()
         self._tally = Tally()
@@ -240,7 +242,8 @@ class Archive:
         told = client.run(report_text, self._inspect, self._request, workers=list(names), on_error="return", **options)
         for address, text in told.items():
             node = node_of(names[address])
-            if isinstance(text, _LOST):
+            self._asked[address] += 1
+            if isinstance(text, _LOST) and self._asked[address] < _ASKS:
                 continue  # it has just gone, and is asked again when it is back
             try:
                 report = report_of(text)
@@ -434,8 +437,8 @@ class Archive:
 
 @contextlib.contextmanager
 def _losses() -> Iterator[None]:
-    """What Dask raises when the other side is gone."""
+    """What Dask raises when the other side is gone, or sends what is not read."""
     try:
         yield
-    except _LOST as error:
+    except (*_LOST, NotPlain) as error:
         raise _ClientLost from error

@@ -1,15 +1,17 @@
-"""Certificates for a cluster, made by one command and copied by hand: an authority of its own and one pair for all.
+"""Certificates for a cluster, made by one command and copied by hand: an authority of its own, one pair for each role.
 
-Whoever has the folder belongs to the cluster: both sides of every connection show the certificate. The authority's key
-is made, used once and kept nowhere, so nobody can make another member later; a new folder replaces the old one.
+Whoever has a pair belongs to the cluster: both sides of every connection show a certificate. A node's is good for both
+sides, a client's only for whoever gives out work: with it nobody poses as a node and is given images. The authority's
+key is made, used once and kept nowhere, so nobody can make another member later; a new folder replaces the old one.
 """
 
 from __future__ import annotations
 
 import datetime
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from fieldray.errors import UsageProblem
 from fieldray.persistence import PRIVATE, is_open_to_others, make_private, storage_problem, write_new
@@ -18,16 +20,17 @@ from fieldray.reasons import reason
 if TYPE_CHECKING:
     from cryptography.x509 import KeyUsage
 
+Role = Literal["node", "client"]
 AUTHORITY: Final = "authority.pem"
-CERTIFICATE: Final = "node.pem"
-KEY: Final = "node.key"
-FILES: Final = (AUTHORITY, CERTIFICATE, KEY)
+FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
 DAYS: Final = 825
+# A node connects to the scheduler, too, as a client does.
+_USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
 _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
 def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
-    """Write the three files into a folder that has none of them; their paths. They are this user's alone.
+    """Write the files into a folder that has none of them; their paths. They are this user's alone.
 
     Raises UsageProblem (cluster_certificates_there), StorageProblem.
     """
@@ -44,25 +47,36 @@ def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
     return tuple(folder / name for name in FILES)
 
 
-def require_certificates(folder: Path) -> None:
-    """Require that a folder holds certificates that can be used, now, and by this user alone.
+def pair(folder: Path, role: Role) -> tuple[Path, Path]:
+    """The certificate and the key of a role."""
+    return folder / f"{role}.pem", folder / f"{role}.key"
+
+
+def require_certificates(folder: Path, role: Role) -> datetime.date:
+    """Require that a folder holds a role's certificates that can be used, now, and by this user alone; their last day.
 
     Raises UsageProblem (cluster_certificates, cluster_certificates_expired, cluster_key_open).
     """
     from cryptography import x509
 
+    certificate, key = pair(folder, role)
+    path = folder
     try:
+        for path in (folder / AUTHORITY, certificate, key):
+            path.read_bytes()
         context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
-        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
-        until = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes()).not_valid_after_utc
-        is_open = is_open_to_others(folder / KEY)
+        path = certificate
+        context.load_cert_chain(certificate, key)
+        until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+        is_open = is_open_to_others(key)
     except (OSError, ssl.SSLError, ValueError) as error:
-        detail = getattr(error, "strerror", None) or type(error).__name__
+        detail = f"{path.name}: {getattr(error, 'strerror', None) or type(error).__name__}"
         raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error
     if until < datetime.datetime.now(datetime.UTC):
         raise UsageProblem(reason("cluster_certificates_expired", folder=folder, date=until.date().isoformat()))
     if is_open:
-        raise UsageProblem(reason("cluster_key_open", path=folder / KEY))
+        raise UsageProblem(reason("cluster_key_open", path=key))
+    return until.date()
 
 
 def _key_usage(*, signs_certificates: bool) -> KeyUsage:
@@ -86,7 +100,7 @@ def _made(days: int) -> dict[str, bytes]:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     now = datetime.datetime.now(datetime.UTC)
-    authority_key, node_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority_key = ec.generate_private_key(ec.SECP256R1())
 
     def name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
@@ -112,15 +126,19 @@ def _made(days: int) -> dict[str, bytes]:
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
-    node = (
-        begun("Fieldray node", node_key)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
     encoding = serialization.Encoding.PEM
-    key_bytes = node_key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return {AUTHORITY: authority.public_bytes(encoding), CERTIFICATE: node.public_bytes(encoding), KEY: key_bytes}
+    made = {AUTHORITY: authority.public_bytes(encoding)}
+    for role, uses in _USES.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            begun(f"Fieldray {role}", key)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([getattr(ExtendedKeyUsageOID, use) for use in uses]), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        made[f"{role}.pem"] = certificate.public_bytes(encoding)
+        made[f"{role}.key"] = key.private_bytes(
+            encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    return made

@@ -8,6 +8,9 @@ worker for using much memory. Here a thread starts a dead one again, at the same
 Dask runs whatever connects to it tells it to run, and every user of this computer reaches 127.0.0.1. So the processes
 started here have certificates, made for them alone in a folder of this user's, and removed with them.
 
+The other way it is not so: what workers and schedulers send is pickled by Dask, and a pickle may call anything. A
+process that has opened a client makes of pickles nothing but plain values and of the classes that it `receives`.
+
 A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
 What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
@@ -17,21 +20,28 @@ was defined inside another one travels whole.
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
+import pickle
 import re
 import ssl
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from distributed import Client
+import distributed.client
+import distributed.protocol.pickle
+from distributed import Client, KilledWorker
+from distributed.core import Status
+from distributed.scheduler import WorkerState
 
-from fieldray.cluster.certificates import make_certificates, require_certificates
+from fieldray.cluster.certificates import Role, make_certificates, require_certificates
 from fieldray.cluster.node import NodeSettings, all_versions, require_own_settings, security
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
@@ -42,6 +52,38 @@ from fieldray.reasons import reason
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
+# Of them Dask makes its news of results and of workers that died or are gone.
+_received: Final[set[type]] = {
+    *(bytes, int, set, deque, defaultdict),
+    *(KilledWorker, WorkerState, Status),
+}
+
+
+class NotPlain(TypeError):
+    """A pickle asks for more than values."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        for kind in _received:
+            if (kind.__module__, kind.__qualname__) == (module, name):
+                return kind
+        raise NotPlain(f"{module}.{name}")
+
+
+def receives(*kinds: type) -> None:
+    """Have this process take values of these classes from others: dataclasses and paths, which run nothing."""
+    _received.update(kinds)
+
+
+def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
+    """In place of Dask's own. Raises NotPlain."""
+    return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
+
+
+def _plain_error(_: bytes) -> OSError:
+    """In place of what the scheduler says of a worker that it could not ask: only that is known here."""
+    return OSError("a worker could not be asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +99,8 @@ class ConnectionSettings:
     certificates
         The folder of this computer's certificates. None at an address for connections that are not encrypted; for
         processes on this computer for certificates that are made and thrown away.
+    role
+        Which of the certificates are shown.
     patience_s, worker_patience_s
         How long to wait for a scheduler, and then for its first worker.
     needs_worker
@@ -66,6 +110,7 @@ class ConnectionSettings:
     address: str | None = None
     workers: int = 1
     certificates: Path | None = None
+    role: Role = "client"
     patience_s: float = 30.0
     worker_patience_s: float = 30.0
     needs_worker: bool = True
@@ -83,7 +128,7 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
     cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
     """
     if settings.certificates:
-        require_certificates(settings.certificates)
+        require_certificates(settings.certificates, settings.role)
     with contextlib.ExitStack() as ends:
         if settings.address:
             address = full_address(settings.address, settings.certificates)
@@ -199,7 +244,13 @@ def _started(nodes: NodeGroup, folder: Path, *, workers: int) -> str:
 
 
 class _Client(Client):  # type: ignore[misc]
-    """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one."""
+    """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one.
+
+    Of what workers print and warn of it hears nothing: a warning comes as a pickle that Dask reads by itself.
+    """
+
+    def subscribe_topic(self, topic: str, handler: Any) -> None:
+        """Nothing is subscribed to."""
 
     def start(self, **options: Any) -> Any:
         try:
@@ -218,10 +269,11 @@ class _Client(Client):  # type: ignore[misc]
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     require_own_settings(host_of(address))
+    distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
         client = _Client(
             address,
-            security=security(settings.certificates),
+            security=security(settings.certificates, settings.role),
             set_as_default=False,
             timeout=settings.patience_s,
             direct_to_workers=False,

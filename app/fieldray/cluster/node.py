@@ -26,7 +26,7 @@ import distributed
 import msgspec
 from distributed import Scheduler, Security, Worker
 
-from fieldray.cluster.certificates import AUTHORITY, CERTIFICATE, KEY
+from fieldray.cluster.certificates import AUTHORITY, Role, pair
 from fieldray.offline import reach
 from fieldray.paths import VERSION
 
@@ -115,16 +115,16 @@ def require_own_settings(*networks: str) -> None:
     reach((*_LOOPBACK, *networks))
 
 
-def security(certificates: Path | None) -> Security | None:
+def security(certificates: Path | None, role: Role = "node") -> Security | None:
     """Encrypted connections for which both sides show a certificate of the cluster, None without certificates."""
     if certificates is None:
         return None
-    files = {name: str(certificates / name) for name in (AUTHORITY, CERTIFICATE, KEY)}
+    certificate, key = map(str, pair(certificates, role))
     return Security(
         require_encryption=True,
-        tls_ca_file=files[AUTHORITY],
-        **{f"tls_{role}_cert": files[CERTIFICATE] for role in ("client", "scheduler", "worker")},
-        **{f"tls_{role}_key": files[KEY] for role in ("client", "scheduler", "worker")},
+        tls_ca_file=str(certificates / AUTHORITY),
+        **{f"tls_{kind}_cert": certificate for kind in ("client", "scheduler", "worker")},
+        **{f"tls_{kind}_key": key for kind in ("client", "scheduler", "worker")},
     )
 
 
@@ -197,10 +197,10 @@ def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:
         return _SilentScheduler(**options, dashboard=False)
     pages: dict[str, Any] = {"distributed.scheduler.http.routes": list(_PAGES)}
     if settings.certificates:
-        folder = Path(settings.certificates)
+        certificate, key = map(str, pair(Path(settings.certificates), "node"))
         pages |= {
-            "distributed.scheduler.dashboard.tls.cert": str(folder / CERTIFICATE),
-            "distributed.scheduler.dashboard.tls.key": str(folder / KEY),
+            "distributed.scheduler.dashboard.tls.cert": certificate,
+            "distributed.scheduler.dashboard.tls.key": key,
         }
     dask.config.set(pages)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

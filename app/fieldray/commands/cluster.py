@@ -98,7 +98,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 
     _require_encryption(options)
     if options.certificates:
-        require_certificates(options.certificates)
+        require_certificates(options.certificates, "node")
     require_host(options.host)
     settings = NodeSettings(
         role="scheduler",
@@ -129,7 +129,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
     _require_encryption(options)
     if options.certificates:
-        require_certificates(options.certificates)
+        require_certificates(options.certificates, "node")
     address = full_address(options.address, options.certificates)
     require_host(options.host)
     name = options.name or platform.node() or options.host
@@ -190,6 +190,7 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
     for path in make_certificates(options.folder):
         console.print_line(f"Written: {path}")
     console.print_line("Copy the folder to each computer of the cluster. Whoever has it can join.")
+    console.print_line("A computer that only gives out work needs no node.pem and no node.key.")
     return 0
 
 

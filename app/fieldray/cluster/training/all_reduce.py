@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import json
 import math
 import socket
 import time
@@ -66,6 +67,8 @@ def _epoch(
     places = places_of(client, plan)
     try:
         meeting = client.submit(free_address, workers=[places[0]], pure=False).result(timeout=_PATIENCE_S)
+        if meeting is None:
+            raise UsageProblem(reason("training_needs_torch"))
         tasks = [
             client.submit(
                 reduce_epoch,
@@ -88,10 +91,11 @@ def _epoch(
         raise EnvironmentProblem(reason("training_cluster_lost")) from error
     if results is None:
         return None
-    state, notes = results[0]
-    if state is None:
-        raise UsageProblem(_diverged(number, notes))
-    return Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
+    values, steps, notes = results[0]
+    if values is None:
+        raise UsageProblem(_diverged(number, steps))
+    state = ShareState.split(np.frombuffer(values, np.float32), steps=steps)
+    return Epoch(number=number, state=state, notes=json.loads(notes), staleness=Counter(), ended=time.time())
 
 
 def _results(client: Client, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
@@ -130,10 +134,10 @@ def epochs_alone(
     _PUPILS.clear()
 
 
-def free_address() -> tuple[str, int]:
-    """A task: where the workers can meet. Raises UsageProblem without PyTorch."""
+def free_address() -> tuple[str, int] | None:
+    """A task: where the workers can meet, None without PyTorch."""
     if importlib.util.find_spec("torch") is None:
-        raise UsageProblem(reason("training_needs_torch"))
+        return None
     host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
     with socket.create_server((host, 0)) as server:
         return host, int(server.getsockname()[1])
@@ -149,7 +153,10 @@ def reduce_epoch(
     rank: int,
     meeting: tuple[str, int],
 ) -> Any:
-    """A task: one worker's part of an epoch; the first one's state and notes, None where another worker was lost."""
+    """A task: one worker's part of an epoch; None where another worker was lost.
+
+    Else the state as bytes, its steps, and the notes as JSON; None and the step where it diverged (see `_reduced`).
+    """
     import torch
     from torch import distributed
 
@@ -168,7 +175,10 @@ def reduce_epoch(
             distributed.all_reduce(tensor)
             return tensor.numpy()
 
-        return _reduced(lesson, plan, state, layout=layout, number=number, rank=rank, summed=summed)
+        found, notes = _reduced(lesson, plan, state, layout=layout, number=number, rank=rank, summed=summed)
+        if found is None:
+            return None, notes, ""
+        return found.joined().tobytes(), found.steps, json.dumps(notes, default=float)
     except RuntimeError:
         return None
     finally:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from distributed import Client, Future, KilledWorker
 
-from fieldray.cluster.connection import connecting_context, host_of, is_connected
+from fieldray.cluster.connection import connecting_context, host_of, is_connected, receives
 from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, open_channels
 from fieldray.cluster.training.lesson import Lesson
 from fieldray.cluster.training.plan import Plan
@@ -28,6 +28,8 @@ from fieldray.cluster.training.share import Layout, Runs, ShareState, scatter
 from fieldray.cluster.training.worker import Order, Outcome, start_server, stop_server, work
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
+
+receives(Outcome)
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0

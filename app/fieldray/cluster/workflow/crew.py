@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from distributed import Client, Future, KilledWorker, wait
 
-from fieldray.cluster.connection import is_connected
+from fieldray.cluster.connection import is_connected, receives
 from fieldray.cluster.workflow.perform import STOP, Answer, Begun, Order, perform
 from fieldray.cluster.workflow.recipe import Effort
 from fieldray.cluster.workflow.roster import ConnectionLost, Roster
@@ -31,6 +31,8 @@ from fieldray.typed_json import decoded
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
+
+receives(Answer, Order, Outcome, type(Path()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,10 +244,8 @@ class Crew:
         except (CancelledError, TimeoutError, OSError) as error:
             raise ConnectionLost from error
         except Exception as error:  # what reached the worker could not be performed at all
-            detail = f"{type(error).__name__}: {error}"
-            return Answer(
-                order=work.order, outcome=Outcome(problem=reason("workflow_node_failed", node="?", detail=detail).text)
-            )
+            why = reason("workflow_node_failed", node="?", detail=type(error).__name__)
+            return Answer(order=work.order, outcome=Outcome(problem=why.text))
         if not isinstance(answer, Answer) or answer.order != work.order:
             return Answer(order=work.order, outcome=Outcome(problem=reason("workflow_other_answer").text))
         return answer

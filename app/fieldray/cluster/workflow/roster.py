@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from distributed import Client
 
-from fieldray.cluster.connection import node_of, workers_of
+from fieldray.cluster.connection import NotPlain, node_of, receives, workers_of
 from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.perform import Node, look
 from fieldray.cluster.workflow.recipe import Effort
@@ -24,6 +24,8 @@ from fieldray.reasons import Reason, reason
 
 _CLOCKS_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
+
+receives(Node)
 
 Workers = Mapping[str, Mapping[str, Any]]
 
@@ -146,5 +148,5 @@ def _losses() -> Iterator[None]:
     """What Dask raises when the scheduler is gone."""
     try:
         yield
-    except (CancelledError, TimeoutError, OSError) as error:
+    except (CancelledError, TimeoutError, OSError, NotPlain) as error:
         raise ConnectionLost from error
