@@ -55,9 +55,10 @@ class InFull:
         rules: HeaderRules | None = None,
         detail: Detail = "needed",  # noqa: ARG002 (asked for by the protocol)
         lungs: InputSpec | None = None,
+        waives: Sequence[str] = (),
     ) -> ReadResult:
         """As a decoder reads in full; `detail` is ignored."""
-        return self._decoder.read(ref, spec, rules=rules, detail="full", lungs=lungs)
+        return self._decoder.read(ref, spec, rules=rules, detail="full", lungs=lungs, waives=waives)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

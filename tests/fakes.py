@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +66,7 @@ class FakeReaders:
         rules: HeaderRules | None = None,
         detail: Detail = "needed",
         lungs: InputSpec | None = None,
+        waives: Sequence[str] = (),
     ) -> ReadResult:
         if self.closed.is_set():
             raise PoolClosed
@@ -77,7 +78,7 @@ class FakeReaders:
             raise PoolClosed
         if "bug" in name:
             raise ZeroDivisionError
-        if rules and (unsuitable := check_header(ref.header, rules)):
+        if rules and (unsuitable := check_header(ref.header, rules, waives=waives)):
             facts = ReadFacts(content_sha256=hash_of(ref))
             return ReadResult(tensor=None, facts=facts, problem=unsuitable, problem_is_refusal=True)
         facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)

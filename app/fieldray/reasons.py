@@ -50,6 +50,9 @@ NOTES: Final[Mapping[str, Template]] = {
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients "
                       "aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
+    "turned_back": "The image was turned by {degrees} degrees anticlockwise before it was screened.",
+    "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
+    "screened_anyway": "Screened although it was refused, because a person asked for it. Its score may mean nothing.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_unseen": "Read first: no lung was found in this chest X-ray.",
     "left_lung_unseen": "Read first: the patient's left lung was not found, or is far smaller than the right one.",
@@ -300,6 +303,10 @@ PROGRAM: Final[Mapping[str, Template]] = {
                             "reliable.",
                             "{count} images are unlike those that the pack was measured on. Their scores may be less "
                             "reliable.", by="count"),
+    "asked_for_images": Plural("{count} image was turned, or screened although it was refused, because a person asked for "
+                               "it. The result says so.",
+                               "{count} images were turned, or screened although they were refused, because a person "
+                               "asked for it. The results say so.", by="count"),
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),

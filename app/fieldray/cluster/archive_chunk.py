@@ -184,7 +184,7 @@ def _require_result_of(outcome: Outcome, ref: ImageRef, *, known: str) -> None:
 
 
 def _pictures(outcome: Outcome) -> dict[str, Any]:
-    row = picture_row(outcome.facts, outcome.ref.frame)
+    row = picture_row(outcome)
     return dict(zip(("thumbnail", "thumbnail_columns", "preview"), row[2:] if row else (None, 0, None), strict=True))
 
 

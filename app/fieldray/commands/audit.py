@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     _add_local_options(parser)
     add_pack_options(parser)
     add_screening_options(parser)
-    parser.set_defaults(command=run, json_kind="json")
+    parser.set_defaults(command=run, json_kind="json", anyway=False, turn=False)  # what is refused is a figure of it
 
 
 def _add_label_options(parser: argparse.ArgumentParser) -> None:

@@ -47,6 +47,17 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of a run whose results are written."""
     add_screening_options(parser)
+    parser.add_argument(
+        "--anyway",
+        action="store_true",
+        help="also screen what is refused for its view, its body part, its lungs, or as unlike the pack's images: its "
+        "result says so",
+    )
+    parser.add_argument(
+        "--turn",
+        action="store_true",
+        help="turn images that lie on their side, upside down or inverted, and screen them: their results say so",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
     add_report_options(parser)
     parser.add_argument(
@@ -150,7 +161,7 @@ def screened(
         own_store(console)
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
-        from fieldray.domain.run import Resuming
+        from fieldray.domain.run import Resuming, Wishes
         from fieldray.pipeline.session import Session, system_engine
 
         with lines() as emit:
@@ -164,6 +175,7 @@ def screened(
                     fresh=options.fresh,
                     resuming=Resuming(verifies=options.verify, tells_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
+                    wishes=Wishes(overrules=options.anyway, turns=options.turn),
                 )
                 report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
                 _wait(batch, console)

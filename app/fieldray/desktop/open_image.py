@@ -12,7 +12,7 @@ from fieldray.desktop.kept_preview import enlarged
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Outcome, lungs_of
+from fieldray.domain.finding import Outcome, Screened, lungs_of
 from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
@@ -150,7 +150,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
     if spec.crop == "none":
         return spec, None
     if lungs is None or lungs.refusal:
-        return None
+        return (spec, None) if isinstance(row.outcome, Screened) else None
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
 
 
@@ -166,7 +166,7 @@ def _kept(session: SessionPort, outcome: Outcome) -> tuple[Picture | None, Reaso
     """The preview, else the thumbnail that is kept with the result, and what to say of it."""
     facts = outcome.facts
     try:
-        pixels = session.read_preview(facts.content_sha256, frame=outcome.ref.frame)
+        pixels = outcome.ref.turn.shown(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
         note = reason("preview_shown")
     except FieldrayError as error:
         if facts.thumbnail is None:

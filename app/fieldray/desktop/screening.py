@@ -18,7 +18,7 @@ from fieldray.packs.legacy import known_manifest
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
-_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports", "unlike_images")
+_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports", "unlike_images", "asked_for_images")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 

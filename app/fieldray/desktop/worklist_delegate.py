@@ -21,6 +21,7 @@ from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, Index
+from fieldray.domain.finding import asked_for
 from fieldray.formatting import category_word, date, file_name, person, unsigned
 from fieldray.translation import Translator
 
@@ -134,8 +135,8 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, lower.translated(0, number * step), line, shade, small)
 
     def _second_line(self, row: WorkRow) -> tuple[str, str]:
-        if row.reason:
-            return self._translator.reason(row.reason), row.category
+        if said := (*([row.reason] if row.reason else []), *asked_for(row.outcome)):
+            return " ".join(map(self._translator.reason, said)), row.category
         known = person(row.header.patient_name)
         number = row.header.patient_id or (file_name(row.outcome.ref) if known else "")
         parts = (

@@ -47,6 +47,14 @@ WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
     *("read_first", "abnormal", "unsure", "not_assessed"),
     *("normal", "refused", "failed"),
 )
+# What a person who looks at the image can see to be wrong: it is screened all the same if they say so. Nobody sees an
+# age, and a file without a usable image stays one.
+_OVERRULABLE: Final = frozenset(
+    {"view", "body_part", "not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
+)
+_TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
+# Codes of notes on a result that is there because a person asked for it.
+ASKED_FOR: Final = frozenset({"screened_anyway", "turned_back", "grey_swapped_back"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +168,8 @@ class ReadFacts:
     """What reading an image told, small enough to keep for every row.
 
     thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
-    preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, on its way to the store; empty anywhere else
+    preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, as the file lies, on its way to the store; empty
+                anywhere else
     stamp       what its file is known by (see `imaging.stamp`), on its way to the store; empty anywhere else, and where
                 nothing can vouch for the file
     """
@@ -255,6 +264,16 @@ class Failed:
 Outcome = Screened | Refused | Failed
 
 
+def can_be_overruled(why: Reason) -> bool:
+    """Whether an image that is refused for this is screened all the same if a person says so."""
+    return why.code in _OVERRULABLE
+
+
+def can_be_turned(why: Reason) -> bool:
+    """Whether an image that is refused for this can be set right: it lies on its side, upside down or inverted."""
+    return why.code in _TURNABLE
+
+
 def without_preview(outcome: Outcome) -> Outcome:
     """The same without what only the store needs, for whoever keeps thousands of outcomes in memory."""
     facts = outcome.facts
@@ -276,6 +295,11 @@ def why_of(outcome: Outcome) -> Reason | None:
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
     """What a person should know of a result; nothing where there is none."""
     return outcome.notes if isinstance(outcome, Screened) else ()
+
+
+def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
+    """Those of its notes that say that a person had the image screened in another way; nothing where nobody did."""
+    return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,39 @@ class Window:
     def __post_init__(self) -> None:
         if not self.width > 0 or not np.isfinite(self.center + self.width):
             raise ValueError(f"window width must be above 0 and finite, not {self.width}")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How an image that lies wrong is set right before anything is done with it.
+
+    degrees     anticlockwise: 0, 90, 180 or 270
+    swaps_grey  whether black and white are swapped
+    """
+
+    degrees: int = 0
+    swaps_grey: bool = False
+
+    def __post_init__(self) -> None:
+        if self.degrees not in (0, 90, 180, 270):
+            raise ValueError(f"an image is turned by quarters, not by {self.degrees} degrees")
+
+    @property
+    def back(self) -> Turn:
+        """The one that undoes it."""
+        return Turn(-self.degrees % 360, self.swaps_grey)
+
+    def grid(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (rows, columns) of the image, each where it comes to lie; a copy."""
+        return np.rot90(values, self.degrees // 90).copy()
+
+    def shown(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Grey levels (rows, columns) as displayed, set right."""
+        levels: NDArray[np.uint8] = self.grid(grey) if self.degrees else grey
+        return ~levels if self.swaps_grey else levels
+
+
+UPRIGHT: Final = Turn()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -84,6 +117,33 @@ class Image:
         """Rows and columns of `pixels` that the image fills: with a step the last of each may be filled in part."""
         rows, columns = self.pixels.shape
         return (self.full_rows or rows) / self.step, (self.full_columns or columns) / self.step
+
+    def turned(self, turn: Turn) -> Image:
+        """The same image set right; of one that was read reduced, a last row that was filled in part comes first."""
+        image = replace(self, pixels=turn.grid(self.pixels)) if turn.degrees else self
+        if turn.degrees % 180:
+            spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
+            image = replace(image, spacing_mm=spacing, full_rows=self.full_columns, full_columns=self.full_rows)
+        return image._with_grey_swapped() if turn.swaps_grey else image
+
+    def _with_grey_swapped(self) -> Image:
+        """Black is white, by the window and by the VOI LUT of the file too; a modality value stays what it is."""
+        most = (2**8 if self.pixels.dtype == np.uint8 else 2**16) - 1
+        if self.voi_lut is not None:
+            most = len(self.voi_lut) - 1
+        window = self.window
+        if window is not None:
+            shift = 1 if window.function == "LINEAR" else 0  # its centre lies half a value below the one that is named
+            window = replace(window, center=most - window.center + shift)
+        return replace(
+            self,
+            pixels=self.pixels.dtype.type(most) - self.pixels,
+            window=window,
+            voi_lut=None if self.voi_lut is None else (~self.voi_lut[::-1]).copy(),
+            padding=None if self.padding is None else most - self.padding,
+            value_scale=-self.value_scale,
+            value_offset=self.value_offset + most * self.value_scale,
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

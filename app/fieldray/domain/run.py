@@ -41,6 +41,18 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a person asked for beside the pack's own rules; each result that it changes says so.
+
+    overrules  screen what is refused for what they can see to be wrong (`finding.can_be_overruled`)
+    turns      turn images that lie on their side, upside down or inverted
+    """
+
+    overrules: bool = False
+    turns: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over."""
 

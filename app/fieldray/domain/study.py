@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fieldray.domain.image import UPRIGHT, Turn
 from fieldray.reasons import Reason
 
 
@@ -61,6 +62,7 @@ class ImageRef:
 
     `problem` is set when discovery already knows that there is nothing to decode; such a reference still
     becomes exactly one outcome. `problem_is_refusal` says which: refused or failed.
+    `turn` is how a person had an image turned that lies wrong: whoever reads it gets it upright.
     """
 
     path: Path
@@ -70,6 +72,7 @@ class ImageRef:
     header: ImageHeader = field(default_factory=ImageHeader)
     problem: Reason | None = None
     problem_is_refusal: bool = False
+    turn: Turn = UPRIGHT
 
     def __post_init__(self) -> None:
         if self.frame < 0:

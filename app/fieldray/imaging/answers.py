@@ -108,16 +108,18 @@ def read_request(
     detail: Detail,
     lungs: InputSpec | None,
     stamp_key: bytes = b"",
+    waives: Sequence[str] = (),
 ) -> Message:
     """Ask it to read, check and prepare an image, and to stamp its file with a key (see `imaging.stamp`)."""
     body = {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames, **_place(ref)}
-    body["stamp_key"] = stamp_key.hex()
+    body |= {"stamp_key": stamp_key.hex(), "waives": list(waives)}
     body["lungs"] = _values(lungs) if lungs else None
     return Message({"ask": "read", "rules": _values(rules) if rules else None, **body})
 
 
 def _place(ref: ImageRef) -> dict[str, Any]:
-    return {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
+    turn = [ref.turn.degrees, ref.turn.swaps_grey]
+    return {"path": str(ref.path), "member": ref.member, "frame": ref.frame, "turn": turn}
 
 
 def hash_request(ref: ImageRef) -> Message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -88,18 +88,20 @@ class DecoderPool:
         rules: HeaderRules | None = None,
         detail: Detail = "needed",
         lungs: InputSpec | None = None,
+        waives: Sequence[str] = (),
     ) -> ReadResult:
         """Read, check and prepare one image at this level of detail. Never raises for a bad file.
 
         With `lungs`, the input of the network that finds the lungs is prepared as well.
 
         With `rules`, the header is read again from the bytes that are hashed and decoded, and checked against them.
+        What it `waives`, codes of reasons that a person overruled, is not asked of the header.
         Raises PoolClosed, and ReaderProblem if no child can be started, which is not the fault of any file.
         """
         from fieldray.imaging.answers import no_tensor, read_request, read_result
 
         key = self._stamps.key if self._stamps else b""
-        request = read_request(ref, spec, rules=rules, detail=detail, lungs=lungs, stamp_key=key)
+        request = read_request(ref, spec, rules=rules, detail=detail, lungs=lungs, stamp_key=key, waives=waives)
         try:
             return self._ask(request, lambda answer: read_result(answer, ref))
         except (Unreadable, Unusable) as error:

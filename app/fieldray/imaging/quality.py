@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,25 +26,28 @@ _LEAST_LEVELS: Final = 4
 _SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
 
 
-def check_header(header: ImageHeader, rules: HeaderRules) -> Reason | None:
-    """Why an image with this header is refused, or None. Fields that say nothing pass."""
+def check_header(header: ImageHeader, rules: HeaderRules, *, waives: Collection[str] = ()) -> Reason | None:
+    """Why an image with this header is refused, or None. Fields that say nothing pass.
+
+    waives  codes of reasons that a person overruled
+    """
+    return next((why for why in _header_problems(header, rules) if why.code not in waives), None)
+
+
+def _header_problems(header: ImageHeader, rules: HeaderRules) -> Iterator[Reason]:
     modality = header.modality.upper()
     if modality and modality not in rules.modalities:
-        return reason("modality", modality=header.modality)
+        yield reason("modality", modality=header.modality)
     body_part = header.body_part_examined.upper()
     if _letters(body_part) not in _SAYS_NOTHING and not any(part in body_part for part in rules.body_parts):
-        return reason("body_part", body_part=header.body_part_examined)
+        yield reason("body_part", body_part=header.body_part_examined)
     view = header.view_position.upper()
     words = set(re.split(r"[^A-Z0-9]+", view))
     if _letters(view) not in _SAYS_NOTHING and not words & set(rules.views):
-        return reason("view", view=header.view_position)
-    return _check_age(header.patient_age_years, rules.ages_years)
-
-
-def _check_age(age_years: float | None, accepted: tuple[int, int] | None) -> Reason | None:
-    if age_years is None or accepted is None or accepted[0] <= int(age_years) <= accepted[1]:
-        return None
-    return reason("age", age=int(age_years), youngest=accepted[0], oldest=accepted[1])
+        yield reason("view", view=header.view_position)
+    age_years, accepted = header.patient_age_years, rules.ages_years
+    if age_years is not None and accepted is not None and not accepted[0] <= int(age_years) <= accepted[1]:
+        yield reason("age", age=int(age_years), youngest=accepted[0], oldest=accepted[1])
 
 
 def check_pixels(image: Image) -> Reason | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE
-from fieldray.domain.image import Detail, Image
+from fieldray.domain.image import UPRIGHT, Detail, Image, Turn
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def handle(message: Message) -> Message:
     """Answer {"ask": "read", "spec": ...}, {"ask": "image"}, {"ask": "shown", "side": ...} or {"ask": "hash"}.
 
-    Each comes with "path", "member", "frame".
+    Each comes with "path", "member", "frame", and all but a hash with the "turn" that sets the image right.
 
     {"ask": "preview"} comes with the array "preview" of an earlier read instead, and is answered with its "pixels".
 
@@ -42,7 +42,8 @@ def handle(message: Message) -> Message:
 
     A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`), and "lungs", the
     input of the network that finds the lungs, where there is one. With "rules" the
-    header is read from the same bytes as the pixels and checked against them. "frames" is the number that discovery
+    header is read from the same bytes as the pixels and checked against them, but for the codes that it "waives".
+    "frames" is the number that discovery
     found. With a "stamp_key" the answer has the "stamp" of the file.
 
     A file that cannot be used still gets an answer to "read", with its hash and size. For "image", Unreadable or
@@ -54,7 +55,8 @@ def handle(message: Message) -> Message:
     if body["ask"] == "preview":
         return Message({}, {"pixels": unpacked(message.arrays["preview"])})
     found = ImageHeader(number_of_frames=body.get("frames", 1))
-    ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found)
+    turn = Turn(*body.get("turn", ()))
+    ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found, turn=turn)
     if body["ask"] == "hash":
         return Message({"content_sha256": content_hash(ref)})
     if body["ask"] == "image":
@@ -65,7 +67,8 @@ def handle(message: Message) -> Message:
     lungs = InputSpec(**body["lungs"]) if body.get("lungs") else None
     stamps = Stamps(bytes.fromhex(body["stamp_key"])) if body.get("stamp_key") else None
     spec, detail = InputSpec(**body["spec"]), body.get("detail", "needed")
-    answer = _read(ref, spec, rules=rules, detail=detail, lungs=lungs, stamps=stamps)
+    waives = body.get("waives", ())
+    answer = _read(ref, spec, rules=rules, detail=detail, lungs=lungs, stamps=stamps, waives=waives)
     step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return answer
 
@@ -78,7 +81,8 @@ def _image(ref: ImageRef, content_sha256: str, *, side: int | None = None) -> Im
     data = read_bytes(ref)
     if content_sha256 and hashlib.sha256(data).hexdigest() != content_sha256:
         raise Unreadable(reason("changed"))
-    return decode(data, ref, needed=TargetSize(side, side, of_longer=True) if side else None)
+    needed = TargetSize(side, side, of_longer=True) if side and ref.turn == UPRIGHT else None
+    return decode(data, ref, needed=needed).turned(ref.turn)
 
 
 def _rules(values: Mapping[str, Any]) -> HeaderRules:
@@ -94,6 +98,7 @@ def _read(
     detail: Detail,
     lungs: InputSpec | None,
     stamps: Stamps | None,
+    waives: Collection[str],
 ) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
@@ -109,13 +114,16 @@ def _read(
             answer |= _identity(ref.header, "unknown")  # nothing else is known if the bytes are no image any more
             again = identify_again(data, ref)
             answer |= _identity(again.header, again.kind)
-            problem = check_header(again.header, rules)
+            problem = check_header(again.header, rules, waives=waives)
         if problem is None:
-            image = decode(data, ref, needed=target_size_for(spec, detail, lungs=lungs))
+            wanted = detail if ref.turn == UPRIGHT else "full"  # nothing is left over at the wrong end
+            image = decode(data, ref, needed=target_size_for(spec, wanted, lungs=lungs))
             problem = check_pixels(image)
-            answer |= _image_facts(image)
             image = with_window(image)
-            small = {"thumbnail": shrunk(image, THUMBNAIL_SIDE), "preview": packed(shrunk(image, PREVIEW_SIDE))}
+            preview = packed(shrunk(image, PREVIEW_SIDE))  # kept by content: as the file lies
+            image = image.turned(ref.turn)
+            answer |= _image_facts(image)
+            small = {"thumbnail": shrunk(image, THUMBNAIL_SIDE), "preview": preview}
             arrays = {**small, **_add_inputs(answer, image, spec, lungs)}
     except InputProblem as error:
         problem, is_refusal = error.reason, isinstance(error, Unusable)

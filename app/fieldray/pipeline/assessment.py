@@ -21,6 +21,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint, Prediction
+from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -54,11 +55,13 @@ class Assessment:
     """A model and, by label code, the operating point in force (None: not assessed).
 
     ages_confirmed  a person said that all patients are of the ages the pack is for, where files do not say so
+    wishes          what else a person asked for
     """
 
     model: Model
     points: Mapping[str, OperatingPoint | None]
     ages_confirmed: bool = False
+    wishes: Wishes = Wishes()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
         """Each label's finding of the network's raw scores in [0, 1] by label code."""
@@ -93,11 +96,18 @@ class Assessment:
             "evidence_limit": evidence_limit(self.model.manifest),
             # Each result says whether its patient's age is known, and from whom.
             "ages_confirmed": self.ages_confirmed if self.model.manifest.accepted.ages_years else None,
+            "wishes": _deciding(self.wishes),
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: bool = False) -> Assessment:
+def choose(
+    model: Model,
+    *,
+    operating_point: str | None = None,
+    ages_confirmed: bool = False,
+    wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
+) -> Assessment:
     """The assessment by the named operating point, or by the first of each label.
 
     A legacy pack has none: its larger output decides. Raises UsageProblem (operating_point) for an unknown name.
@@ -107,7 +117,7 @@ def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: 
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
-    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed)
+    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
 
 
 def _deciding(part: Any) -> Any:

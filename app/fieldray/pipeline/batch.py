@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import OutcomeReady, Progress, Publish, ResultsTakenOver, RunChanged, RunState
-from fieldray.domain.finding import Outcome, notes_of, without_preview
+from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, notes_of, without_preview
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
@@ -80,6 +80,7 @@ class Batch:
         self._last_row = 0
         self._saved = 0
         self._unlike = 0
+        self._asked_for = 0
         self._by_sample = 0
         self._by_content = 0
         self._run_id = 0
@@ -251,14 +252,15 @@ class Batch:
             keeps_preview=self._work.keeps_previews,
         )
         outcome = without_preview(item.outcome)
-        self._note([row_id], any(note.code == _UNLIKE for note in notes_of(outcome)))
+        codes = tuple(note.code for note in notes_of(outcome))
+        self._note([row_id], [ResultKind(category=outcome.category, codes=codes, number=1)])
         self._by_content += item.is_resumed
         self._publish(OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=outcome, is_resumed=item.is_resumed))
 
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
         rows = store.take_over(self._run_id, own=bundle.own, others=bundle.others)
         kinds = store.kinds(rows)
-        self._note(rows, sum(kind.number for kind in kinds if _UNLIKE in kind.codes))
+        self._note(rows, kinds)
         self._by_sample += len(rows)
         if not self._work.resuming.tells_each:
             self._publish(ResultsTakenOver(run_id=self._run_id, row_ids=rows, kinds=kinds))
@@ -267,10 +269,12 @@ class Batch:
             ready = OutcomeReady(run_id=self._run_id, row_id=found.row_id, outcome=found.outcome)
             self._publish(replace(ready, is_resumed=True, is_sampled=True))
 
-    def _note(self, rows: Sequence[int], unlike: int) -> None:
+    def _note(self, rows: Sequence[int], kinds: Iterable[ResultKind]) -> None:
         new = [row for row in rows if row > self._last_row]  # one that was there before keeps its number
         self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
-        self._unlike += unlike
+        for kind in kinds:
+            self._unlike += kind.number * (_UNLIKE in kind.codes)
+            self._asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
 
     def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
@@ -300,6 +304,8 @@ class Batch:
             self._notes += (reason("taken_over", count=count, sampled=self._by_sample, whole=self._by_content),)
         if self._unlike:
             self._notes += (reason("unlike_images", count=self._unlike),)
+        if self._asked_for:
+            self._notes += (reason("asked_for_images", count=self._asked_for),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self._state = state

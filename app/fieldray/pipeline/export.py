@@ -255,7 +255,7 @@ class _Images:
             pixels = self._opened(self._opens).read_preview(kept)
         except InputProblem:
             return None
-        return ShownImage(pixels=pixels, rows=facts.rows, columns=facts.columns)
+        return ShownImage(pixels=result.outcome.ref.turn.shown(pixels), rows=facts.rows, columns=facts.columns)
 
     def _opened(self, opens: OpenDecoders) -> Decoders:
         if self._decoders is None:

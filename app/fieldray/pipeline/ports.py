@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class Decoder(Protocol):
     With `lungs`, it prepares the input of the network that finds the lungs as well.
     It reads in the detail asked for, one pixel for `step` x `step` of the file's; `is_approximate` if the file in full
     would give a slightly different tensor.
+    Refusals by the header whose codes it `waives` are not made: a person overruled them.
     """
 
     def read(
@@ -62,6 +63,7 @@ class Decoder(Protocol):
         rules: HeaderRules | None = None,
         detail: Detail = "needed",
         lungs: InputSpec | None = None,
+        waives: Sequence[str] = (),
     ) -> ReadResult: ...
 
 

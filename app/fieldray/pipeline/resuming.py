@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, Screened, asked_for
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
@@ -50,7 +50,8 @@ class Earlier:
         """That of the same bytes, as one of this image; None if there is none.
 
         The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
-        that discovery saw is taken over, and no score of an image whose header is refused. Raises StorageProblem.
+        that discovery saw is taken over, and no score of an image whose header is refused, unless a person overruled
+        that. Raises StorageProblem.
         """
         if ref.problem:
             return None
@@ -65,9 +66,9 @@ class Earlier:
         )
         if known is None or known.ref.header != ref.header:
             return None
-        if isinstance(known, Screened) and self.work.check_header(ref.header) is not None:
+        if isinstance(known, Screened) and not asked_for(known) and self.work.check_header(ref.header) is not None:
             return None
-        return replace(known, ref=ref, facts=replace(known.facts, stamp=stamp))
+        return replace(known, ref=replace(ref, turn=known.ref.turn), facts=replace(known.facts, stamp=stamp))
 
 
 class Unchanged:

@@ -7,11 +7,20 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from fieldray.domain import heat_map
-from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
-from fieldray.domain.image import Detail, Tensor
+from fieldray.domain.finding import (
+    Failed,
+    Outcome,
+    ReadFacts,
+    Refused,
+    Screened,
+    Stage,
+    can_be_overruled,
+    can_be_turned,
+)
+from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import age_note
@@ -47,6 +56,36 @@ class _Attempt:
     stage: Stage = "discover"
     facts: ReadFacts = field(default_factory=ReadFacts)
     lungs: LungFields | None = None
+    overruled: tuple[Reason, ...] = ()
+
+    def is_overruled(self, why: Reason, assessment: Assessment) -> bool:
+        """Whether the image is screened although it is refused for this, which is then noted. Turning comes first."""
+        if not assessment.wishes.overrules or not can_be_overruled(why) or self.will_be_turned(why, assessment):
+            return False
+        if why not in self.overruled:
+            self.overruled += (why,)
+        return True
+
+    def will_be_turned(self, why: Reason, assessment: Assessment) -> bool:
+        """Whether the image, refused for this, is set right and looked at again."""
+        return assessment.wishes.turns and can_be_turned(why) and self.ref.turn == UPRIGHT
+
+    def turned(self) -> _Attempt:
+        """The same image, set right by what its lungs said."""
+        if self.lungs is None:
+            raise ValueError("an image that was turned without its lungs")
+        turn = Turn(self.lungs.rotation_degrees, self.lungs.is_inverted)
+        return replace(self, ref=replace(self.ref, turn=turn), lungs=None)
+
+    @property
+    def notes(self) -> tuple[Reason, ...]:
+        """What was done to the image because a person asked for it."""
+        turn = self.ref.turn
+        return (
+            *((reason("turned_back", degrees=turn.degrees),) if turn.degrees else ()),
+            *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
+            *((reason("screened_anyway"), *self.overruled) if self.overruled else ()),
+        )
 
     def stopped(self, why: Reason, *, is_refusal: bool) -> Outcome:
         if is_refusal:
@@ -78,11 +117,19 @@ def screen_image(
     def run(on: Engine, tensor: Tensor) -> Prediction:
         return _answer(on.submit(Request(request_id=request_id, values=tensor.values)), request_id, is_cancelled)
 
+    def judged(image: _Attempt) -> Outcome:
+        seen = _run_networks(image, assessment, decoder, run, engine=engine, lung_engine=lung_engine, observe=observe)
+        return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
+
     try:
         if ref.problem:
             return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
-        seen = _run_networks(image, assessment, decoder, run, engine=engine, lung_engine=lung_engine, observe=observe)
-        return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
+        first = judged(image)
+        if not (isinstance(first, Refused) and image.will_be_turned(first.reason, assessment)):
+            return first
+        image = image.turned()
+        second = judged(image)
+        return first if isinstance(second, Refused) else second
     except (Cancelled, ReaderProblem, LungsUnavailable):
         raise
     except FieldrayError as error:
@@ -107,10 +154,9 @@ def _run_networks(
 ) -> Prediction | Outcome:
     """What the classifier says of the image, or the outcome of an image that it does not get to see."""
     model, finder = assessment.model, assessment.model.lungs
-    wanted = {"lungs": finder.manifest.input} if finder else {}
     for detail in _DETAILS:
         image.stage = "decode"
-        read = decoder.read(image.ref, model.manifest.input, rules=model.manifest.accepted, detail=detail, **wanted)
+        read = _read(image, assessment, decoder, detail)
         if len({image.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
             return image.stopped(reason("changed"), is_refusal=False)
         image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
@@ -120,8 +166,9 @@ def _run_networks(
         image.stage = "inference"
         if finder:
             image.lungs = find_lungs_of(read, image.facts, finder, lung_engine, run)
-            if image.lungs.refusal:
-                return image.stopped(image.lungs.refusal, is_refusal=True)
+            why = image.lungs.refusal
+            if why and not image.is_overruled(why, assessment):
+                return image.stopped(why, is_refusal=True)
         tensor = _tensor(read, image.facts, model, image.lungs)
         image.facts = replace(image.facts, pixel_map=tensor.pixel_map)
         prediction = run(engine, tensor)
@@ -130,6 +177,19 @@ def _run_networks(
         if not (read.is_approximate and assessment.is_close(prediction, oversampling=oversampling)):
             break
     return prediction
+
+
+def _read(image: _Attempt, assessment: Assessment, decoder: Decoder, detail: Detail) -> ReadResult:
+    """Read once, and again without what a person overrules of its header."""
+    manifest, finder = assessment.model.manifest, assessment.model.lungs
+    wanted: dict[str, Any] = {"lungs": finder.manifest.input} if finder else {}
+    while True:
+        if waives := tuple(why.code for why in image.overruled):
+            wanted["waives"] = waives
+        read = decoder.read(image.ref, manifest.input, rules=manifest.accepted, detail=detail, **wanted)
+        why = read.problem if read.problem_is_refusal else None
+        if why is None or why.code in waives or not image.is_overruled(why, assessment):
+            return read
 
 
 def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
@@ -171,6 +231,8 @@ def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields 
         return read.tensor
     if lungs is None:
         raise ValueError("no tensor")
+    if lungs.refusal:  # a person overruled it: nobody knows where the lungs are
+        return read.cropped(spec, Box(top=0.0, left=0.0, rows=float(facts.rows), columns=float(facts.columns)))
     return read.cropped(spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin))
 
 
@@ -180,15 +242,16 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
     gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
     age = age_note(image.ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
-    notes = ((age,) if age else ()) + (lungs.notes if lungs else ())
+    notes = lungs.notes if lungs and not lungs.refusal else ()
     if assessment.model.manifest.is_bare:
         notes += (reason("unsigned_operating_point_unknown"),)
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
-            if lungs is None:
-                return image.stopped(reason("unlike_training"), is_refusal=True)
-            notes += (reason("unlike_measured"),)
+            why = reason("unlike_training")
+            if lungs is None and not image.is_overruled(why, assessment):
+                return image.stopped(why, is_refusal=True)
+            notes += (reason("unlike_measured"),) if lungs else ()
     screened = Screened(
         ref=image.ref,
         facts=facts,
@@ -200,9 +263,9 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
         inference_ms=prediction.latency_ms,
         extra=extra,
         lungs=lungs,
-        notes=notes,
+        notes=(*((age,) if age else ()), *image.notes, *notes),
     )
-    return _with_evidence(screened, assessment.model, lungs) if lungs else screened
+    return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:

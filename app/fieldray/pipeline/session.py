@@ -18,7 +18,7 @@ from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
-from fieldray.domain.run import Resuming, Verdict
+from fieldray.domain.run import Resuming, Verdict, Wishes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable
 from fieldray.inference.backend import BackendOptions, system_kinds
@@ -151,12 +151,13 @@ class Session:
         fresh: bool = False,
         resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
+        wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
         found: Sequence[ImageRef] | None = None,
         database: Path | None = None,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
 
-        `ages_confirmed`: a person said that all patients are of the ages the pack is for.
+        `ages_confirmed`: a person said that all patients are of the ages the pack is for. `wishes`: what else they ask.
         `found`: the images, where they were looked for before; `paths` need not be there then.
         `database`: another store than the session's, for this run.
 
@@ -167,7 +168,7 @@ class Session:
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
 
             places = existing(paths) if found is None else tuple(paths)
-            assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed)
+            assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed, wishes=wishes)
             engine = self._open(model)
             size = number_of_decoders(self._settings)
             decoders, self._warm = self._warm or self._decoders(self._settings, size), None

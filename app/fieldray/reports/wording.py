@@ -17,6 +17,7 @@ from fieldray.domain.finding import (
     Outcome,
     Refused,
     Screened,
+    asked_for,
     leading_finding,
     lungs_of,
     notes_of,
@@ -128,8 +129,9 @@ class Wording:
         verdict = self._choice(result.verdict) if result.verdict else ""
         who = self._person(patient_of(outcome.ref, self._stored))
         word = category_word(self.translator, outcome.category)
-        if why := why_of(outcome):
-            word = f"{word}: {self.translator.reason(why)}"
+        said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
+        if said:
+            word = f"{word}: {' '.join(map(self.translator.reason, said))}"
         return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
 
     def run_fields(self) -> tuple[Field, ...]:
@@ -375,7 +377,8 @@ class Wording:
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        parts = (colours if has_map else "", line if lungs_of(outcome) is not None else "")
+        wishes = map(self.translator.reason, asked_for(outcome))  # a capture has these words alone
+        parts = (*wishes, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _spoken(self, outcome: Outcome) -> str:

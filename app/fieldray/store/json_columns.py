@@ -52,6 +52,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     is_refusal: bool = False
     maps: tuple[Count, Count, Count] | None = None
     extra: Mapping[str, float] = {}
+    turn: tuple[Literal[0, 90, 180, 270], bool] = (0, False)
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):

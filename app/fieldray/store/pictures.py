@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, Outcome
 from fieldray.errors import StorageProblem
 from fieldray.store.database import WatchedConnection, files_of, open_database, storage_problems, transaction
 from fieldray.store.schema import PICTURES
@@ -58,12 +58,14 @@ def size_of(database: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def picture_row(facts: ReadFacts, frame: int) -> PictureRow | None:
-    """The pictures of an image that was read, as they are kept; None if there are none."""
+def picture_row(outcome: Outcome) -> PictureRow | None:
+    """The pictures of an image that was read, as they are kept: as the file lies. None if there are none."""
+    facts, ref = outcome.facts, outcome.ref
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
         return None
-    thumbnail = (None, 0) if facts.thumbnail is None else (facts.thumbnail.tobytes(), facts.thumbnail.shape[1])
-    return (bytes.fromhex(facts.content_sha256), frame, *thumbnail, facts.preview or None)
+    small = None if facts.thumbnail is None else ref.turn.back.shown(facts.thumbnail)
+    thumbnail = (None, 0) if small is None else (small.tobytes(), small.shape[1])
+    return (bytes.fromhex(facts.content_sha256), ref.frame, *thumbnail, facts.preview or None)
 
 
 def thumbnail_of(data: object, columns: object) -> Thumbnail | None:

@@ -314,7 +314,7 @@ class ResultStore(ResultQuery):
 
     def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
         """Before the results: what is shown as saved has its pictures."""
-        rows = (picture_row(outcome.facts, outcome.ref.frame) for outcome in outcomes)
+        rows = map(picture_row, outcomes)
         self._pictures.add([row for row in rows if row])
 
     def stamp_key(self) -> bytes:

@@ -36,7 +36,7 @@ from fieldray.domain.finding import (
     why_of,
 )
 from fieldray.domain.history import ResultBrief
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import UPRIGHT, PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict, VerdictChoice
@@ -112,6 +112,7 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
     }
     details: dict[str, Any] = {"kind": outcome.ref.kind, "rows": facts.rows, "columns": facts.columns}
     details["notes"] = facts.notes
+    details["turn"] = [ref.turn.degrees, ref.turn.swaps_grey] if (ref := outcome.ref).turn != UPRIGHT else None
     details["pixel_map"] = list(_fields(facts.pixel_map).values()) if facts.pixel_map else None
     if problem := outcome.ref.problem:
         details |= {"problem": [problem.code, problem.parameters], "is_refusal": outcome.ref.problem_is_refusal}
@@ -183,7 +184,7 @@ def outcome_of(
     """The outcome of a row of `results`. Raises ValueError and others.
 
     run           that the row belongs to; None where it is lost
-    thumbnail     that was kept of the image
+    thumbnail     that was kept of the image, as its file lies
     looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
     """
     checked(row)
@@ -193,7 +194,7 @@ def outcome_of(
         content_sha256=row["content_sha256"].hex(),
         rows=details.rows,
         columns=details.columns,
-        thumbnail=thumbnail,
+        thumbnail=None if thumbnail is None else Turn(*details.turn).shown(thumbnail),
         pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
         notes=details.notes,
@@ -238,6 +239,7 @@ def _ref_of(row: Row, details: Details) -> ImageRef:
         header=header_of(row["header"]),
         problem=reason_made(details.problem) if details.problem else None,
         problem_is_refusal=details.is_refusal,
+        turn=Turn(*details.turn),
     )
 
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from fieldray.domain.image import Box, Image
-from fieldray.domain.model import InputSpec
+from fieldray.domain.image import Box, Image, Turn
+from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.answers import read_request, read_result
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.answers import (
+    image_of,
+    image_request,
+    preview_of,
+    preview_request,
+    read_request,
+    read_result,
+    shown_of,
+    shown_request,
+)
+from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor
 from fieldray.imaging.reduction import LUNGS_EXTENT, target_size, target_size_for
 from fieldray.imaging.service import handle
 from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
 
 WHOLE = InputSpec(height=32, width=32)
 LUNGS = InputSpec(height=48, width=48, fit="pad")
@@ -96,3 +107,49 @@ def test_for_a_crop_it_answers_with_the_image_that_is_cropped_here(ref: ImageRef
     whole = read_result(handle(read_request(ref, WHOLE, rules=None, detail="needed", lungs=None)), ref)
     with pytest.raises(ValueError, match="not read to be cropped"):
         whole.cropped(CROPPED, Box(top=0.0, left=0.0, rows=1.0, columns=1.0))
+
+
+@pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])
+def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path: Path) -> None:
+    upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
+    pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
+    Picture.fromarray(pixels.astype(np.uint8)).save(upright)
+    Picture.fromarray(turn.back.shown(pixels.astype(np.uint8))).save(lying)
+    asked = {"rules": None, "detail": "full", "lungs": LUNGS}
+    right, wrong = ImageRef(path=upright), ImageRef(path=lying, turn=turn)
+    first, second = (read_result(handle(read_request(ref, CROPPED, **asked)), ref) for ref in (right, wrong))
+    assert (second.facts.rows, second.facts.columns) == (400, 320)
+    assert first.lungs is not None and second.lungs is not None
+    assert second.lungs.pixel_map == first.lungs.pixel_map
+    for mine, its in ((first.lungs.values, second.lungs.values), (first.facts.thumbnail, second.facts.thumbnail)):
+        assert mine is not None and its is not None
+        assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
+    box = Box(top=40.0, left=60.0, rows=200.0, columns=180.0)
+    crops = first.cropped(CROPPED, box).values.astype(int) - second.cropped(CROPPED, box).values.astype(int)
+    assert np.abs(crops).max() <= 2
+    reduced = {**asked, "detail": "needed"}  # nobody turns what was reduced
+    again = read_result(handle(read_request(wrong, CROPPED, **reduced)), wrong)
+    assert again.lungs is not None and np.array_equal(again.lungs.values, second.lungs.values)
+    shown = [image_of(handle(image_request(ref, content_sha256=""))) for ref in (right, wrong)]
+    assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
+    small = shown_of(handle(shown_request(wrong, content_sha256="", side=100)))
+    assert (small.rows, small.columns) == (400, 320)
+    assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
+    kept = [preview_of(handle(preview_request(found.facts.preview))) for found in (first, second)]
+    assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
+
+
+def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "side.dcm"
+    said = {"ViewPosition": "LL", "PatientAge": "040Y"}
+    write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
+    ref = ImageRef(path=path)
+    adults = HeaderRules(views=("PA", "AP"), ages_years=(18, 120))
+
+    def problem(rules: HeaderRules, *waives: str) -> str | None:
+        asked = read_request(ref, WHOLE, rules=rules, detail="needed", lungs=None, waives=waives)
+        why = read_result(handle(asked), ref).problem
+        return why.code if why else None
+
+    assert (problem(adults), problem(adults, "view")) == ("view", None)
+    assert problem(replace(adults, ages_years=(1, 5)), "view") == "age"

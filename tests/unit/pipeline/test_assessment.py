@@ -22,6 +22,7 @@ from fieldray.domain.model import (
     Prediction,
     Requirement,
 )
+from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.packs.legacy import MANIFEST as LEGACY
 from fieldray.pipeline.assessment import DECIDES_NOTHING, Assessment, choose
@@ -108,6 +109,9 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
         assessment(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
         assessment(input=InputSpec(height=64, width=64, margin=0.1)),
         assessment(accepted=HeaderRules(views=("PA",))),
+        dataclasses.replace(assessment(), wishes=Wishes(overrules=True)),
+        dataclasses.replace(assessment(), wishes=Wishes(turns=True)),
+        dataclasses.replace(assessment(), wishes=Wishes(overrules=True, turns=True)),
     ]
     hashes = [variant.settings_hash for variant in variants]
     assert len(set(hashes)) == len(hashes)

@@ -18,6 +18,8 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
+from fieldray.domain.finding import Screened, notes_of
+from fieldray.domain.image import Turn
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Resuming, TakenOver, Verdict
 from fieldray.domain.study import ImageRef
@@ -227,6 +229,29 @@ def test_a_verdict_comes_along(images: Path) -> None:
     with HistoryQuery(second.database) as query:
         verdicts = {result.outcome.ref.path: result.verdict for result in query.rows(second.batch.run_id)}
     assert {path for path, verdict in verdicts.items() if verdict == AGREE} == {first.ready[0].outcome.ref.path}
+
+
+@pytest.mark.parametrize("verifies", [False, True])
+def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_ones(
+    images: Path, verifies: bool
+) -> None:
+    """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
+    first = Run(images, stop_after=4)
+    was = first.ready[0].outcome
+    assert isinstance(was, Screened)
+    side = reason("view", view="LL")
+    wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
+    with ResultStore(first.database) as store:
+        store.save(first.batch.run_id, wished, spec=first.batch.spec)
+    for number in (first.batch.run_id, first.batch.run_id + 1):
+        again = Run(images, resuming=Resuming(verifies=verifies))
+        assert again.batch.run_id == number
+        (found,) = (event.outcome for event in again.ready if event.outcome.ref.path == was.ref.path)
+        assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
+        assert reason("asked_for_images", count=1) in again.notes
+    afresh = Run(images, fresh=True)
+    assert {notes_of(event.outcome) for event in afresh.ready} == {()}
+    assert afresh.notes == ()
 
 
 def test_an_image_that_was_gone_is_present_again(images: Path) -> None:

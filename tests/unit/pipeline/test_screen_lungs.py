@@ -12,8 +12,10 @@ import pytest
 
 from fakes import FakeEngine, FakeLungEngine, FakeReaders
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, why_of
+from fieldray.domain.image import Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
-from fieldray.domain.study import ImageRef
+from fieldray.domain.run import Wishes
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.ports import ReadResult
@@ -306,3 +308,118 @@ def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
     )
     assert isinstance(outcome, Failed)
     assert (outcome.reason.code, outcome.facts.content_sha256, decoder.reads) == ("changed", "1" * 64, 2)
+
+
+def codes(outcome: Outcome) -> list[str]:
+    return [note.code for note in outcome.notes] if isinstance(outcome, Screened) else [outcome.reason.code]
+
+
+def wished(
+    lung_engine: FakeEngine | None, *, engine: FakeEngine | None = None, decoder: FakeReaders | None = None,
+    header: ImageHeader | None = None, of: Model | None = None, **wishes: bool,
+) -> Outcome:  # fmt: skip
+    """As a person who overrules or turns has it screened."""
+    return screen_image(
+        ImageRef(path=Path("/images/bright.png"), header=header or ImageHeader()),
+        assessment=choose(of or model(), wishes=Wishes(**wishes)),
+        decoder=decoder or FakeReaders(),
+        engine=engine or FakeEngine(),
+        lung_engine=lung_engine,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "code"),
+    [
+        ({"frontal_chest": 0.1}, "not_frontal_chest"),
+        ({"rotated_90": 0.9}, "rotated"),
+        ({"rotated_180": 0.9}, "upside_down"),
+        ({"inverted": 0.9}, "inverted"),
+    ],
+)
+def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
+    cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),))
+    outcome = wished(FakeLungEngine(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
+    assert isinstance(outcome, Screened) and outcome.lungs is not None and outcome.facts.pixel_map is not None
+    # not what a mask says that nobody trusts: neither its notes nor its crop
+    assert codes(outcome) == ["screened_anyway", code]
+    assert outcome.facts.pixel_map.place(64, 64) == (outcome.facts.rows, outcome.facts.columns)
+    assert outcome.lungs.evidence_inside is None
+    assert codes(wished(FakeLungEngine(MASK), overrules=True)) == []
+
+
+def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> None:
+    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    alone = replace(model(ood_gate=gate), lungs=None)
+    far = FakeEngine(features=2.1)
+    assert codes(wished(None, engine=far, of=alone, overrules=True)) == ["screened_anyway", "unlike_training"]
+    both = wished(FakeLungEngine(MASK, frontal_chest=0.1), engine=far, of=model(ood_gate=gate), overrules=True)
+    assert codes(both) == ["screened_anyway", "not_frontal_chest", "unlike_measured"]
+
+
+def test_a_header_that_a_person_sees_to_be_wrong_is_overruled_but_no_age_and_no_modality() -> None:
+    wrong = ImageHeader(modality="DX", view_position="LL", body_part_examined="HAND", patient_age_years=40.0)
+    assert codes(wished(FakeLungEngine(MASK), header=wrong)) == ["body_part"]
+    overruled = wished(FakeLungEngine(MASK), header=wrong, overrules=True)
+    assert codes(overruled) == ["screened_anyway", "body_part", "view"]
+    children = model(accepted=replace(tiny_manifest().accepted, ages_years=(1, 5)))
+    assert codes(wished(FakeLungEngine(MASK), header=wrong, of=children, overrules=True)) == ["age"]
+    tomogram = replace(wrong, modality="CT")
+    assert codes(wished(FakeLungEngine(MASK), header=tomogram, overrules=True)) == ["modality"]
+
+
+class Lying(FakeReaders):
+    """Keeps which turns it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[Turn] = []
+
+    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
+        self.turns.append(ref.turn)
+        return super().read(ref, spec, **wanted)
+
+
+class Looks(FakeLungEngine):
+    """Says of each reading what the test says."""
+
+    def __init__(self, *said: dict[str, float]) -> None:
+        super().__init__(MASK)
+        self._said = iter(said)
+
+    def _prediction(self, request: Any) -> Prediction:
+        found = super()._prediction(request)
+        return replace(found, scores={**found.scores, **next(self._said)})
+
+
+@pytest.mark.parametrize(
+    ("scores", "turn", "notes"),
+    [
+        ({"rotated_90": 0.9}, Turn(90), ["turned_back"]),
+        ({"rotated_180": 0.9}, Turn(180), ["turned_back"]),
+        ({"inverted": 0.9}, Turn(swaps_grey=True), ["grey_swapped_back"]),
+        ({"rotated_270": 0.9, "inverted": 0.9}, Turn(270, True), ["turned_back", "grey_swapped_back"]),
+    ],
+)
+def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
+    scores: dict[str, float], turn: Turn, notes: list[str]
+) -> None:
+    decoder = Lying()
+    outcome = wished(Looks(scores, {"mirrored": 0.9}), decoder=decoder, turns=True)
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert codes(outcome) == [*notes, "perhaps_mirrored"]
+    assert (outcome.ref.turn, decoder.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
+    (*_, last) = notes
+    degrees = {"degrees": str(turn.degrees)} if last == "turned_back" else {}
+    assert dict(next(note.parameters for note in outcome.notes if note.code == last)) == degrees
+
+
+def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:
+    nothing = {"frontal_chest": 0.1}
+    outcome = wished(Looks({"rotated_90": 0.9}, nothing), turns=True)
+    assert isinstance(outcome, Refused) and outcome.lungs is not None
+    assert (outcome.reason.code, outcome.ref.turn, outcome.lungs.rotation_degrees) == ("rotated", Turn(), 90)
+    again = wished(Looks({"rotated_90": 0.9}, nothing), turns=True, overrules=True)
+    assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
+    assert again.ref.turn == Turn(90)
+    assert codes(wished(Looks(nothing), turns=True)) == ["not_frontal_chest"]

@@ -15,6 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.imaging.discover import discover
@@ -22,6 +23,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.dicom.capture import SIDE, layout_of
 from fieldray.reports.dicom.recognise import is_own
+from fieldray.reports.dicom.segmentation import on_capture
 from fieldray.reports.dicom.uids import is_valid, made_uid
 from fieldray.reports.exporter import Exporter, ReportOptions
 from fieldray.reports.exporters import sc, seg, sr
@@ -142,6 +144,28 @@ def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path) -> None
     assert found.get_segment_description(1).segmented_property_type.meaning == "Lung"
     reference = found.PerFrameFunctionalGroupsSequence[0].DerivationImageSequence[0].SourceImageSequence[0]
     assert reference.ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
+
+
+def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
+    one: Screened, tmp_path: Path
+) -> None:
+    turn, path = Turn(90), tmp_path / "seg"
+    sizes = replace(one.facts, rows=128, columns=160)
+    wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back", degrees=90),))
+    seg.write_segmentations(path, run_with(results_of([wished])))
+    found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
+    assert one.lungs is not None
+    mask = one.lungs.mask_of_image(rows=128, columns=160)
+    assert np.array_equal(turn.grid(found), mask)
+    (upright,) = written(tmp_path, sc.EXPORTER, [one])
+    (lying,) = written(tmp_path / "lying", sc.EXPORTER, [wished])
+    # the file has 160 x 128 pixels, so turned it shows 128 x 160
+    assert (upright.Rows, lying.Rows) == (layout_of(160, 128).rows, layout_of(128, 160).rows)
+    (report,) = written(tmp_path, sr.EXPORTER, [wished])
+    assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
+    seg.write_segmentations(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
+    beside = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
+    assert np.array_equal(beside, on_capture(mask))
 
 
 def test_what_belongs_to_a_png_refers_to_its_capture(tmp_path: Path) -> None:

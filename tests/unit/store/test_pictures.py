@@ -9,9 +9,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import Turn
 from fieldray.errors import StorageProblem
 from fieldray.store.database import companions, damage_mark
 from fieldray.store.history import HistoryQuery
@@ -197,3 +199,18 @@ def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
     companions(pictures_path(path))[0].write_bytes(b"patient")
     assert keep_only(path, ()).is_wiped
     assert on_disk(path) == b""
+
+
+def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(tmp_path: Path) -> None:
+    """They belong to the content: one result of it may be of the image as it lies, another of the same turned."""
+    facts = replace(read_facts(), preview=b"JPEG as the file lies")
+    assert facts.thumbnail is not None
+    turned = screened(image_ref(turn=Turn(90)))
+    lying = replace(turned, ref=image_ref(), facts=replace(facts, thumbnail=np.rot90(facts.thumbnail, -1)))
+    for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
+        with ResultStore(tmp_path / name / "results.sqlite") as store:
+            for outcome in order:
+                row_id = store.save(store.open_run(SPEC, fresh=True), outcome, spec=SPEC)
+                found = store.row(row_id).outcome.facts.thumbnail
+                assert found is not None and outcome.facts.thumbnail is not None
+                assert np.array_equal(found, outcome.facts.thumbnail)

@@ -11,6 +11,7 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
@@ -47,6 +48,7 @@ def as_values(outcome: Outcome) -> object:
         failed(image_ref(problem=reason("empty"), kind="unknown")),
         refused(image_ref(member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
         screened(image_ref("not-unicode-\udcff.dcm")),
+        screened(image_ref(turn=Turn(90, swaps_grey=True))),
     ],
 )
 def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -> None:

@@ -32,7 +32,8 @@ def lung_mask(subject: Subject) -> Mask | None:
     mask: Mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
     if not mask.any():
         return None
-    return mask if can_be_referenced(subject.ref) else on_capture(mask)
+    turn = subject.ref.turn  # the capture shows the image as it was turned, the file's own image lies as it lies
+    return turn.back.grid(mask) if can_be_referenced(subject.ref) else on_capture(mask)
 
 
 def on_capture(mask: Mask) -> Mask:
