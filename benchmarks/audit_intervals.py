@@ -16,11 +16,10 @@ from typing import Final
 import numpy as np
 
 from benchmarks.reports import Mark
-from fieldray.audit.figures import at_point
+from fieldray.audit.figures import predictive_values
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain import intervals
 from fieldray.domain.metrics import Scores, sigmoid
-from fieldray.domain.model import Estimate, OperatingPoint
 
 Notify = Callable[[str], None]
 _NORMAL: Final = NormalDist()
@@ -105,9 +104,11 @@ def _coverage(setting: Setting, draws: int, *, seed: int) -> tuple[float, ...]:
     held = np.zeros(len(_FIGURES))
     for _ in range(draws):
         scores = sigmoid(_drawn(generator, setting, len(truth)) + setting.shift * truth)
-        at = at_point(scores, truth, _point(setting), patients=patients, prevalence=_PREVALENCE)
+        threshold = float(sigmoid(np.float64(setting.threshold)))
+        hits = intervals.sensitivity(scores, truth, threshold=threshold, patients=patients)
+        spared = intervals.specificity(scores, truth, threshold=threshold, patients=patients)
         area = intervals.area(scores, truth, patients=patients)
-        ends = (area, at.sensitivity, at.specificity, at.positive_value, at.negative_value)
+        ends = (area, hits, spared, *predictive_values(hits, spared, prevalence=_PREVALENCE))
         pairs = zip(ends, setting.truths, strict=True)
         held += [one is not None and one.low <= true <= one.high for one, true in pairs]
     return tuple(float(share) for share in held / draws)
@@ -118,14 +119,6 @@ def _drawn(generator: np.random.Generator, setting: Setting, number: int) -> Sco
         return generator.normal(size=number)
     own = np.repeat(generator.normal(size=-(-number // setting.images)), setting.images)[:number]
     return (own + generator.normal(size=number)) / math.sqrt(2)
-
-
-def _point(setting: Setting) -> OperatingPoint:
-    half, threshold = Estimate(0.5, 0.0, 1.0), float(sigmoid(np.float64(setting.threshold)))
-    return OperatingPoint(
-        name="fixed", titles={"en": "Fixed"}, label="x", threshold=threshold, unsure_low=threshold,
-        unsure_high=threshold, sensitivity=half, specificity=half, measured_on={"en": "made-up scores"},
-    )  # fmt: skip
 
 
 def _marks(found: list[tuple[float, ...]]) -> list[Mark]:

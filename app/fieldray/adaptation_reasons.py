@@ -50,5 +50,13 @@ ADAPTATION: Final[Mapping[str, Template]] = {
     "weights_unreachable": "The published weights of {name} are not available: {detail}. Use weights = \"none\" or "
                            "the path of a weights file.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
+    "pack_shortcut_close": "{label}: the image's border or a thumbnail alone scores {area}, the network {own}. Such figures say little "
+                           "about lungs.",
+    "pack_shortcut": "{label}: the image's border or a thumbnail alone scores {area}, the network {own}. The images give their classes "
+                     "away by more than the lungs, so the figures are optimistic.",
+    "pack_few_images": Plural("{label}: only {count} test image of the rarer kind. Note how wide the intervals are.",
+                              "{label}: only {count} test images of the rarer kind. Note how wide the intervals are.",
+                              by="count"),
+    "pack_gate_refuses": "The pack refuses {percent} of 100 chest X-rays as unlike those it was trained on.",
 }
 # fmt: on

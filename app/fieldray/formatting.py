@@ -9,8 +9,9 @@ from typing import Final
 from fieldray.backends import BACKENDS
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Category, Decision, Finding
-from fieldray.domain.model import Estimate, Manifest
+from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
+from fieldray.domain.purpose import classes_measured
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
@@ -24,8 +25,10 @@ def research_only(translator: Translator) -> str:
     return translator.text("Research use only. Not for diagnostic use.")
 
 
-def category_word(translator: Translator, category: Category) -> str:
-    """The class of one image, as a word."""
+def category_word(translator: Translator, category: Category, manifest: Manifest | None = None) -> str:
+    """The class of one image, as a word: the pack's own where it has one."""
+    if manifest is not None and manifest.class_names and category in manifest.class_names:
+        return translator.pick(manifest.class_names[category])
     words: dict[Category, str] = {
         "read_first": translator.text("Read first"),
         "abnormal": translator.text("Abnormal"),
@@ -86,10 +89,46 @@ def count(items: int) -> str:
 
 def percent(translator: Translator, estimate: Estimate) -> str:
     """A measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
+    value, _, interval = per_hundred(translator, estimate).partition(" ")
+    return f"{value} % {interval}"
+
+
+def class_lines(translator: Translator, manifest: Manifest | None, point: OperatingPoint | None) -> list[str]:
+    """What the classes mean: how many of 100 images with the finding, and of 100 without it, are in each.
+
+    Four lines at most, those of another hospital last; none where the pack's maker did not count them.
+    """
+    lines = []
+    for classes in classes_measured(manifest, point):
+        for truth, shares in classes.shares.items():
+            values: dict[str, str | int] = {
+                "count": next(iter(shares.values())).of,
+                "classes": ", ".join(
+                    f"{category_word(translator, category, manifest)} {per_hundred(translator, share.estimate)}"
+                    for category, share in shares.items()
+                ),
+            }
+            lines.append(_class_line(translator, truth, classes.is_elsewhere, values))
+    return lines
+
+
+def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values: dict[str, str | int]) -> str:
+    text = translator.text
+    if is_elsewhere and truth:
+        return text("Of 100 images of another hospital with the finding ({count} counted): {classes}.", **values)
+    if is_elsewhere:
+        return text("Of 100 images of another hospital without it ({count} counted): {classes}.", **values)
+    if truth:
+        return text("Of 100 test images with the finding ({count} counted): {classes}.", **values)
+    return text("Of 100 test images without it ({count} counted): {classes}.", **values)
+
+
+def per_hundred(translator: Translator, estimate: Estimate) -> str:
+    """A measured share of 100 images with its 95 % confidence interval: 93.2 (91.0-95.1)."""
     value, low, high = (
         number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
     )
-    return f"{value} % ({low}–{high})"
+    return f"{value} ({low}–{high})"
 
 
 def date(translator: Translator, dicom_date: str) -> str:
@@ -133,7 +172,7 @@ def file_name(ref: ImageRef) -> str:
 
 def view_label(header: ImageHeader) -> str:
     """View and side as the file gives them."""
-    return " ".join(part for part in (header.view, header.image_laterality) if part)
+    return " ".join(part for part in (header.view_position, header.image_laterality) if part)
 
 
 def duration(translator: Translator, seconds: float) -> str:

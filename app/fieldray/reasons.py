@@ -31,8 +31,6 @@ REFUSED: Final[Mapping[str, Template]] = {
     "view": "Not a frontal view: the view position is {view}.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
-    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to "
-                       "{oldest} years.",
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
@@ -55,11 +53,6 @@ NOTES: Final[Mapping[str, Template]] = {
     "turned_back": "The image was turned by {degrees} degrees anticlockwise before it was screened.",
     "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
     "screened_anyway": "Screened although it was refused, because a person asked for it. Its score may mean nothing.",
-    "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
-    "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
-    "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
-    "burned_in_annotation": "The file says that there is writing in the image itself. It may name the patient.",
-    "pixels_not_square": "The file says that its pixels are not square. The image is shown and screened in its true shape.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_unseen": "Read first: no lung was found in this chest X-ray.",
     "left_lung_unseen": "Read first: the patient's left lung was not found, or is far smaller than the right one.",
@@ -143,6 +136,7 @@ PURPOSES: Final[Mapping[str, Template]] = {
                     "ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence "
                           "interval {low} to {high}).",
+    "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
     "not_measured_elsewhere": "It was not measured on images of another hospital.",
 }
 
@@ -331,7 +325,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
-    "no_screen": "The window needs a screen, and none can be opened here. This works without one: {command}",
+    "no_screen": "The window needs a screen, and there is none here. This works without one: {command}",
     "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
     "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",

@@ -338,6 +338,9 @@ class FakeLibrary:
     def site_problem(self) -> Reason | None:
         return self.lost
 
+    def card(self, folder: Path) -> str:
+        return f"# Card of {folder.name}"
+
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         self.installed.append(folder)
         return folder

@@ -240,10 +240,12 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
         say(_line(known.name, run.status[known.name]))
+    for warning in run.status.get("pack", {}).get("warnings", ()) if any(one.name == "pack" for one in wanted) else ():
+        say(f"Warning: {warning}")
 
 
 def _line(name: str, entry: Mapping[str, object]) -> str:
-    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made")}
+    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "warnings")}
     return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
 
 

@@ -44,6 +44,7 @@ def figures_elsewhere(
     others: ImageSet,
     scores: NDArray[np.float64],
     *,
+    refused: NDArray[np.bool_],
     label: LabelRule,
     calibration: Calibration,
     points: Sequence[OperatingPoint],
@@ -54,13 +55,13 @@ def figures_elsewhere(
 
     Parameters
     ----------
-    scores
-        (n,) raw, of the images of `others`.
+    scores, refused
+        (n,) raw, of the images of `others`, and whether the gate refuses them.
     own
         The recipe's own images; `column` is the label's among their targets.
     """
     targets = targets_of(others.rows, [label])[:, 0]
-    evaluated = known(scores, targets, others.rows).calibrated(calibration)
+    evaluated = known(scores, targets, others.rows, refused=refused).calibrated(calibration)
     training = own.samples("training")
     told = ~np.isnan(training.targets[:, column])
     trained_on, truth = training.images[told], training.targets[told, column] >= 0.5

@@ -8,7 +8,7 @@ of the evidence lies inside the lungs, and shortcuts: what is not the finding bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +19,12 @@ from fieldray.adaptation.dataset import thumbnails
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
 from fieldray.audit.drift import score_counts
+from fieldray.audit.figures import category_at, class_shares
 from fieldray.domain import heat_map, intervals, metrics
 from fieldray.domain.intervals import Share, share
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+from fieldray.reports.audit_content import plain_classes
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
@@ -139,11 +141,12 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Evaluated:
-    """Images of one part with a known answer: score in 0..1, truth, and their rows."""
+    """Images of one part with a known answer: score in 0..1, truth, their rows, and which of them the gate refuses."""
 
     scores: Scores
     truth: Truth
     rows: Sequence[Row]
+    refused: Truth
 
     @property
     def patients(self) -> list[str]:
@@ -170,17 +173,20 @@ class Evaluated:
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """Those that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
+        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, refused=self.refused[keep])
 
     def calibrated(self, calibration: Calibration) -> Evaluated:
         """The same images with calibrated scores."""
-        return Evaluated(scores=metrics.calibrated(self.scores, calibration), truth=self.truth, rows=self.rows)
+        return replace(self, scores=metrics.calibrated(self.scores, calibration))
 
 
-def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
-    """One label's images (scores and targets (n,)) whose answer is known."""
+def known(
+    scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row], *, refused: Truth | None = None
+) -> Evaluated:
+    """One label's images (scores, targets and refused (n,)) whose answer is known; without a gate none is refused."""
     keep = ~np.isnan(targets)
-    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
+    nobody = np.zeros(len(rows), np.bool_) if refused is None else refused
+    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, refused=nobody)
     return whole.where(keep)
 
 
@@ -243,7 +249,8 @@ def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
     """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
 
     sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the images
-    outside the band.
+    outside the band. classes are what a person sees of the images with and without the finding, by the zone's edges;
+    those that the gate refuses are refused.
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
     unsure = (test.scores >= low) & (test.scores < high)
@@ -261,6 +268,16 @@ def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
         "decided_accuracy": asdict(share(right[~unsure], patients=test.where(~unsure).patients))
         if not unsure.all()
         else None,
+        "classes": plain_classes(
+            class_shares(
+                [
+                    "refused" if refused else category_at(point, score, otherwise="refused")
+                    for score, refused in zip(test.scores.tolist(), test.refused, strict=True)
+                ],
+                test.truth,
+                patients=test.patients,
+            )
+        ),
     }
 
 

@@ -55,10 +55,12 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     if others is not None:
         integer[_ELSEWHERE] = _answers(run, "int8", others.images, "images elsewhere")
     results: dict[str, Any] = {"labels": {}, "data": data.facts}
+    gate, results["gate"] = _evaluate_gate(run, data, integer)
+    refused = {part: distances(gate, own.features) > gate.limit for part, own in integer.items()}
     points, calibrations = [], {}
     for column, label in enumerate(run.recipe.kept_labels):
         found = _evaluate_label(
-            run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others
+            run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others, refused=refused
         )
         column_in_data = run.recipe.labels.index(label)
         test = known(
@@ -75,7 +77,6 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         )
         points += found["points"]
         calibrations[label.code] = asdict(found["calibration"])
-    gate, results["gate"] = _evaluate_gate(run, data, integer)
     if others is not None:
         results["gate"]["elsewhere_refused"] = _refused(gate, integer[_ELSEWHERE], others.rows)
     run.write("evaluate", "metrics.json", results)
@@ -102,11 +103,23 @@ def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answe
 
 
 def _evaluate_label(
-    run: Run, data: Dataset, label: LabelRule, scores: Mapping[str, NDArray[np.float64]], others: ImageSet | None
+    run: Run,
+    data: Dataset,
+    label: LabelRule,
+    scores: Mapping[str, NDArray[np.float64]],
+    others: ImageSet | None,
+    *,
+    refused: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, Any]:
-    """Calibration and operating points of one label, from validation; its figures, from test and another hospital."""
+    """Calibration and operating points of one label, from validation; its figures, from test and another hospital.
+
+    scores and refused are (n,), by part.
+    """
     column = run.recipe.labels.index(label)
-    raw = {part: known(scores[part], data.samples(part).targets[:, column], data.rows(part)) for part in _PARTS}
+    raw = {
+        part: known(scores[part], data.samples(part).targets[:, column], data.rows(part), refused=refused[part])
+        for part in _PARTS
+    }
     calibration = fit_calibration(raw["validation"].scores, raw["validation"].truth)
     evaluated = {part: raw[part].calibrated(calibration) for part in _PARTS}
     points = [
@@ -126,6 +139,7 @@ def _evaluate_label(
         found[_ELSEWHERE] = figures_elsewhere(
             others,
             scores[_ELSEWHERE],
+            refused=refused[_ELSEWHERE],
             label=label,
             calibration=calibration,
             points=points,

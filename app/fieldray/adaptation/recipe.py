@@ -47,6 +47,14 @@ INPUT_KEYS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassNames:
+    """What the two classes of an image are called."""
+
+    abnormal: Annotated[Texts, Key(doc="From the zone's upper edge on.", example={"en": "Signs of pneumonia"})]
+    normal: Annotated[Texts, Key(doc="Below its lower edge.", example={"en": "None found by this pack"})]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackTexts:
     """What the manifest and the model card say in words."""
 
@@ -71,6 +79,9 @@ class PackTexts:
     limits: Annotated[Texts, Key(doc="Whom and what the pack was not measured on.")] = field(
         default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."}
     )
+    class_names: Annotated[
+        ClassNames | None, Key(doc="What the two classes of an image are called, in place of *abnormal* and *normal*.")
+    ] = None
     credits: Annotated[
         Path | None,
         Key(doc="File with sources, licences and citations; NAME.credits.md beside NAME.toml by default."),

@@ -12,7 +12,7 @@ import numpy as np
 
 from fieldray.audit.cases import Case
 from fieldray.domain import intervals, metrics
-from fieldray.domain.finding import Category
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
 from fieldray.domain.intervals import Share, share
 from fieldray.domain.metrics import Scores, Truth
 from fieldray.domain.model import Estimate, OperatingPoint
@@ -26,16 +26,23 @@ _LARGEST_BINS: Final = 10
 _IMAGES_PER_BIN: Final = 20
 _AGE_GROUPS: Final = ((0, 18), (18, 40), (40, 65), (65, 200))
 _MOST_IMAGES: Final = 1_000_000
+_ON_TOP: Final[frozenset[str]] = frozenset({"read_first"})  # of the list, so it is found whatever its score
+_ALWAYS: Final = frozenset({"abnormal", "unsure", "normal", "refused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
     """What an operating point does on these images.
 
+    found                           share of all positives, refused ones too, that are at or above it or read first
+    classes                         by truth and class, of all cases: what lies beyond the zone's edges is called so
+    sensitivity, specificity        of the cases with a score
     positive_value, negative_value  predictive values at the prevalence asked for; None where a share is 0/0
     """
 
     point: OperatingPoint
+    found: Share
+    classes: Mapping[bool, Mapping[Category, Share]]
     sensitivity: Share
     specificity: Share
     positive_value: Estimate | None
@@ -131,14 +138,14 @@ def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence
         scored=len(scored),
         area=intervals.area(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
-        points=tuple(at_point(scores, truth, point, patients=patients, prevalence=known) for point in points),
+        points=tuple(at_point(cases, point, prevalence=known) for point in points),
         prevalence=known,
         counts=_counts(cases),
         unsure=share(np.array([case.category == "unsure" for case in cases]), patients=everyone),
         refused=share(np.array([case.category == "refused" for case in cases]), patients=everyone),
         bins=calibration_bins(scores, truth, patients=patients),
         calibration_error=metrics.calibration_error(scores, truth),
-        groups=_groups(scored, points, prevalence=known),
+        groups=_groups(cases, points, prevalence=known),
         disagreements=_disagreements(cases),
         notes=tuple(_notes(cases, scored)),
     )
@@ -161,14 +168,55 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((float(alarm), float(hit)) for alarm, hit in pairs))
 
 
-def at_point(
-    scores: Scores, truth: Truth, point: OperatingPoint, *, patients: Sequence[str], prevalence: float
-) -> AtPoint:
-    """Sensitivity and specificity at a threshold chosen on other images, and predictive values at a prevalence."""
+def at_point(cases: Sequence[Case], point: OperatingPoint, *, prevalence: float) -> AtPoint:
+    """What a point that was chosen on other images does to cases of both classes, with and without a score."""
+    scores, truth, patients = arrays([case for case in cases if case.score is not None])
+    categories = [category_at(point, case.score, otherwise=case.category) for case in cases]
+    found = [
+        category in _ON_TOP or (case.score is not None and case.score >= point.threshold)
+        for case, category in zip(cases, categories, strict=True)
+        if case.truth
+    ]
     hits = intervals.sensitivity(scores, truth, threshold=point.threshold, patients=patients)
     spared = intervals.specificity(scores, truth, threshold=point.threshold, patients=patients)
     positive, negative = predictive_values(hits, spared, prevalence=prevalence)
-    return AtPoint(point=point, sensitivity=hits, specificity=spared, positive_value=positive, negative_value=negative)
+    everyone = [case.patient for case in cases]
+    return AtPoint(
+        point=point,
+        found=share(np.array(found, np.bool_), patients=[case.patient for case in cases if case.truth]),
+        classes=class_shares(categories, np.array([case.truth for case in cases], np.bool_), patients=everyone),
+        sensitivity=hits,
+        specificity=spared,
+        positive_value=positive,
+        negative_value=negative,
+    )
+
+
+def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
+    """The class of an image at a point: `otherwise` what it is without a score, or read first whatever its score."""
+    if score is None or otherwise in _ON_TOP:
+        return otherwise
+    decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}
+    return decisions[decide(score, point)]
+
+
+def class_shares(
+    categories: Sequence[Category], truth: Truth, *, patients: Sequence[str]
+) -> dict[bool, dict[Category, Share]]:
+    """By truth (n,), the share of each class among its images, in the order of the work list.
+
+    What a pack says of an image it judges, and what it refuses, are always there; any other class where it occurs.
+    """
+    there = [category for category in WORK_LIST_ORDER if category in _ALWAYS or category in categories]
+    shares: dict[bool, dict[Category, Share]] = {}
+    for own in (True, False):
+        members = [index for index, known in enumerate(truth) if bool(known) == own]
+        of = [patients[index] for index in members]
+        shares[own] = {
+            category: share(np.array([categories[index] == category for index in members], np.bool_), patients=of)
+            for category in there
+        }
+    return shares
 
 
 def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple[Estimate | None, Estimate | None]:
@@ -266,7 +314,7 @@ def _counts(cases: Sequence[Case]) -> dict[Category, dict[bool, int]]:
 
 
 _GROUPINGS: Final[Mapping[str, Callable[[Case], str]]] = {
-    "view": lambda case: case.header.view,
+    "view": lambda case: case.header.view_position,
     "sex": lambda case: case.header.patient_sex,
     "age": lambda case: _age_group(case.header.patient_age_years),
     "manufacturer": lambda case: case.header.manufacturer,
@@ -284,10 +332,10 @@ def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalen
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
             members = [case for case in cases if grouping(case) == name]
-            scores, truth, patients = arrays(members)
+            scores, truth, patients = arrays([case for case in members if case.score is not None])
             if min(truth.sum(), (~truth).sum()) < SMALLEST_GROUP:
                 continue
-            judged = tuple(at_point(scores, truth, p, patients=patients, prevalence=prevalence) for p in points)
+            judged = tuple(at_point(members, point, prevalence=prevalence) for point in points)
             area = intervals.area(scores, truth, patients=patients)
             found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
     return tuple(found)

@@ -30,6 +30,7 @@ from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
+from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.prior_bar import PriorBar
@@ -146,6 +147,8 @@ class MainWindow(QMainWindow):
         self.prior_card.file_wanted.connect(self._choose_prior)
         bench.comparing.asked.connect(self._ask_prior)
         bench.packs.asked.connect(self._ask)
+        bench.packs.card_read.connect(lambda text: ModelCard(text, self._translator, self).open())
+        self.result.card_wanted.connect(self._show_card_of_run)
         bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
 
@@ -219,6 +222,11 @@ class MainWindow(QMainWindow):
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
         dialog.open()
+
+    def _show_card_of_run(self) -> None:
+        """The model card of the pack whose results are shown."""
+        if model := self._bench.screening.run_model:
+            self._bench.packs.card_read.emit(model.card)
 
     def _ask(self, question: PackQuestion) -> None:
         dialog = PackDialog(question, self._translator, self)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from PySide6.QtWidgets import QFrame, QSizePolicy, QVBoxLayout
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QSizePolicy, QVBoxLayout, QWidget
 
-from fieldray.desktop.widgets import PlainButton, card, label, paragraphs, push_button
+from fieldray.desktop.widgets import DocumentView, PlainButton, card, fit_dialog, label, paragraphs, push_button
 from fieldray.domain.model import Manifest
 from fieldray.domain.purpose import patients, performance
 from fieldray.formatting import label_meaning
@@ -17,10 +17,41 @@ if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate
 
 
+class ModelCard(QDialog):
+    """What a pack was made of, and all that was measured of it, as its maker wrote it."""
+
+    def __init__(self, text: str, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("Model card"))
+        fit_dialog(self, 940, 700)
+        self.page = DocumentView(text, {})
+        self.page.setAccessibleName(translator.text("Model card"))
+        box = QDialogButtonBox()
+        box.addButton(push_button(translator.text("Close")), QDialogButtonBox.ButtonRole.RejectRole)
+        box.rejected.connect(self.reject)
+        column = QVBoxLayout(self)
+        column.addWidget(self.page, 1)
+        column.addWidget(box)
+
+
+def card_button(translator: Translator, wanted: Callable[[bool], None]) -> PlainButton:
+    """What opens a pack's model card."""
+    button = push_button(translator.text("Model card…"))
+    button.clicked.connect(wanted)
+    return button
+
+
 class PackCard(QFrame):
     """One pack as an answer to the question whose images these are."""
 
-    def __init__(self, candidate: PackCandidate, translator: Translator, choose: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        candidate: PackCandidate,
+        translator: Translator,
+        choose: Callable[[bool], None],
+        *,
+        show_card: Callable[[bool], None],
+    ) -> None:
         super().__init__()
         self.setObjectName("card")
         column = QVBoxLayout(self)
@@ -37,6 +68,9 @@ class PackCard(QFrame):
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.button.clicked.connect(choose)
+        self.card_button = card_button(translator, show_card)
+        self.card_button.setVisible(candidate.manifest is not None)
+        column.addWidget(self.card_button)
         column.addWidget(self.button)
 
 
@@ -60,6 +94,8 @@ def add_purpose(column: QVBoxLayout, translator: Translator, manifest: Manifest)
     column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meanings)))
     for why in performance(manifest):
         column.addWidget(label(translator.reason(why)))
+    if manifest.warnings:
+        column.addWidget(label(*paragraphs(translator.pick(manifest.warnings)), role="warning"))
     column.addWidget(label(*paragraphs(translator.pick(manifest.limits)), role="muted"))
 
 

@@ -39,6 +39,7 @@ class PackChoice(QObject):
     listed = Signal()
     model_changed = Signal()
     asked = Signal(object)
+    card_read = Signal(str)
 
     def __init__(self, background: Background, board: NoticeBoard, default: Callable[[], tuple[str, str]]) -> None:
         """`default` gives the names of the site's default pack and of its operating point, "" for none."""
@@ -139,6 +140,18 @@ class PackChoice(QObject):
             channel="packs",
             done=lambda _: self.look(),
             failed=lambda error: self._problem(error, candidate),
+        )
+
+    def show_card(self, candidate: PackCandidate) -> None:
+        """Read a pack's model card, in use or not; `card_read` has it."""
+        library = self._library
+        if library is None:
+            return
+        self._background.run(
+            lambda: library.card(candidate.folder),
+            channel="packs",
+            done=self.card_read.emit,
+            failed=lambda error: self._problem(error, None),
         )
 
     def choose_point(self, name: str) -> None:

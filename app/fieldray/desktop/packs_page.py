@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout,
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
-from fieldray.desktop.pack_cards import add_purpose
+from fieldray.desktop.pack_cards import add_purpose, card_button
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import (
@@ -27,7 +27,7 @@ from fieldray.desktop.widgets import (
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.formatting import number, percent
+from fieldray.formatting import class_lines, number, percent
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -174,6 +174,7 @@ class PacksPage(TallArea):
         add_purpose(column, translator, manifest)
         self._add_points(column, manifest)
         self._add_default(column)
+        column.addWidget(card_button(translator, lambda _: self._packs.card_read.emit(model.card)))
         if model.fingerprint:
             column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
         checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
@@ -203,7 +204,8 @@ class PacksPage(TallArea):
         row.addStretch(1)
         column.addLayout(row)
         if point is not None:
-            column.addWidget(label(point_label(translator, point), role="muted"))
+            for line in (point_label(translator, point), *class_lines(translator, manifest, point)):
+                column.addWidget(label(line, role="muted"))
 
     def _add_default(self, column: QVBoxLayout) -> None:
         """Whether this pack is the one for all folders of which nobody said otherwise."""
@@ -251,6 +253,8 @@ class PacksPage(TallArea):
             copy = push_button(translator.text("Copy to this computer"))
             copy.clicked.connect(lambda: self._packs.install(candidate))
             buttons.append(copy)
+        if candidate.manifest is not None and candidate.trust != "legacy":
+            buttons.append(card_button(translator, lambda _: self._packs.show_card(candidate)))
         source = self._packs.source
         if source is not None and source.folder == candidate.folder and self._packs.model is not None:
             used = push_button(translator.text("In use"), picture=icon("check", self._theme, "disabled"))

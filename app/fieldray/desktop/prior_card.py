@@ -161,7 +161,7 @@ class PriorCard(QWidget):
         outcome, translator = row.outcome, self._translator
         if isinstance(outcome, Screened) and not outcome.model_sha256:
             return translator.text("no pack has seen this file")
-        word = category_word(translator, row.category)
+        word = category_word(translator, row.category, row.manifest)
         if row.finding is None:
             return word
         score = translator.text("Score {score}", score=number(translator, row.finding.score, digits=2))

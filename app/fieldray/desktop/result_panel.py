@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.icons import ClassMark
 from fieldray.desktop.lungs_card import EVIDENCE_NOTE, LungsCard
 from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.pack_cards import card_button
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
@@ -28,6 +29,7 @@ from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.formatting import (
     backend_name,
     category_word,
+    class_lines,
     decision_sentence,
     label_meaning,
     number,
@@ -118,6 +120,8 @@ class ResultPanel(QScrollArea):
     prior  the card about the prior image, which shows and hides itself
     """
 
+    card_wanted = Signal()
+
     def __init__(
         self, image: OpenImage, prior: QWidget, translator: Translator, theme: Theme, *, opacity_percent: int
     ) -> None:
@@ -178,7 +182,7 @@ class ResultPanel(QScrollArea):
         if row is None:
             return
         self._mark.show_class(row.category)
-        self._word.setText(category_word(self._translator, row.category))
+        self._word.setText(category_word(self._translator, row.category, row.manifest))
         self._word.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
         self._result = self._exchange(self._result, self._make_result(row))
         self._pack = self._exchange(self._pack, self._make_pack(row))
@@ -292,6 +296,8 @@ class ResultPanel(QScrollArea):
                 data=translator.pick(point.measured_on),
             )
             column.addWidget(label(measured, role="muted"))
+            for line in class_lines(translator, manifest, point):
+                column.addWidget(label(line, role="muted"))
 
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
@@ -315,6 +321,7 @@ class ResultPanel(QScrollArea):
             column.addWidget(self._card(translator.text("What this pack is for"), use))
             limits = label(*paragraphs(translator.pick(manifest.limits)))
             column.addWidget(self._card(translator.text("What it cannot do"), limits))
+            column.addWidget(card_button(translator, lambda _: self.card_wanted.emit()))
         return box
 
     def _exchange(self, old: QWidget, new: QWidget) -> QWidget:

@@ -35,7 +35,7 @@ class SeenRows(QObject):
         super().__init__(parent)
         self._background, self._board = background, board
         self._source: WorkListPort | None = None
-        self._manifest: Manifest | None = None
+        self.manifest: Manifest | None = None
         self._kept: OrderedDict[int, WorkRow] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
         self._waiting: OrderedDict[int, Sequence[int]] = OrderedDict()
@@ -53,7 +53,7 @@ class SeenRows(QObject):
 
     def clear(self, manifest: Manifest | None = None) -> None:
         """Forget all rows; those to come are of a run of this pack."""
-        self._manifest, self._is_reading = manifest, False
+        self.manifest, self._is_reading = manifest, False
         self._background.forget(_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
@@ -78,7 +78,7 @@ class SeenRows(QObject):
         """The row of a stored result, which may be there already."""
         row = self._alive.get(stored.row_id)
         if row is None:
-            row = WorkRow(stored.row_id, stored.outcome, self._manifest, stored.verdict)
+            row = WorkRow(stored.row_id, stored.outcome, self.manifest, stored.verdict)
             self._alive[stored.row_id] = row
         return row
 
@@ -86,7 +86,7 @@ class SeenRows(QObject):
         """The image was done again: whether its row is one of these."""
         row = self._alive.get(row_id)
         if row is not None:
-            row.take(WorkRow(row_id, outcome, self._manifest))
+            row.take(WorkRow(row_id, outcome, self.manifest))
         elif self._is_reading:
             self._outdated.add(row_id)
         return row is not None

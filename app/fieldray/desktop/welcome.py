@@ -119,7 +119,15 @@ class Welcome(QWidget):
             old.hide()
             old.deleteLater()
         found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
-        self.cards = [PackCard(entry, self._translator, partial(self._choose, entry)) for entry in found]
+        self.cards = [
+            PackCard(
+                entry,
+                self._translator,
+                partial(self._choose, entry),
+                show_card=partial(self._show_card, entry),
+            )
+            for entry in found
+        ]
         none = self._translator.text("No pack is here. Plug in a model drive.")
         self._shown = list(self.cards) or [chosen_card(none)]
         self.default_box.setVisible(bool(found))
@@ -131,9 +139,13 @@ class Welcome(QWidget):
 
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
-        order = [*(card.button for card in self.cards), self.default_box, self.open_button, self._files_button]
+        buttons = (button for card in self.cards for button in (card.card_button, card.button))
+        order = [*buttons, self.default_box, self.open_button, self._files_button]
         for before, after in itertools.pairwise(order):
             self.setTabOrder(before, after)
+
+    def _show_card(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
+        self._bench.packs.show_card(candidate)
 
     def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
         """The click of a card."""

@@ -28,6 +28,7 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
+from fieldray.domain.model import Manifest
 from fieldray.formatting import category_word, count
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -91,7 +92,9 @@ class FilterBar(QWidget):
         counts = self._model.counts()
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
-            word = category_word(self._translator, category) if category else self._translator.text("All")
+            word = self._translator.text("All")
+            if category is not None:
+                word = category_word(self._translator, category, self._model.manifest)
             button.setText(f"{word}  {count(number)}")
             button.setAccessibleName(f"{word}: {number}")
         mark = reason("unsigned_operating_point_unknown")
@@ -123,12 +126,13 @@ class FilterBar(QWidget):
         self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
 
 
-def class_width(translator: Translator, font: QFont) -> int:
+def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Room for the shape and the longest word for a class."""
     strong = QFont(font)
     strong.setWeight(QFont.Weight.DemiBold)
     measure = QFontMetrics(strong).horizontalAdvance
-    return max(measure(category_word(translator, category)) for category in WORK_LIST_ORDER) + CLASS_ROOM
+    words = (category_word(translator, category, manifest) for category in WORK_LIST_ORDER)
+    return max(map(measure, words)) + CLASS_ROOM
 
 
 class WorkTable(QTableView):
@@ -231,6 +235,12 @@ class WorkList(QWidget):
 
     row_chosen = Signal(object)
 
+    def _fit_classes(self) -> None:
+        """Room for what the run's pack calls its classes."""
+        self._named = self._model.manifest
+        width = class_width(self._translator, self.table.font(), self._named)
+        self.table.setColumnWidth(KEYS.index("class"), width)
+
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
@@ -243,7 +253,9 @@ class WorkList(QWidget):
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))
-        self.table.setColumnWidth(KEYS.index("class"), class_width(translator, self.table.font()))
+        self._translator = translator
+        self._fit_classes()
+        model.counts_changed.connect(lambda: None if model.manifest is self._named else self._fit_classes())
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)

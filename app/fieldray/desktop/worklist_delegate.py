@@ -150,7 +150,7 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_class(painter, row.category, mark, colour(self._theme, row.category))
         strong = QFont(font)
         strong.setWeight(QFont.Weight.DemiBold)
-        words, beside = category_word(self._translator, row.category), box.adjusted(_SHAPE + 6, 0, 0, 0)
+        words, beside = category_word(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", _smaller(font))

@@ -46,7 +46,7 @@ def _score_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
-    word = category_word(translator, row.category)
+    word = category_word(translator, row.category, row.manifest)
     return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
 
 
@@ -167,6 +167,11 @@ class WorkListModel(QAbstractTableModel):
     def category(self) -> Category | None:
         """The only class that is shown, None for all."""
         return self._reader.wanted.category
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Of the run's pack, which may name its classes."""
+        return self._rows.manifest
 
     def counts(self) -> dict[Category, int]:
         """The number of images by class, whatever is filtered."""

@@ -250,6 +250,8 @@ class Manifest:
     """What a pack says; the labels of a lung-field pack are its checks, and a matcher has none.
 
     names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
+    class_names                                 what *abnormal* and *normal* are called, by class and language; or None
+    warnings                                    what its making found against its figures, by language; or None
     accepted                                    the images it is for, by their headers
     minimum_edgetpu_runtime                     the oldest Edge TPU runtime that runs its compiled file
     requires                                    the packs it does not run without
@@ -269,6 +271,8 @@ class Manifest:
     input: InputSpec
     labels: tuple[Label, ...]
     outputs: OutputRoles
+    class_names: Mapping[str, Mapping[str, str]] | None = None
+    warnings: Mapping[str, str] | None = None
     operating_points: tuple[OperatingPoint, ...] = ()
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     ood_gate: OodGate | None = None

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.4.1": "86e19fd548498b33b303b2d6d8987f771ccc6c40571fad69b2681f63ed5031b5",
+    "adult-normal-abnormal-0.4.2": "82c2c7f2394c769dee06d1dab3c6183370c3f8162e0eb169fc3fe8b0f745b066",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.2.1": "aca0b6dca27a7f5009f8119143302add8f1ce99cbfc641ffb652c1c6c5c62881",
-    "tuberculosis-adult-0.2.1": "a49aa7bec4f51be3dd4691d1f89b98211c9823b8bf59a76810038d6318d78023",
+    "pneumonia-paediatric-1.2.2": "0e7de863fccc05566a50aff8893267aa3cf6b715aed73a10a2292b7093723bfb",
+    "tuberculosis-adult-0.2.2": "6bbcbf55797a7a1d4e67c4ec580375695d7f1fcce1b6a967bd9bac24f7e20abe",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 LUNGS: Final = "lung-fields-1.1.0"

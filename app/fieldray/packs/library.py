@@ -31,6 +31,7 @@ from fieldray.packs.verified import (
     VerifiedManifest,
     VerifiedPack,
     not_classifier,
+    read_card,
     read_files,
     read_verified_manifest,
 )
@@ -153,6 +154,7 @@ class PackLibrary:
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
+    card = staticmethod(read_card)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
         """The verified model in memory; nothing of it is read from the folder any more.

@@ -80,7 +80,10 @@ _Texts200 = Annotated[dict[_Language, _Line200], _BY_LANGUAGE]
 _Texts500 = Annotated[dict[_Language, _Line500], _BY_LANGUAGE]
 _TextsLong = Annotated[dict[_Language, _Paragraphs], _BY_LANGUAGE]
 # The fields above, by name: English is in each of them.
-TEXT_FIELDS: Final = frozenset({"names", "descriptions", "intended_use", "limits", "meaning", "titles", "measured_on"})
+TEXT_FIELDS: Final = frozenset(
+    {"names", "descriptions", "intended_use", "limits", "warnings", "meaning", "titles", "measured_on"}
+    | {"abnormal", "normal"}
+)
 
 _Words = Annotated[tuple[_Name, ...], Meta(max_length=100)]
 _Side = Annotated[int, Meta(ge=8, le=2048)]
@@ -96,7 +99,8 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name in TEXT_FIELDS.intersection(self.__struct_fields__):
-            if "en" not in getattr(self, name):
+            texts = getattr(self, name)
+            if texts is not UNSET and "en" not in texts:
                 raise ValueError(f"{name}: en is missing, a text in English")
 
 
@@ -128,6 +132,13 @@ class LabelText(_Part, frozen=True, kw_only=True):
     code: _Name
     scheme: _Name
     meaning: _Texts200
+
+
+class ClassNames(_Part, frozen=True, kw_only=True):
+    """What the classes of an image are called, in place of *abnormal* and *normal*."""
+
+    abnormal: _Texts100
+    normal: _Texts100
 
 
 class Outputs(_Part, frozen=True, kw_only=True):
@@ -240,6 +251,8 @@ class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifie
     """A pack that screens images: scores by label, and what they mean."""
 
     labels: Annotated[tuple[LabelText, ...], Meta(min_length=1, max_length=100)]
+    class_names: ClassNames | UnsetType = UNSET
+    warnings: _TextsLong | UnsetType = UNSET
     outputs: Outputs
     operating_points: Annotated[tuple[Point, ...], Meta(max_length=100)]
     calibration: Annotated[dict[str, Platt], Meta(max_length=100)]

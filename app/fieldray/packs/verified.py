@@ -101,7 +101,7 @@ class _Parts:
 
     def model(self) -> Model:
         """The model. Raises PackProblem("pack_manifest") for files that do not fit."""
-        card, description = self._card(), self.sealed.description
+        card, description = self.card(), self.sealed.description
         gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
         manifest = domain_manifest(description, ood_gate=gate)
         return Model(
@@ -114,7 +114,8 @@ class _Parts:
             card=card,
         )
 
-    def _card(self) -> str:
+    def card(self) -> str:
+        """The model card. Raises PackProblem for what is no text."""
         try:
             return self.files["card"].decode()
         except UnicodeDecodeError as error:
@@ -173,6 +174,13 @@ def read_files(folder: Path, sealed: VerifiedManifest) -> VerifiedPack:
     files = {role: _read_listed(folder, file) for role, file in listed.items()}
     contents = {listed[role].name: data for role, data in files.items()}
     return VerifiedPack(sealed=sealed, contents=contents, signed_model=_Parts(sealed, files).model())
+
+
+@guarded
+def read_card(folder: Path) -> str:
+    """The model card of a pack whose signature is right, whoever signed it. Raises PackProblem."""
+    sealed = read_verified_manifest(folder)
+    return _Parts(sealed, {"card": _read_listed(folder, sealed.description.files["card"])}).card()
 
 
 def _read_signature(folder: Path) -> bytes:

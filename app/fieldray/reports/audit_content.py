@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
 from fieldray.audit.report import AuditReport
+from fieldray.domain.finding import Category
 from fieldray.domain.intervals import Share
 from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.purpose import TRUTHS
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 
 BEGINNING = '{\n "report": "fieldray audit"'
@@ -61,6 +64,8 @@ def _plain(value: Any) -> dict[str, Any]:
 def _point(at: AtPoint) -> dict[str, object]:
     return {
         **_named(at.point),
+        "sensitivity_of_all": _plain(at.found),
+        "classes": plain_classes(at.classes),
         "sensitivity": _plain(at.sensitivity),
         "specificity": _plain(at.specificity),
         "positive_predictive_value": _maybe(at.positive_value),
@@ -77,6 +82,13 @@ def _named(point: OperatingPoint) -> dict[str, object]:
         "threshold": point.threshold,
         "unsure_low": point.unsure_low,
         "unsure_high": point.unsure_high,
+    }
+
+
+def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
+    """By "positive" and "negative", the share of each class: what the manifest of a pack holds too."""
+    return {
+        TRUTHS[truth]: {category: _plain(found) for category, found in own.items()} for truth, own in classes.items()
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from fieldray.audit.cases import Case
@@ -113,12 +114,26 @@ class AuditWords:
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Sensitivity"), at.sensitivity),
-            self._share(translator.text("Specificity"), at.specificity),
+            self._share(translator.text("Found of all positives, refused ones counted as not found"), at.found),
+            *self._classes(at),
+            self._share(translator.text("Sensitivity, of images with a score"), at.sensitivity),
+            self._share(translator.text("Specificity, of images with a score"), at.specificity),
             Figure(positive, "", self._percent(at.positive_value)),
             Figure(negative, "", self._percent(at.negative_value)),
             Figure(translator.text("Images needed for intervals of ± 5 points"), "", needed),
         ]
+
+    def _classes(self, at: AtPoint) -> Iterator[Figure]:
+        """What a person sees of the positives, and of the negatives."""
+        for truth, shares in at.classes.items():
+            for category, found in shares.items():
+                word = category_word(self._translator, category)
+                yield self._share(
+                    self._translator.text("Positive, and the answer is: {word}", word=word)
+                    if truth
+                    else self._translator.text("Negative, and the answer is: {word}", word=word),
+                    found,
+                )
 
     def point_title(self, at: AtPoint) -> str:
         """An operating point by its title and threshold; a local one's title says that it is."""

@@ -43,6 +43,7 @@ class FindingText:
     sentence  what the decision means, about the pack and not about the patient
     point     the operating point in use, empty without one
     measured  what was measured at it, with intervals
+    classes   what the classes mean: how many of 100 images with the finding, and of 100 without it, are in each
     """
 
     meaning: str
@@ -51,6 +52,7 @@ class FindingText:
     scale: Scale
     point: str = ""
     measured: str = ""
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

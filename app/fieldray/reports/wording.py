@@ -12,6 +12,7 @@ from typing import Final
 
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
+    Category,
     Failed,
     Finding,
     Outcome,
@@ -32,6 +33,7 @@ from fieldray.formatting import (
     backend_name,
     calendar_date,
     category_word,
+    class_lines,
     date,
     decision_sentence,
     differences_only,
@@ -78,7 +80,11 @@ class Wording:
             notice=self.notice,
             run=self.run_fields(),
             counts=tuple(
-                (category, category_word(self.translator, category), self._stored.counts[category])
+                (
+                    category,
+                    self._word(category),
+                    self._stored.counts[category],
+                )
                 for category in WORK_LIST_ORDER
                 if self._stored.counts.get(category)
             ),
@@ -128,7 +134,7 @@ class Wording:
         score = number(self.translator, finding.score, digits=2) if finding else ""
         verdict = self._choice(result.verdict) if result.verdict else ""
         who = self._person(patient_of(outcome.ref, self._stored))
-        word = category_word(self.translator, outcome.category)
+        word = self._word(outcome.category)
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
         if said:
             word = f"{word}: {' '.join(map(self.translator.reason, said))}"
@@ -188,6 +194,7 @@ class Wording:
             scale=Scale(mark=0.0),
             point=self._point(point),
             measured=self._measured(point),
+            classes=self._classes(point),
         )
 
     # ---- an image
@@ -201,7 +208,7 @@ class Wording:
         return ImageText(
             title=self._image_name(outcome.ref),
             category=outcome.category,
-            word=category_word(self.translator, outcome.category),
+            word=self._word(outcome.category),
             person=self._person(patient),
             patient=self._about_patient(patient, outcome.ref.header),
             image=self._about_image(outcome),
@@ -212,6 +219,9 @@ class Wording:
             caption=self._caption(outcome, picture),
             spoken=self._spoken(outcome),
         )
+
+    def _word(self, category: Category) -> str:
+        return category_word(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
         """Of a document about one study."""
@@ -275,6 +285,7 @@ class Wording:
             scale=self._scale(finding, score),
             point=self._point(point) if point else "",
             measured=self._measured(point) if point else "",
+            classes=self._classes(point),
         )
 
     def _scale(self, finding: Finding, score: str) -> Scale:
@@ -306,6 +317,9 @@ class Wording:
             specificity=percent(self.translator, point.specificity),
             data=self.translator.pick(point.measured_on),
         )
+
+    def _classes(self, point: OperatingPoint | None) -> tuple[str, ...]:
+        return tuple(class_lines(self.translator, self._stored.manifest, point))
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         text = self.translator.text
@@ -382,7 +396,7 @@ class Wording:
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _spoken(self, outcome: Outcome) -> str:
-        word = category_word(self.translator, outcome.category)
+        word = self._word(outcome.category)
         return self.translator.text("Chest X-ray as the program showed it. Result: {word}.", word=word)
 
     # ---- dates

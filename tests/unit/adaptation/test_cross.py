@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fieldray.adaptation.card import cross_text
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.dataset import DATA
-from fieldray.adaptation.pack import cross_text, cross_validation_of
+from fieldray.adaptation.pack import cross_validation_of
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 from tiny_recipe import RECIPE, draw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
     generator = np.random.default_rng(seed)
     truth = np.arange(count) % 2 == 0
     scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
-    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), refused=np.zeros(count, np.bool_))
 
 
 def test_points_come_from_validation_and_figures_from_test() -> None:
@@ -71,7 +72,7 @@ def test_groups_need_ten_images_of_each_class() -> None:
 
 def test_float_and_int8_are_compared_image_by_image() -> None:
     whole = _evaluated(4)
-    shifted = Evaluated(scores=np.clip(whole.scores + 0.01, 0, 1), truth=whole.truth, rows=whole.rows)
+    shifted = dataclasses.replace(whole, scores=np.clip(whole.scores + 0.01, 0, 1))
     found = compare(whole, shifted)
     assert found["mean_absolute_difference"] == pytest.approx(0.01, rel=0.02)
     assert found["auc_float"] == pytest.approx(found["auc_int8"], abs=1e-3)

@@ -215,3 +215,27 @@ def test_psi_by_hand_and_what_cannot_be_compared() -> None:
     assert stability([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
     with pytest.raises(ValueError, match="bins"):
         stability([0, 0], [1, 1], of="scores")
+
+
+def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> None:
+    """366 of 381 with a score are 96.1 %, and of the 400 who are ill 91.5 %."""
+    ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
+    refused = [case(n, None, True) for n in range(381, 400)]
+    well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
+    at = figures.at_point([*ill, *refused, *well], POINT, prevalence=0.5)
+    assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
+    assert (at.found.count, at.found.of) == (366, 400)
+    counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.classes.items()}
+    assert counts == {
+        True: {"abnormal": 366, "unsure": 0, "normal": 15, "refused": 19},
+        False: {"abnormal": 0, "unsure": 10, "normal": 100, "refused": 0},
+    }
+    assert at.classes[True]["refused"] == made_share(19, 400)
+
+
+def test_what_is_read_first_is_found_and_has_a_column_of_its_own() -> None:
+    first = case(0, 0.1, True, "read_first")
+    at = figures.at_point([first, case(1, 0.9, True), case(2, 0.1, False)], POINT, prevalence=0.5)
+    assert at.found.count == 2
+    assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]
+    assert at.classes[True]["read_first"].count == 1

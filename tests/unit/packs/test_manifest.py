@@ -11,8 +11,10 @@ import pytest
 from msgspec import UNSET
 
 from fieldray.errors import PackProblem
+from fieldray.formatting import category_word
 from fieldray.packs.manifest import domain_manifest, dump, parse
 from fieldray.packs.manifest_types import GOLDEN_ROLES, OOD_GATE_ROLES, ClassifierManifest
+from fieldray.translation import Translator
 from packs_factory import make_pack, manifest
 
 Change = Callable[[dict[str, Any]], object]
@@ -47,6 +49,17 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
     assert (found.minimum_edgetpu_runtime, found.accepted.ages_years) == (13, (18, 90))
     assert (description.ood_gate.limit, description.golden.tolerance) == (3.5, 0.02)
     assert set(description.files) == {"litert", "edgetpu", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES}
+
+
+def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
+    names = {"abnormal": {"en": "Signs", "uk": "Ознаки"}, "normal": {"en": "None found by this pack"}}
+    written = make_pack(tmp_path, class_names=names, warnings={"en": "Few images.\nA thumbnail."}) / "manifest.json"
+    found = domain_manifest(parse(written.read_bytes()))
+    assert (found.class_names, found.warnings) == (names, {"en": "Few images.\nA thumbnail."})
+    english, ukrainian = Translator(), Translator("uk")
+    assert category_word(english, "abnormal", found) == "Signs"
+    assert category_word(ukrainian, "normal", found) == "None found by this pack"
+    assert category_word(english, "unsure", found) == "Not sure"
 
 
 def test_gate_golden_points_and_runtime_may_be_absent(data: bytes) -> None:
@@ -85,6 +98,9 @@ def _set(path: str, value: object) -> Change:
         ("names", {"uk": "Лише українська"}, "names: en is missing"),
         ("labels.0.meaning", {"uk": "Лише українська"}, "labels[0]: meaning: en is missing"),
         ("limits", {"en": "a", "uk": ""}, "limits.uk"),
+        ("warnings", {"uk": "a"}, "en is missing"),
+        ("class_names", {"abnormal": {"en": "a"}}, "class_names"),
+        ("class_names", {"abnormal": {"en": "a"}, "normal": {"uk": "b"}}, "en is missing"),
         ("intended_use", {"en": "a", "french": "c"}, "intended_use"),
         ("intended_use", {"en": "a", "EN-us": "c"}, "intended_use"),
         ("intended_use", {"en": "a", "fr\u200b": "c"}, "intended_use"),

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.adaptation.card import card
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.lungs.check_samples import DRAWN, apply
 from fieldray.adaptation.lungs.dataset import LungData, data_of
@@ -22,7 +23,7 @@ from fieldray.adaptation.lungs.evaluate import enlarged
 from fieldray.adaptation.lungs.masks import read_mask
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.train import overlay, png, run_file, specification_of
-from fieldray.adaptation.pack import GOLDEN_TOLERANCE, card, phantom, provenance
+from fieldray.adaptation.pack import GOLDEN_TOLERANCE, phantom, provenance
 from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
 from fieldray.adaptation.quantise import Converted
 from fieldray.adaptation.run import Run, Step

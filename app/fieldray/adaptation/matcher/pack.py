@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
+from fieldray.adaptation.card import card
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.matcher.engine import specification_of
 from fieldray.adaptation.matcher.evaluate import GROUPS, half_of_band_pass, worse_groups
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray.adaptation.pack import card, provenance
+from fieldray.adaptation.pack import provenance
 from fieldray.adaptation.page import Code, Report, Section, Table, facts, page
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters

@@ -12,8 +12,9 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.finding import Category, Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
+from fieldray.formatting import category_word, class_lines
 from fieldray.plain_text import visible
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
+from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom.compared import pair_groups, prior_source
 from fieldray.reports.dicom.instance import PROGRAM, Source, Subject, coded, installation, new_object
 from fieldray.reports.dicom.items import (
@@ -32,6 +33,7 @@ from fieldray.reports.dicom.items import (
     uid_item,
 )
 from fieldray.reports.dicom.uids import made_uid
+from fieldray.translation import Translator
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
 _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
@@ -89,7 +91,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding)),
-        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category)),
+        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category, manifest)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
     group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
@@ -112,8 +114,9 @@ def _decision(finding: Finding) -> Code:
     return finding.decision, OWN_SCHEME, meaning[finding.decision]
 
 
-def _class(category: Category) -> Code:
-    return category, OWN_SCHEME, CATEGORY_TEXTS[category].capitalize()
+def _class(category: Category, manifest: Manifest | None) -> Code:
+    """The code is the program's; its meaning is the pack's own name of the class, where it has one."""
+    return category, OWN_SCHEME, visible(category_word(Translator(), category, manifest))
 
 
 def _algorithm(subject: Subject) -> list[Dataset]:
@@ -165,6 +168,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
         NOTICE,
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
+        *class_lines(Translator(), subject.stored.manifest, point),
         *(note.text for note in notes_of(subject.outcome)),
         *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]

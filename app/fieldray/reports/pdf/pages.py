@@ -54,7 +54,8 @@ def run_pages(document: Document, run: RunText, labels: dict[str, str]) -> None:
 def _point(document: Document, point: FindingText) -> None:
     document.ln(1)
     document.paragraph(f"{point.meaning}. {point.point}", style="B", size=9)
-    document.paragraph(point.measured, size=8.5)
+    for line in (point.measured, *point.classes):
+        document.paragraph(line, size=8.5)
 
 
 def table_pages(
@@ -125,7 +126,8 @@ def _finding(document: Document, finding: FindingText) -> None:
     document.paragraph(finding.sentence, size=9, column=_BESIDE)
     if finding.point:
         document.paragraph(finding.point, style="B", size=8.5, column=_BESIDE)
-        document.paragraph(finding.measured, size=8, colour=MUTED, column=_BESIDE)
+        for line in (finding.measured, *finding.classes):
+            document.paragraph(line, size=8, colour=MUTED, column=_BESIDE)
 
 
 def _fields(document: Document, lines: Sequence[Field]) -> None:
