@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import make_private
+from fieldray.persistence import FileLock, HeldError, make_private, storage_problem
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.2.0"
+SCRATCH: Final = "cluster"
+# Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
+KEPT: Final = (
+    "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "results.restoring",
+    "results.mending", "results.upgrading", "pseudonym.key", "settings.json", "pack_trust", "exports", "folders",
+    "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH,
+)  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
+_LOCK: Final = ".lock"
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
@@ -85,6 +95,41 @@ def user_data() -> Path:
         detail = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or error
         raise StorageProblem(reason("home_unusable", path=folder, detail=detail)) from error
     return folder
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder in the user's own for files of patients and keys that are needed within the block alone.
+
+    What processes that were killed left in theirs is removed first. Raises StorageProblem.
+    """
+    home = user_data()
+    clear_scratch(home)
+    own = home / SCRATCH / f"{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        make_private(own.parent)
+        lock = FileLock(own.with_suffix(_LOCK), holder=str(os.getpid()))
+        make_private(own)
+    except OSError as error:
+        raise storage_problem(error, own) from error
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        lock.remove()
+
+
+def clear_scratch(home: Path) -> None:
+    """Remove from the user's folder the scratch that no process holds; never raises for what cannot be removed."""
+    with contextlib.suppress(OSError):
+        for left in sorted((home / SCRATCH).iterdir()):
+            with contextlib.suppress(OSError, HeldError):
+                if left.suffix != _LOCK and not left.with_suffix(_LOCK).exists():
+                    shutil.rmtree(left)  # its process was ended before it had a lock, or after it had given it back
+                elif left.suffix == _LOCK:
+                    with FileLock(left, holder=str(os.getpid()), is_made=False) as lock:
+                        shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+                        lock.remove()
 
 
 def installed_program(name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from cluster.conftest import wait_for_end
 from fieldray.cluster.archive_folder import ArchiveFolder
 from fieldray.domain.finding import Screened
 from fieldray.imaging.synthetic import write_studies
+from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
 from program import Fieldray, command, write_images
 from waiting import wait_for
@@ -121,6 +123,28 @@ def test_images_that_are_sent_get_the_same_results(
     done = screen_archive(fieldray, images, tmp_path / "out", *pack_options, "--send-files")
     assert done.returncode == 1, done.stderr  # one image is damaged
     assert stored(home) == stored(other)
+
+
+@pytest.mark.parametrize("command_after", ["delete", "screen"])
+def test_nothing_of_a_patient_or_a_key_is_left_by_an_archive_that_was_killed(
+    home: Path, images: Path, fieldray: Fieldray, pack_options: list[str], command_after: str
+) -> None:
+    out = images.parent / "out"
+    arguments = ("archive", "screen", images, "--out", out, "--send-files", "--chunk", 2, *pack_options)
+    with subprocess.Popen(
+        command(*arguments), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=subprocess.DEVNULL
+    ) as driver:
+        wait_for(lambda: len(list((out / "chunks").glob("*.parquet"))) >= 2, limit_s=60)
+        family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    wait_for_end(family[1:])
+    assert list((home / "cluster").rglob("*.key"))
+    done = fieldray("history", "delete", "--all", "--yes") if command_after == "delete" else fieldray(*arguments)
+    assert done.returncode == (1 if command_after == "screen" else 0), done.stderr  # one image is damaged
+    assert not list((home / "cluster").iterdir())
+    assert [path.name for path in home.iterdir() if not path.name.startswith(KEPT)] == []
 
 
 def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(

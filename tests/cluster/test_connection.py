@@ -83,7 +83,7 @@ def test_the_processes_of_this_computer_listen_to_their_own_driver_alone(tmp_pat
         address = client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
         assert all(worker.startswith("tls://127.0.0.1:") for worker in client.scheduler_info(n_workers=-1)["workers"])
-        (folder,) = (user_data() / "cluster").glob("certificates-*")
+        (folder,) = (user_data() / "cluster").glob("*/certificates")
         assert not folder.stat().st_mode & 0o077
         for certificates, spelled in ((None, address.replace("tls", "tcp")), (tmp_path / "other", address)):
             stranger = ConnectionSettings(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import VERSION, catalogues, user_data
+from fieldray.paths import KEPT, VERSION, catalogues, clear_scratch, scratch_folder, user_data
 
 
 def test_the_version_is_the_packages() -> None:
@@ -38,3 +40,40 @@ def test_a_data_folder_of_an_impossible_name_leaves_the_languages_that_ship(
 ) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", "/" + "x" * 5000)
     assert "uk" in catalogues()
+
+
+HELD = """
+import sys, time
+from fieldray.paths import scratch_folder
+with scratch_folder() as own:
+    (own / "patient.dcm").write_bytes(b"of a patient")
+    print(own, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_scratch_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one_stays(home: Path) -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as living,
+    ):
+        assert killed.stdout and living.stdout
+        left, held = (Path(process.stdout.readline().strip()) for process in (killed, living) if process.stdout)
+        (home / "cluster" / "certificates-old").mkdir()
+        killed.kill()
+        killed.wait()
+        assert (left / "patient.dcm").exists()
+        with scratch_folder() as own:
+            assert {path.name for path in own.parent.iterdir()} == {
+                each.name + ending for each in (own, held) for ending in ("", ".lock")
+            }
+        assert (held / "patient.dcm").exists()
+        living.kill()
+    clear_scratch(home)
+    assert not list((home / "cluster").iterdir())
+
+
+def test_the_privacy_page_names_all_that_is_kept() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    for name in KEPT:
+        assert re.search(rf"^\|.*`{re.escape(name)}", page, re.MULTILINE), name

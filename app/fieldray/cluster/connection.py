@@ -25,7 +25,6 @@ import ipaddress
 import pickle
 import re
 import ssl
-import tempfile
 import time
 import warnings
 from collections import defaultdict, deque
@@ -33,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import distributed.client
 import distributed.protocol.pickle
@@ -45,8 +44,7 @@ from fieldray.cluster.certificates import Role, make_certificates, require_certi
 from fieldray.cluster.node import NodeSettings, all_versions, require_own_settings, security
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.paths import user_data
-from fieldray.persistence import make_private, storage_problem
+from fieldray.paths import scratch_folder
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 
@@ -133,9 +131,12 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
         if settings.address:
             address = full_address(settings.address, settings.certificates)
         else:
-            certificates = settings.certificates or ends.enter_context(_certificates_of_this_run())
-            settings = replace(settings, certificates=certificates)
-            address = _started(ends.enter_context(NodeGroup()), certificates, workers=settings.workers)
+            scratch = ends.enter_context(scratch_folder())
+            if not settings.certificates:
+                settings = replace(settings, certificates=scratch / "certificates")
+                make_certificates(scratch / "certificates")
+            nodes, certificates = ends.enter_context(NodeGroup()), cast("Path", settings.certificates)
+            address = _started(nodes, certificates, scratch, workers=settings.workers)
         yield ends.enter_context(_connected(address, settings))
 
 
@@ -162,13 +163,6 @@ def connecting_context(client: Client) -> ssl.SSLContext | None:
     """With what this process connects to others of the client's cluster; None where they are not encrypted."""
     context: ssl.SSLContext | None = client.security.get_connection_args("client").get("ssl_context")
     return context
-
-
-def scratch_folder() -> Path:
-    """Where workers of this computer keep what they need while they work, in the user's own folder; made if absent."""
-    folder = user_data() / "cluster"
-    make_private(folder)
-    return folder
 
 
 def share_of_cores(workers: int) -> int:
@@ -212,31 +206,18 @@ def _is_host(text: str) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _certificates_of_this_run() -> Iterator[Path]:
-    """Certificates that nobody else can read, and that are gone after the block. Raises StorageProblem."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="certificates-", dir=scratch_folder(), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise storage_problem(error, user_data()) from error
-    with folder as path:
-        make_certificates(Path(path))
-        yield Path(path)
-
-
-def _started(nodes: NodeGroup, folder: Path, *, workers: int) -> str:
-    certificates = str(folder.absolute())
-    scheduler = nodes.add(NodeSettings(role="scheduler", certificates=certificates))
-    address, scratch = scheduler.address(), str(scratch_folder())
-    cores = share_of_cores(workers)
+def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: int) -> str:
+    folder = str(certificates.absolute())
+    scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
+    address, cores = scheduler.address(), share_of_cores(workers)
     for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(
                 role="worker",
                 scheduler=address,
                 name=f"local/{number}",
-                certificates=certificates,
-                scratch=scratch,
+                certificates=folder,
+                scratch=str(scratch),
                 cores=cores,
             )
         )

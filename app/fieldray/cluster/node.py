@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -188,7 +189,10 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
             dashboard=False,
         )
         server.cores = settings.cores
-    return await _serve(server, say=say, stop=stop)
+    code = await _serve(server, say=say, stop=stop)
+    if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
+        shutil.rmtree(server.local_directory, ignore_errors=True)
+    return code
 
 
 def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:

@@ -123,9 +123,10 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray.cluster.certificates import require_certificates
-        from fieldray.cluster.connection import full_address, host_of, require_host, scratch_folder, share_of_cores
+        from fieldray.cluster.connection import full_address, host_of, require_host, share_of_cores
         from fieldray.cluster.node import NodeSettings
         from fieldray.cluster.nodes import NodeGroup
+        from fieldray.paths import scratch_folder
 
     _require_encryption(options)
     if options.certificates:
@@ -133,7 +134,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     address = full_address(options.address, options.certificates)
     require_host(options.host)
     name = options.name or platform.node() or options.host
-    with NodeGroup() as nodes:
+    with scratch_folder() as scratch, NodeGroup() as nodes:
         started = [
             nodes.add(
                 NodeSettings(
@@ -144,7 +145,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     networks=(options.host, host_of(address), *options.network),
                     certificates=_text(options.certificates),
                     unencrypted=options.unencrypted,
-                    scratch=str(scratch_folder()),
+                    scratch=str(scratch),
                     cores=share_of_cores(options.workers),
                 ),
                 told=console.print_error,

@@ -180,6 +180,8 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("history_which"))
     run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
     if not run_ids:
+        if options.yes:
+            history.clear()
         console.print_line("There are no runs.")
         return 0
     plan = history.plan_deletion(run_ids)

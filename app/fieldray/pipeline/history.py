@@ -10,6 +10,7 @@ from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilte
 from fieldray.domain.model import Model
 from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
+from fieldray.paths import clear_scratch
 from fieldray.pipeline.export import pack_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
@@ -62,8 +63,13 @@ class History:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""
         return RunDeleter(self._database).plan(run_ids)
 
+    def clear(self) -> None:
+        """Remove what killed processes left of images, whatever runs there are."""
+        clear_scratch(self._database.parent)
+
     def delete(self, plan: DeletionPlan) -> Deletion:
         """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""
+        self.clear()
         return RunDeleter(self._database).delete(plan.run_ids, agreed=plan)
 
 
