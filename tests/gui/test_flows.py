@@ -246,6 +246,26 @@ def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Pat
     assert desk.rooms.exported == []
 
 
+def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, tmp_path: Path) -> None:
+    turns = iter((True, False))
+
+    def slow_at_first(tell: Tell) -> None:
+        """The first until somebody stops it."""
+        is_first = next(turns)
+        while is_first:
+            tell(410, 1000)
+
+    desk.rooms.while_exporting = slow_at_first
+    desk.screen()
+    desk.application.controller.export(tmp_path / "first")
+    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
+    desk.application.controller.export(tmp_path / "second")
+    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
+    next(button for button in desk.window.banners.findChildren(QPushButton) if button.text() == "Stop").click()
+    desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), PLAIN)])
+    desk.until(lambda: "2 files or folders were saved" in texts(desk.window.banners))
+
+
 @pytest.fixture
 def more_formats() -> Iterator[None]:
     """One more format, and one that cannot be written on this computer."""

@@ -149,7 +149,8 @@ def rotated(items: Sequence[Item], by: int) -> list[Item]:
 
 
 # V. Taran, dissertation, KPI Kyiv 2022: increase of the mean time against no load, by backend and level
-DISSERTATION: Final[Mapping[tuple[BackendName, str], float]] = {
+Marks = Mapping[tuple[BackendName, str], float]
+DISSERTATION: Final[Marks] = {
     ("cpu", "60 %"): 0.132,
     ("cpu", "100 %"): 0.273,
     ("edgetpu", "100 %"): 0.04,
@@ -161,24 +162,24 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images
     """Tables and charts; `cells` include every case under no load."""
     names = tuple(dict.fromkeys(cell.case.name for cell in cells))
     charts = [_chart(name, [cell for cell in cells if cell.case.name == name]) for name in names]
-    notes = [f"Run on {images}, in a fresh process for each repetition.", *_disturbance(cells)]
+    disturbed = _disturbance(cells)
+    marks = {} if disturbed else DISSERTATION  # such figures are compared with nothing
+    notes = [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return Report(
         kind="bench-load",
         title="Fieldray: time of an image while other programs work",
         blocks=(
-            _increases(cells),
-            Points("What helps", (*_verdicts(cells), *notes)),
-            _bars(cells),
+            _increases(cells, marks),
+            Points("What helps", (*_verdicts(cells, marks), *notes)),
+            _bars(cells, marks),
             _times(cells),
             *charts,
         ),
         data={
             "images": images,
             "cells": [_data(cell, cells) for cell in cells],
-            "dissertation": [
-                {"backend": key[0], "level": key[1], "increase": DISSERTATION[key]} for key in DISSERTATION
-            ],
+            "dissertation": [{"backend": key[0], "level": key[1], "increase": marks[key]} for key in marks],
             "not_measured": {name: why.text for name, why in problems.items()},
         },
     )
@@ -190,7 +191,7 @@ def increase(cell: Cell, cells: Sequence[Cell]) -> float:
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
-def _increases(cells: Sequence[Cell]) -> Table:
+def _increases(cells: Sequence[Cell], marks: Marks) -> Table:
     columns = ("", "load alone", "load beside", "all", "mean ms", "p95 ms", "increase", "dissertation")
     rows = tuple(
         (
@@ -201,7 +202,7 @@ def _increases(cells: Sequence[Cell]) -> Table:
             f"{cell.summary.mean_ms:.2f}",
             f"{cell.summary.p95_ms:.2f}",
             percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
-            percent(DISSERTATION.get((cell.case.kind.name, cell.level.name))),
+            percent(marks.get((cell.case.kind.name, cell.level.name))),
         )
         for cell in _by_case(cells)
     )
@@ -222,18 +223,18 @@ def _by_case(cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: names.index(cell.case.name))
 
 
-def _verdicts(cells: Sequence[Cell]) -> list[str]:
+def _verdicts(cells: Sequence[Cell], marks: Marks) -> list[str]:
     """For each backend at the heaviest level: the case with the smallest increase, and whether the mark is met."""
     heaviest = max((cell.level for cell in cells), key=lambda level: level.share)
     return [
         sentence
         for backend in dict.fromkeys(cell.case.kind.name for cell in cells)
-        if (sentence := _verdict(backend, heaviest, cells))
+        if (sentence := _verdict(backend, heaviest, cells, marks))
     ]
 
 
-def _verdict(backend: BackendName, level: Level, cells: Sequence[Cell]) -> str | None:
-    mark = DISSERTATION.get((backend, level.name))
+def _verdict(backend: BackendName, level: Level, cells: Sequence[Cell], marks: Marks) -> str | None:
+    mark = marks.get((backend, level.name))
     under_load = [cell for cell in cells if cell.level == level and cell.case.kind.name == backend]
     if mark is None or level == NO_LOAD or not under_load:
         return None
@@ -265,7 +266,7 @@ def _disturbance(cells: Sequence[Cell]) -> list[str]:
     return warnings
 
 
-def _bars(cells: Sequence[Cell]) -> Chart:
+def _bars(cells: Sequence[Cell], marks: Marks) -> Chart:
     levels = [level for level in dict.fromkeys(cell.level for cell in cells) if level != NO_LOAD]
     names = dict.fromkeys(cell.case.name for cell in cells)
     backends = dict.fromkeys(cell.case.kind.name for cell in cells)
@@ -278,13 +279,13 @@ def _bars(cells: Sequence[Cell]) -> Chart:
         categories=tuple(level.name for level in levels),
         series=(
             *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
-            *(Series(f"dissertation, {backend}", _published(backend, levels)) for backend in backends),
+            *(Series(f"dissertation, {backend}", _published(backend, levels, marks)) for backend in backends if marks),
         ),
     )
 
 
-def _published(backend: BackendName, levels: Sequence[Level]) -> tuple[float | None, ...]:
-    published = (DISSERTATION.get((backend, level.name)) for level in levels)
+def _published(backend: BackendName, levels: Sequence[Level], marks: Marks) -> tuple[float | None, ...]:
+    published = (marks.get((backend, level.name)) for level in levels)
     return tuple(None if share is None else share * 100 for share in published)
 
 

@@ -211,7 +211,7 @@ def _accept(report: AuditReport, options: argparse.Namespace, console: Console, 
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import take_local_point
 
-    today = datetime.datetime.now(datetime.UTC).date()
+    today = datetime.date.today()
     point = take_local_point(
         SitePoints(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
     )

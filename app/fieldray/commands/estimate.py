@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MODES: Final = ("async", "sync-join", "sync-split")
 _SERVERS: Final = ("central", "distributed")
+_USUAL_SERVER: Final = "distributed"
 _NETWORKS: Final = ("vgg-16e", "googlenet", "googlenet-auxiliary", "squeezenet", "resnet-34")
 _SUFFIXES: Final = (".svg", ".png")
 _MOST_WORKERS: Final = 10_000
@@ -43,8 +44,8 @@ def add_to(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--server",
         choices=_SERVERS,
-        default="distributed",
-        help="one machine with all weights, or a part of them on every machine (default: distributed)",
+        help="one machine with all weights, or a part of them on every machine (default: distributed; what is best is "
+        "looked for among both)",
     )
     parser.add_argument(
         "--output",
@@ -84,16 +85,20 @@ def run(options: argparse.Namespace, console: Console) -> int:
             )  # fmt: skip
             return 0
         _write(options, console, measured, workers)
-        _print_advice(console, measured, options.mode, workers)
+        _print_advice(console, measured, options.mode, options.server, workers)
     return 0
 
 
 def print_estimate(
-    console: Console, measured: Measured, *, mode: str, server: str, workers: int, is_simulated: bool = False
+    console: Console, measured: Measured, *, mode: str, server: str | None, workers: int, is_simulated: bool = False
 ) -> None:
-    """Say what so many workers bring, as `--output single` does, and what would be best up to that number."""
+    """Say what so many workers bring, as `--output single` does, and what would be best up to that number.
+
+    server  that was asked for; with None what is best is looked for among all
+    """
     from fieldray.adaptation.speedup.estimate import known_mode, known_server
 
+    asked, server = server, server or _USUAL_SERVER
     one = _estimates(measured, mode, server, workers)[-1]
     name = {"central": "a central server", "distributed": "distributed servers"}[server]
     console.print_line(
@@ -108,19 +113,20 @@ def print_estimate(
     if is_simulated:
         exclusive, shared = _simulated(measured, known_mode(mode), known_server(server), workers)
         console.print_line(f"Simulated: {exclusive:.3f} with transfers one after another, {shared:.3f} all at once.")
-    _print_advice(console, measured, mode, workers)
+    _print_advice(console, measured, mode, asked, workers)
 
 
-def _print_advice(console: Console, measured: Measured, mode: str, workers: int) -> None:
+def _print_advice(console: Console, measured: Measured, mode: str, server: str | None, workers: int) -> None:
     from fieldray.adaptation.speedup.advice import advise
-    from fieldray.adaptation.speedup.estimate import known_mode
+    from fieldray.adaptation.speedup.estimate import SERVERS, known_mode, known_server
 
-    for sentence in advise(measured, mode=known_mode(mode), most_workers=workers).reasons:
+    servers = (known_server(server),) if server else SERVERS
+    for sentence in advise(measured, mode=known_mode(mode), most_workers=workers, servers=servers).reasons:
         console.print_line(sentence.text)
 
 
 def _write(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
-    known = _estimates(measured, options.mode, options.server, workers)
+    known = _estimates(measured, options.mode, options.server or _USUAL_SERVER, workers)
     if options.output == "plot":
         from fieldray.adaptation.speedup.plot import write_plot
 

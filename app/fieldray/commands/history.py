@@ -197,7 +197,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 # ---- how it is printed
 
-_RUN_LINE: Final = "{:>5}  {:<16}  {:<9}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
+_RUN_LINE: Final = "{:>5}  {:<23}  {:<9}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
 _RUN_HEADER: Final = (
     *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal", "refused", "failed"),
     *("verdicts", "folder"),
@@ -263,7 +263,10 @@ def _answer(found: ResultBrief) -> str:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    from fieldray.formatting import moment
+    from fieldray.translation import Translator
+
+    return moment(Translator("en"), seconds)
 
 
 def _is_there(found: ResultBrief) -> bool:

@@ -28,7 +28,7 @@ class Exporting(QObject):
     def __init__(self, background: Background, board: NoticeBoard) -> None:
         super().__init__()
         self._background, self._board = background, board
-        self._stop = threading.Event()
+        self._stops: list[threading.Event] = []  # of the export that runs, then of those that wait
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
@@ -36,7 +36,8 @@ class Exporting(QObject):
 
     def start(self, export: Export, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Write a run into a folder in the background."""
-        self._stop = stop = threading.Event()
+        stop = threading.Event()
+        self._stops.append(stop)
         self._show(stop, 0, 0)
         self._background.run(
             lambda: self._work(stop, lambda tell: export(run_id, folder, formats, options, tell)),
@@ -46,12 +47,14 @@ class Exporting(QObject):
         )
 
     def cancel(self) -> None:
-        """Stop: what is half done is discarded."""
-        self._stop.set()
+        """Stop the one that runs: what is half done is discarded."""
+        for stop in self._stops[:1]:
+            stop.set()
 
     def end(self, *, wait_s: float) -> None:
-        """Cancel, and wait until it is over; from any thread."""
-        self._stop.set()
+        """Cancel all, and wait until it is over; from any thread."""
+        for stop in tuple(self._stops):
+            stop.set()
         self._is_idle.wait(wait_s)
 
     def _work(self, stop: threading.Event, export: Callable[[Tell], tuple[Path, ...]]) -> tuple[Path, ...]:
@@ -67,12 +70,13 @@ class Exporting(QObject):
 
         self._is_idle.clear()
         try:
+            tell(0, 0)  # it may have been stopped while it waited
             return export(tell)
         finally:
             self._is_idle.set()
 
     def _show(self, stop: threading.Event, done: int, total: int) -> None:
-        if stop is not self._stop or stop.is_set():
+        if stop not in self._stops[:1] or stop.is_set():
             return
         self._board.post(
             Notice(
@@ -86,7 +90,7 @@ class Exporting(QObject):
         )
 
     def _saved(self, stop: threading.Event, folder: Path, count: int) -> None:
-        stop.set()  # what is told late is not shown over this
+        self._stops.remove(stop)  # what is told late is not shown over this
         self._board.post(
             Notice(
                 key="export",
@@ -105,7 +109,7 @@ class Exporting(QObject):
         )
 
     def _failed(self, stop: threading.Event, error: Exception) -> None:
-        stop.set()
+        self._stops.remove(stop)
         if isinstance(error, ExportCancelled):
             self._board.post(
                 Notice(

@@ -159,7 +159,8 @@ def drawn_interval(
     """The measure and the ends of its 95 % interval over 1000 draws of patients with replacement, all images of each.
 
     scores (n,), or (n, networks) where the measure compares them. Draws without a value (a class is missing) are left
-    out. Raises ValueError if the measure itself has none.
+    out. An interval of percentiles may miss the measure itself, by a little and where there are few patients; it is
+    then widened to hold it. Raises ValueError if the measure itself has none.
     """
     value = measure(scores, truth)
     if math.isnan(value):

@@ -164,7 +164,7 @@ class Auditor:
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         """As `take_local_point`, today; the model with all points of the site."""
-        today = datetime.datetime.now(datetime.UTC).date()
+        today = datetime.date.today()
         take_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.of(model.model_sha256))
 

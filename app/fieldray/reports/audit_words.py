@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -12,7 +11,7 @@ from fieldray.audit.report import AuditReport
 from fieldray.domain.finding import Category
 from fieldray.domain.intervals import Share
 from fieldray.domain.model import Estimate
-from fieldray.formatting import calendar_date, category_word, number, percent
+from fieldray.formatting import category_word, moment, number, percent
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -56,7 +55,6 @@ class AuditWords:
             "builtin": translator.text("Comes with the program"),
             "legacy": translator.text("unsigned legacy model, operating point unknown"),
         }
-        day = datetime.datetime.fromtimestamp(subject.made_s, datetime.UTC).date()
         images = translator.text(
             "{images} of {patients} patients; {positives} positive, {negatives} negative; {scored} with a score",
             images=found.images,
@@ -74,7 +72,7 @@ class AuditWords:
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
             (translator.text("Run"), f"{subject.run_id}: {', '.join(subject.paths)}"),
-            (translator.text("Date"), calendar_date(translator, day)),
+            (translator.text("Date"), moment(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
 

@@ -6,7 +6,6 @@ them. Texts from outside are made visible (`plain_text`) and cut to a length tha
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -31,7 +30,6 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import (
     backend_name,
-    calendar_date,
     category_word,
     class_lines,
     date,
@@ -40,6 +38,7 @@ from fieldray.formatting import (
     file_name,
     gap_of_pair,
     label_meaning,
+    moment,
     number,
     percent,
     person,
@@ -408,8 +407,7 @@ class Wording:
         return cut(date(self.translator, dicom_date))
 
     def _moment(self, seconds: float) -> str:
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-        return f"{calendar_date(self.translator, moment.date())} {moment:%H:%M} UTC"
+        return moment(self.translator, seconds)
 
 
 def _joined(*parts: str) -> str:

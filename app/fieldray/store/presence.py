@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 # The images of a run, and whether its last pass saw them.
@@ -20,6 +21,7 @@ TWINS: Final = """
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
         SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
 """
+_SEPARATOR: Final = os.fsencode(os.sep)
 _MEMBER: Final = b"\0"
 _FRAME: Final = b"\0\0"
 
@@ -40,10 +42,11 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """The given paths under which there once were images, and of which the pass saw none."""
-    places = [os.fsencode(path).rstrip(os.fsencode(os.sep)) for path in paths]
+    places = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
     for row in rows:
-        under = {place for place in places if _is_at_or_in(row["image_key"], place)}
+        key = row["image_key"]
+        under = places.intersection((key, *(place for place, _ in _places_around(key))))
         had |= under
         has |= under if row["is_seen"] else set()
     return tuple(sorted(had - has))
@@ -51,8 +54,9 @@ def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, .
 
 def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """The rows that a pass did not see, except those in folders and zip files that it could not read, or `empty`."""
-    unread = [row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)]
-    return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], [*unread, *empty])}
+    unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
+    spared = unread.union(empty)
+    return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
@@ -72,12 +76,17 @@ def _is_partly(row: sqlite3.Row) -> bool:
     return str(row["reason"]).startswith('["double_members"')
 
 
-def _is_at_or_in(key: bytes, place: bytes) -> bool:
-    return key == place or key.startswith((place + os.fsencode(os.sep), place + _MEMBER))
+def _places_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Each folder and file that an image's key begins with, and whether the image is a frame of that very file.
+
+    There are as many as the key has parts, however many places are asked about.
+    """
+    for end, byte in enumerate(key):
+        if byte in _SEPARATOR + _MEMBER:
+            yield key[:end], key.startswith(_FRAME, end)
 
 
-def _is_in_any(key: bytes, places: Sequence[bytes]) -> bool:
+def _is_in_any(key: bytes, places: AbstractSet[bytes]) -> bool:
     """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
-    inside = tuple(place + end for place in places for end in (os.fsencode(os.sep), _MEMBER))
-    frames = tuple(place + _FRAME for place in places)
-    return key.startswith(inside) and not key.startswith(frames)
+    around = [is_frame for place, is_frame in _places_around(key) if place in places]
+    return bool(around) and not any(around)

@@ -76,7 +76,7 @@ def test_a_study_trains_each_way_once_and_tells_of_it(recipe: Path) -> None:
     # two steps of two masks an epoch; of two workers twice as many, waiting or not
     assert [row["samples"] for row in local] == [4, 8]
     assert [row["samples"] for row in joined] == [row["samples"] for row in apart] == [8, 16]
-    assert all({"loss", "dice", "time_s", "epoch"} <= set(row) for course in courses for row in course.rows)
+    assert all({"loss", "dice", "time_s", "epoch", "side"} <= set(row) for course in courses for row in course.rows)
     folder = told.parents[2] / "runs" / "study" / "small" / "async-2" / "seed-1"
     assert {path.name for path in folder.iterdir()} >= {"result.json", "training.log", "training.csv", "weights.npz"}
     lines = (folder / "training.csv").read_text().splitlines()

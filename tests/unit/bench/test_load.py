@@ -129,6 +129,16 @@ def test_a_machine_that_was_not_idle_is_reported() -> None:
     assert "not quiet" not in sentences(study(others=0.05))
 
 
+def test_on_a_busy_machine_nothing_is_compared() -> None:
+    busy = study(others=0.4)
+    assert "dissertation" not in sentences(busy)
+    table = next(block for block in busy.blocks if isinstance(block, Table))
+    assert {row[-1] for row in table.rows} == {""}
+    chart = next(block for block in busy.blocks if isinstance(block, Chart))
+    assert [series.name for series in chart.series] == ["plain", "raised"]
+    assert busy.data["dissertation"] == []
+
+
 def test_a_load_that_fell_short_is_reported() -> None:
     plain = Record("plain").case()
     weak = cell(plain, FULL, 15)

@@ -56,6 +56,15 @@ def test_a_simulation_stands_beside_the_prediction() -> None:
     assert [row[2:4] for row in dividing] == [row[:4:-1] for row in dividing]
 
 
+def test_the_sentence_is_about_the_server_that_was_asked_for() -> None:
+    given = (*SQUEEZENET, "--mode", "sync-split")
+    said = {name: estimate(*given, "--server", name)[1] for name in ("central", "distributed")}
+    assert "distributed servers" not in said["central"] and "a central server" not in said["distributed"]
+    assert "distributed servers" in estimate(*given)[1]  # of both the better one
+    _, _, error = estimate(*given, "--server", "central", "--output", "csv")
+    assert "a central server" in error and "distributed servers" not in error
+
+
 def test_corrections_are_named() -> None:
     plain = ("--t-grad", "1", "--t-comm", "0.1", "--workers", "3", "--batches", "128")
     # 128 / (128/3 * (0.4/3 + 1)) = 2.647; rounded up to 43 rounds 2.627

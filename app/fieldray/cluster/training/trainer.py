@@ -149,8 +149,11 @@ class DividedTrainer:
                         recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
                     )
 
-                    def validated(found: Weights, epoch: int, samples: StageSamples = look) -> dict[str, Any]:
-                        return samples.validate(found, folder / "panels" / f"epoch-{epoch:03d}.png")
+                    def validated(
+                        found: Weights, epoch: int, samples: StageSamples = look, side: int = stage.side
+                    ) -> dict[str, Any]:
+                        fit = samples.validate(found, folder / "panels" / f"epoch-{epoch:03d}.png")
+                        return {"side": side, **fit}
 
                     own_key = digest(key, number)
                     average = course.train(
