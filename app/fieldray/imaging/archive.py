@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from fieldray.errors import Unreadable
+from fieldray.imaging.folders import parts_of
 from fieldray.imaging.limits import MAX_ZIP_MEMBERS, check_file_size
 from fieldray.reasons import reason
 
@@ -58,6 +59,7 @@ class Member(NamedTuple):
 class Directory:
     """What a zip lists, without its folders.
 
+    by_name  names as this program writes them: parts divided by "/", without empty ones and "."
     names    sorted
     doubles  names of several files with different contents; `by_name` has the last one, as in every tool
     """
@@ -69,9 +71,9 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A zip file that is open."""
+    """A zip file that is open; equal to another opening of the same, unchanged file."""
 
-    stream: BinaryIO
+    stream: BinaryIO = field(compare=False)
     directory: Directory
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
@@ -87,7 +89,7 @@ class Archive:
         Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
         """
-        member = self.directory.by_name.get(name)
+        member = self.directory.by_name.get("/".join(parts_of(name)))
         if member is None:
             raise Unreadable(reason("missing"))
         _check_member(member)
@@ -132,7 +134,7 @@ def _directory(opened: _Opened) -> Directory:
     _check_directory(opened.stream)
     try:
         with zipfile.ZipFile(opened.stream) as archive:
-            listed = [_member(entry) for entry in archive.infolist() if not entry.is_dir()]
+            listed = [member for entry in archive.infolist() if (member := _member(entry)).name]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # zipfile raises whatever the damaged bytes lead it to
@@ -148,8 +150,10 @@ def _directory(opened: _Opened) -> Directory:
 
 
 def _member(entry: zipfile.ZipInfo) -> Member:
+    """Without a name where it is a folder. One that has content is a file, whatever its name ends with."""
+    is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
     return Member(
-        entry.filename,
+        "" if is_folder else "/".join(parts_of(entry.filename)),
         entry.header_offset,
         entry.compress_size,
         entry.file_size,

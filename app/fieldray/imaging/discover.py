@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
-from fieldray.imaging.folders import Folder, mark
+from fieldray.imaging.folders import Folder, is_system_name, mark
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.index_files import MissingFiles, NamesInAnyCase, file_named
 from fieldray.imaging.source import Opener, file_problem, open_file
@@ -273,6 +273,8 @@ class _Search:
             self._way = [Folder(index.parent)]
         missing, is_empty = MissingFiles(), True
         for components in found.references:
+            if any(map(is_system_name, components)):
+                continue
             path = file_named(index.parent, components, names)
             real = path and os.path.realpath(path)
             if real == own:

@@ -14,8 +14,13 @@ _SYSTEM_NAMES: Final = frozenset(
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system."""
-    return name.startswith(".") or name.lower() in _SYSTEM_NAMES
+    """Whether a file or folder of this name belongs to the system: it is not looked at, whatever it lies in."""
+    return (name.startswith(".") and name not in (".", "..")) or name.lower() in _SYSTEM_NAMES
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The parts of a file's name in a zip file or a DICOMDIR, whichever stroke divides them, without empty ones."""
+    return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def mark(name: str, *, is_folder: bool) -> str:

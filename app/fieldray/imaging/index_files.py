@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fieldray.imaging.folders import is_system_name, parts_of
+
 _MOST_COMPONENTS: Final = 32  # of a name; the standard allows 8 (PS3.10 8.5)
+_STEM: Final = "/"  # no name begins so
 _ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
 
 
 def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
-    """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2)."""
-    path = folder
-    if len(components) > _MOST_COMPONENTS:
+    """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2).
+
+    Discs were written whose index divides names by another stroke, or whose files have an extension that it leaves out.
+    """
+    path, parts = folder, parts_of("/".join(components))
+    if len(parts) > _MOST_COMPONENTS:
         return None
-    for name in components:
-        if name in ("", ".", "..") or set(name) & set('/\\:\0<>|"'):
+    for name in parts:
+        if name == ".." or set(name) & set(':\0<>|"'):
             return None
         path = names.find(path, name)
-    return path if components else None
+    is_elsewhere = components[:1] and components[0].startswith("/") and not os.path.lexists(path)
+    return path if parts and not is_elsewhere else None
 
 
 class MissingFiles:
@@ -55,9 +63,13 @@ class NamesInAnyCase:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """The entry of that name, in another case if need be; the name as given if there is none."""
+        """The entry of that name, in another case or with an extension if need be; the name as given if there is none.
+
+        An extension counts where one entry alone has the name without it.
+        """
         names = self._names(folder)
-        return folder / names.get(name, names.get(name.casefold(), name))
+        found = names.get(name) or names.get(name.casefold()) or names.get(_STEM + name.casefold())
+        return folder / (found or name)
 
     def _names(self, folder: Path) -> dict[str, str]:
         if folder not in self._listed:
@@ -65,5 +77,9 @@ class NamesInAnyCase:
                 names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
             except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
                 return {}
-            self._listed[folder] = {name.casefold(): name for name in reversed(names)} | {name: name for name in names}
+            stems = [(_STEM + name.rpartition(".")[0].casefold(), name) for name in names if not is_system_name(name)]
+            often = Counter(stem for stem, _ in stems)
+            self._listed[folder] = {stem: name for stem, name in stems if often[stem] == 1}
+            self._listed[folder] |= {name.casefold(): name for name in reversed(names)}
+            self._listed[folder] |= {name: name for name in names}
         return self._listed[folder]

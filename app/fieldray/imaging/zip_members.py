@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.domain.study import ImageRef
-from fieldray.errors import InputProblem, Unusable
-from fieldray.imaging.archive import Archive, Directory, open_archive
-from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes, out_of_memory
+from fieldray.errors import InputProblem, Unreadable, Unusable
+from fieldray.imaging.archive import Archive, open_archive
+from fieldray.imaging.folders import is_system_name, parts_of
+from fieldray.imaging.identify import HEAD_BYTES, IndexFound, ZipFound, identify_bytes, out_of_memory, sniff
 from fieldray.imaging.limits import MAX_INFLATED_HEADER_BYTES
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 
 _FIRST_LOOK_BYTES: Final = 2**18
-# Office documents and programs are zip files too; their parts are not worth a line each.
+# Office documents and programs are zip files too: those of their parts that are no images are not worth a line each.
 _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "mimetype"})
 # Limits of one answer. It is short enough that the first images need not wait for the others, and small enough for a
 # message, however long the names and headers are.
@@ -44,7 +45,7 @@ def answer(message: Message, *, opener: Opener = open_file) -> Message:
 
 
 def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
-    names = _wanted(archive.directory)
+    names = _wanted(archive)
     begin = 0 if after is None else bisect_right(names, after)
     due_s, entries, looked_at = time.monotonic() + _ANSWER_S, [], 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
@@ -63,12 +64,21 @@ def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _wanted(directory: Directory) -> Sequence[str]:
-    """The names of members that may be images. Raises Unusable if the zip is a document or program."""
-    names = [name for name in directory.names if not _is_left_behind(name)]
-    if not names or any(name in directory.by_name for name in _DOCUMENTS):
+def _wanted(archive: Archive) -> Sequence[str]:
+    """The names of members that may be images. Raises OSError; Unusable if there are none."""
+    names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
+    if any(name in archive.directory.by_name for name in _DOCUMENTS):
+        names = [name for name in names if _may_be_image(archive, name)]
+    if not names:
         raise Unusable(reason("not_an_image"))
     return names
+
+
+def _may_be_image(archive: Archive, name: str) -> bool:
+    try:
+        return sniff(archive.read(name, limit=HEAD_BYTES)) in ("dicom", "png", "jpeg")
+    except Unreadable:
+        return False
 
 
 def _entry(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
@@ -111,8 +121,3 @@ def _identified(archive: Archive, ref: ImageRef) -> list[ImageRef] | IndexFound 
         return identify_bytes(archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES), ref)
     except MemoryError as error:
         raise out_of_memory() from error
-
-
-def _is_left_behind(name: str) -> bool:
-    """Hidden files and what a Mac adds to a zip file."""
-    return any(part.startswith((".", "__MACOSX")) and part not in (".", "..") for part in name.split("/"))

@@ -290,7 +290,8 @@ def test_hostile_member_names_are_only_labels(tmp_path: Path) -> None:
     image = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "con\nnew line.dcm"]
     refs = list(discover([_write_zip(tmp_path / "z.zip", dict.fromkeys(names, image))]))
-    assert sorted(ref.member or "" for ref in refs) == sorted(names)
+    shown = ["../../escape.dcm", "etc/absolute.dcm", "C:/windows.dcm", "con\nnew line.dcm"]
+    assert sorted(ref.member or "" for ref in refs) == sorted(shown)
     assert not [ref for ref in refs if ref.problem]
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.dcm", "z.zip"]
 

@@ -112,6 +112,29 @@ def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> N
     assert found == [(name, None if name == "TWO" else "missing_listed") for name in names]
 
 
+@pytest.mark.parametrize(
+    "components", [("IMAGES/ONE",), ("", "IMAGES", "ONE"), (".", "IMAGES", "ONE"), ("/IMAGES/ONE",), ("images", "one")]
+)
+def test_a_name_in_another_notation_is_the_same_file(components: tuple[str, ...], medium: Path) -> None:
+    assert _found(write_index(medium / "DICOMDIR", [components])) == [("ONE", None)]
+
+
+def test_a_file_may_have_an_extension_that_its_index_leaves_out(medium: Path) -> None:
+    for name in FILES:
+        (medium / "IMAGES" / name).rename(medium / "IMAGES" / f"{name.lower()}.dcm")
+    (medium / "IMAGES" / "._one.dcm").write_bytes(b"of a Mac")
+    index = write_index(medium / "DICOMDIR", [("IMAGES", name) for name in FILES])
+    assert _found(index) == [("one.dcm", None), ("two.dcm", None), ("three.dcm", None)]
+    (medium / "IMAGES" / "one.txt").write_bytes(b"about it")  # which of the two is meant?
+    assert _found(index)[0] == ("ONE", "missing_listed")
+
+
+def test_what_belongs_to_the_system_is_not_looked_at_in_an_index_either(medium: Path) -> None:
+    (medium / "IMAGES" / "Thumbs.db").write_bytes(b"x")
+    index = write_index(medium / "DICOMDIR", [("IMAGES", "ONE"), ("IMAGES", "Thumbs.db"), ("__MACOSX", "ONE")])
+    assert _found(index) == [("ONE", None)]
+
+
 def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
     assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]

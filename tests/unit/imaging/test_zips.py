@@ -237,8 +237,42 @@ def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
 def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -> None:
     names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "nul\0name.dcm"[:3]]
     path = _zip(tmp_path / "z.zip", [(name, image) for name in names])
-    assert sorted(_codes(discover([path]))) == sorted((name, None) for name in names)
+    shown = ["../../escape.dcm", "etc/absolute.dcm", "C:/windows.dcm", "a/../../b.dcm", "nul"]
+    assert sorted(_codes(discover([path]))) == sorted((name, None) for name in shown)
     assert [entry.name for entry in tmp_path.rglob("*")] == ["z.zip"]
+
+
+@pytest.mark.parametrize("stroke", ["/", "\\"])
+def test_a_name_is_looked_at_or_not_as_in_a_folder(stroke: str, tmp_path: Path, image: bytes) -> None:
+    """A folder, a zip of it, and one as PowerShell 5 writes it."""
+    system = ["Thumbs.db", "a/desktop.ini", "__MACOSX/a/._1.dcm", "a/.DS_Store", "._1.dcm", "$RECYCLE.BIN/3.dcm"]
+    images = ["1.dcm", "a/2.dcm", "a/x.png"]
+    members = [(name, image) for name in (*images, *system)]
+    for name, data in members:
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(data)
+    packed = [*((name.replace("/", stroke), data) for name, data in members), (f"a{stroke}", b""), (f"b{stroke}", b"")]
+    found = list(discover([_zip(tmp_path / "z.zip", packed)]))
+    in_folder = [ref.path.relative_to(tmp_path / "folder").as_posix() for ref in discover([tmp_path / "folder"])]
+    assert [ref.member for ref in found] == in_folder == images
+    assert not any(ref.problem for ref in found)
+    assert read_bytes(found[1]) == read_bytes(ImageRef(path=found[1].path, member="a\\2.dcm")) == image
+
+
+def test_one_file_in_several_spellings_is_listed_once(tmp_path: Path, image: bytes) -> None:
+    names = ["a/1.dcm", "./a/1.dcm", "a//1.dcm", "a\\1.dcm", "/a/1.dcm", "x.png/"]
+    path = _zip(tmp_path / "z.zip", [(name, image) for name in names])
+    assert _codes(discover([path])) == [("a/1.dcm", None), ("x.png", None)]
+    path = _zip(tmp_path / "z.zip", [("a/1.dcm", image), ("a\\1.dcm", image + b"\0\0")])
+    assert _codes(discover([path])) == [("a/1.dcm", None), (None, "double_members")]
+
+
+@pytest.mark.parametrize("name", ["META-INF/MANIFEST.MF", "mimetype", "[Content_Types].xml"])
+def test_images_in_what_may_be_a_document_are_images(name: str, tmp_path: Path, image: bytes) -> None:
+    others = [(name, b"x"), ("word/document.xml", b"<x/>"), ("a/nested.zip", b"PK\x03\x04")]
+    path = _zip(tmp_path / "z.zip", [*others, *((f"images/{number:02}.dcm", image) for number in range(40))])
+    assert _codes(discover([path])) == [(f"images/{number:02}.dcm", None) for number in range(40)]
+    assert _codes(discover([_zip(tmp_path / "letter.docx", others)])) == [(None, "not_an_image")]
 
 
 def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
