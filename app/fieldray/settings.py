@@ -107,7 +107,7 @@ class Settings:
         self._values[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default (its id, or id-version), or none ("")."""
+        """Make a pack this site's default (its id, or id-version, with its signer), or none ("")."""
         self.set("pack", name)
         self.set("operating_point", operating_point)
 

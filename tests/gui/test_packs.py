@@ -14,7 +14,7 @@ from test_flows import texts
 from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
-from fieldray.packs.library import PackCandidate
+from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import reason
 
 EDGETPU = Path("/media/Edge TPU")
@@ -153,6 +153,26 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: di
     assert words in texts(asked)
     asked.yes_button.click()
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+
+
+def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> None:
+    why = reason("pack_namesake_shipped", pack="made-up", fingerprint=FINGERPRINT)
+    desk.rooms.library.problems[FOLDER] = PackProblem(why)
+    pack = on_edgetpu(pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake=True)
+    desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
+    plug_in(desk, pack)
+    desk.until(lambda: "comes with the program" in texts(desk.window.banners))
+    packs = desk.application.controller.packs
+    assert in_use(desk) == "made-up-1.2.0" and packs.named("made-up") == packs.named("made-up-1.2.0") == packs.source
+    desk.window.banners.findChild(QPushButton).click()
+    asked = dialog(desk)
+    assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
+    asked.no_button.click()
+    assert in_use(desk) == "made-up-1.2.0"
+    packs.use(pack)
+    dialog(desk).yes_button.click()
+    desk.until(lambda: in_use(desk) == "made-up-9.0.0")
+    assert not packs.is_in_use("made-up") and packs.is_in_use(f"made-up@{FINGERPRINT}")
 
 
 def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:

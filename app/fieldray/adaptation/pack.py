@@ -140,11 +140,12 @@ def _told_warnings(found: Sequence[Reason]) -> dict[str, str] | None:
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """The lung-field pack of the version it was trained with, or a later one, where its input is cropped."""
+    """The lung-field pack it was trained with, or a later version by the same key, where its input is cropped."""
     if run.recipe.lungs is None or run.recipe.input.crop != "lungs":
         return ()
-    found = read_verified_manifest(run.recipe.lungs).description
-    return (Requirement(kind="lung-fields", minimum_version=found.version),)
+    found = read_verified_manifest(run.recipe.lungs)
+    pack_id, version = found.description.id, found.description.version
+    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
 
 
 def _point(entry: Mapping[str, Any]) -> OperatingPoint:

@@ -18,6 +18,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.drives import list_drives
 from fieldray.packs.library import PackLibrary
+from fieldray.packs.naming import split_name
 from fieldray.paths import VERSION, user_data
 from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.reasons import Reason, reason
@@ -38,7 +39,7 @@ class ArchiveRequest:
     paths
         Absolute, as the driver sees them.
     pack
-        How a node finds the pack: its folder, or `id-version`.
+        How a node finds the pack: its folder, or `id-version` with its signer.
     pack_name, model_sha256, settings_hash
         What every node has to come to with it.
     operating_point, ages_confirmed
@@ -115,7 +116,7 @@ def load_model(request: ArchiveRequest) -> Model:
         drives = [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
     except OSError:
         drives = []
-    return library.load(library.find(request.pack, drives=drives))
+    return library.load(library.find(request.pack, drives=drives), signer=split_name(request.pack)[1])
 
 
 def report_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:

@@ -10,7 +10,7 @@ from fieldray.backends import DeviceChoices
 from fieldray.commands.cluster import add_connection_options, cluster_modules, connection_of
 from fieldray.commands.console import Console, add_command, progress_text
 from fieldray.commands.own_store import own_store
-from fieldray.commands.pack_options import add_pack_options, load_pack
+from fieldray.commands.pack_options import add_pack_options, load_pack, pack_of_run
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     library = PackLibrary(user_data())
     model = load_pack(library, options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else model.pack_name
-    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
     spec, database = spec_of(paths, assessment), own_store(console)
+    name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
+    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console
 from fieldray.commands.own_store import own_store
-from fieldray.commands.pack_options import add_pack_options, load_model, load_pack
+from fieldray.commands.pack_options import add_pack_options, load_model, load_pack, pack_of_run
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
 from fieldray.reasons import reason
@@ -177,7 +177,7 @@ def _model_of_run(options: argparse.Namespace, console: Console, database: Path)
     spec = stored_run(database, options.run_id).spec
     try:
         model = load_pack(
-            PackLibrary(user_data()), options.pack or spec.pack_name, options, print_error=console.print_error
+            PackLibrary(user_data()), options.pack or pack_of_run(spec), options, print_error=console.print_error
         )
     except PackProblem as problem:
         console.print_error(problem.reason.text)

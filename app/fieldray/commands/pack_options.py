@@ -13,10 +13,12 @@ from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
-    from fieldray.packs.library import PackCandidate, PackLibrary
+    from fieldray.domain.run import RunSpec
+    from fieldray.packs.candidate import PackCandidate
+    from fieldray.packs.library import PackLibrary
 
 PrintError = Callable[[str], None]
-_LACKS_A_YES: Final = ("pack_older", "pack_legacy")
+_LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped")
 
 
 def _keep_quiet(_: str) -> None:
@@ -35,7 +37,11 @@ def add_pack_options(
     parser: argparse.ArgumentParser, *, default: str = "the one of `fieldray packs default`, else none"
 ) -> None:
     """`--pack` and the options that go with it; `default` says in words what is used without it."""
-    parser.add_argument("--pack", metavar="DIR|ID", help=f"the pack to use (default: {default})")
+    parser.add_argument(
+        "--pack",
+        metavar="DIR|ID[@FINGERPRINT]",
+        help=f"the pack to use, of this signer if one is named (default: {default})",
+    )
     add_pack_rules(parser)
 
 
@@ -56,6 +62,13 @@ def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error
     return load_pack(library, options.pack, options, print_error=print_error)
 
 
+def pack_of_run(spec: RunSpec) -> str:
+    """The name of the pack that made a stored run, by its signer."""
+    from fieldray.packs.naming import pinned
+
+    return pinned(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
+
+
 def load_pack(
     library: PackLibrary,
     name: str | None,
@@ -74,7 +87,7 @@ def load_pack(
     while True:
         folder = find_pack(library, name, drives=drives, broken=broken)
         try:
-            model = _load(library, folder, options)
+            model = _load(library, folder, options, name)
         except PackProblem as problem:
             if isinstance(problem, PackNotTrusted) or problem.reason.code in _LACKS_A_YES or folder in broken:
                 raise
@@ -87,9 +100,15 @@ def load_pack(
             return model
 
 
-def _load(library: PackLibrary, folder: Path, options: argparse.Namespace) -> Model:
+def _load(library: PackLibrary, folder: Path, options: argparse.Namespace, name: str) -> Model:
+    """A signer who is named, in the pack's name or by `--trust`, is one that a person said yes to."""
+    from fieldray.packs.naming import split_name
+    from fieldray.packs.signing import read_fingerprint
+
+    signer = split_name(name)[1] or (read_fingerprint(options.trust) if options.trust else "")
+
     def load() -> Model:
-        return library.load(folder, allow_older=options.allow_older, allow_legacy=options.allow_legacy)
+        return library.load(folder, allow_older=options.allow_older, allow_legacy=options.allow_legacy, signer=signer)
 
     try:
         return load()
@@ -131,12 +150,13 @@ def find_pack(
 
 def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
     """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
+    from fieldray.packs.candidate import meant
     from fieldray.settings import load
 
     settings, _ = load()
     name = str(settings["pack"])
     packs = [candidate for candidate in library.available(drives) if candidate.can_screen]
-    if any(name in (candidate.pack_id, candidate.pack_name) for candidate in packs):
+    if meant(name, packs):
         return name
     if not packs:
         raise PackProblem(reason("no_pack"))

@@ -15,9 +15,12 @@ from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate, PackLibrary
+    from fieldray.packs.candidate import PackCandidate
+    from fieldray.packs.library import PackLibrary
 
-_PACK_HELP = "folder of a pack, a drive, or the id of a pack (id or id-version)"
+_PACK_HELP = (
+    "folder of a pack, a drive, or the id of a pack (id or id-version, perhaps with @FINGERPRINT of its signer)"
+)
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -39,7 +42,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
     trusting.set_defaults(command=run_trust)
     default = add_command(actions, "default", "the pack for images of which nobody says otherwise")
-    default.add_argument("pack", nargs="?", metavar="ID", help="a pack's id or id-version (default: say which it is)")
+    default.add_argument(
+        "pack",
+        nargs="?",
+        metavar="ID",
+        help="a pack's id or id-version, perhaps with @FINGERPRINT of its signer (default: say which it is)",
+    )
     default.add_argument(
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
     )
@@ -106,8 +114,7 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
     if options.none:
         settings.choose_pack("")
     elif options.pack:
-        _require_classifier(options.pack, options.operating_point)
-        settings.choose_pack(options.pack, options.operating_point or "")
+        settings.choose_pack(_lasting_name(options.pack, options.operating_point), options.operating_point or "")
     if options.none or options.pack:
         settings.save()
     name, point = str(settings["pack"]), str(settings["operating_point"])
@@ -118,29 +125,39 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _require_classifier(name: str, operating_point: str | None) -> None:
-    """That a pack of this name is here and screens. Raises PackProblem, UsageProblem (operating_point)."""
-    from fieldray.errors import UsageProblem
+def _lasting_name(name: str, operating_point: str | None) -> str:
+    """The name by which no other signer's pack is meant, of a pack that is here and screens.
 
-    found = [pack for pack in _library().available(drives_with_packs()) if name in (pack.pack_id, pack.pack_name)]
+    Raises PackProblem, UsageProblem (operating_point).
+    """
+    from fieldray.errors import UsageProblem
+    from fieldray.packs.candidate import choose, meant
+    from fieldray.packs.naming import pinned, split_name
+
+    found = meant(name, _library().available(drives_with_packs()))
     screening = [pack for pack in found if pack.can_screen]
     if not screening:
         raise PackProblem(found[0].problem if found and found[0].problem else reason("pack_not_found", name=name))
-    manifest = screening[0].manifest
-    known = dict.fromkeys(point.name for point in manifest.operating_points) if manifest else {}
+    chosen = choose(screening, name=name)
+    known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
+    return pinned(split_name(name)[0], is_signed=chosen.trust != "builtin", fingerprint=chosen.fingerprint)
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
     """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
+    from fieldray.packs.naming import split_name
+    from fieldray.packs.signing import read_fingerprint
+
     library = _library()
     folder = find_pack(library, options.pack)
+    signer = split_name(options.pack)[1] or (read_fingerprint(options.trust) if options.trust else "")
     try:
-        installed = library.install(folder, allow_older=options.allow_older)
+        installed = library.install(folder, allow_older=options.allow_older, signer=signer)
     except PackNotTrusted as problem:
         give_trust(library, problem, options.trust)
-        installed = library.install(folder, allow_older=options.allow_older)
+        installed = library.install(folder, allow_older=options.allow_older, signer=signer)
     console.print_line(f"Installed: {installed}")
     return 0
 

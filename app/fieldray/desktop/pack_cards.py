@@ -14,7 +14,7 @@ from fieldray.formatting import label_meaning
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate
+    from fieldray.packs.candidate import PackCandidate
 
 
 class ModelCard(QDialog):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
@@ -15,12 +15,10 @@ from fieldray.desktop.services import LibraryPort
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
+from fieldray.packs.candidate import PackCandidate, meant
 from fieldray.reasons import Reason, reason
 
-if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate
-
-QuestionKind = Literal["unknown_key", "legacy", "older"]
+QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -93,10 +91,12 @@ class PackChoice(QObject):
         asked_for: bool = True,
         allow_older: bool = False,
         allow_legacy: bool = False,
+        signer: str = "",
     ) -> None:
         """Load a pack and use it, at its first operating point or at `point`.
 
-        `asked_for`: a person chose it, so a question is put at once, not in a notice.
+        `asked_for`: a person chose it, so a question is put at once, not in a notice. `signer`: the key whose pack may
+        have another signer's name.
         """
         library = self._library
         if library is None:
@@ -105,7 +105,7 @@ class PackChoice(QObject):
         self._board.withdraw("pack")
         self.listed.emit()
         self._background.run(
-            lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy),
+            lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer),
             channel="packs",
             done=lambda model: self._loaded(candidate, model, point),
             failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
@@ -117,7 +117,7 @@ class PackChoice(QObject):
         self.is_persons_choice = False
 
     def answer_yes(self, question: PackQuestion) -> None:
-        """A person said yes to a question: trust the key, or use the legacy or older pack this once."""
+        """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once."""
         library = self._library
         assert library is not None
         if question.kind == "unknown_key":
@@ -128,7 +128,12 @@ class PackChoice(QObject):
                 failed=lambda error: self._problem(error, question.candidate),
             )
         else:
-            self.use(question.candidate, allow_older=question.kind == "older", allow_legacy=question.kind == "legacy")
+            self.use(
+                question.candidate,
+                allow_older=question.kind == "older",
+                allow_legacy=question.kind == "legacy",
+                signer=question.candidate.fingerprint if question.kind == "namesake" else "",
+            )
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
@@ -176,13 +181,17 @@ class PackChoice(QObject):
         return manifest.point(manifest.labels[0].code, self.point_name)
 
     def named(self, name: str) -> PackCandidate | None:
-        """A pack by its id or id-version that needs no question, the one in use first; None where there is none."""
+        """The pack that a name means and that needs no question, the one in use first.
+
+        None where there is none, and where there are some by several signers.
+        """
         places = (self.source, *self.candidates) if self.source_is_here else self.candidates
-        return next((entry for entry in places if entry and self._is_ready(entry) and _is_called(entry, name)), None)
+        found = meant(name, (entry for entry in places if entry and self._is_ready(entry)))
+        return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Whether the pack in use is called so."""
-        return self.model is not None and self.source is not None and _is_called(self.source, name)
+        return self.model is not None and self.source is not None and bool(meant(name, [self.source]))
 
     @property
     def default(self) -> PackCandidate | None:
@@ -355,13 +364,16 @@ class PackChoice(QObject):
         )
 
 
-def _is_called(candidate: PackCandidate, name: str) -> bool:
-    return name in (candidate.pack_id, candidate.pack_name)
+_KINDS: Final[Mapping[str, QuestionKind]] = {
+    "pack_legacy": "legacy",
+    "pack_older": "older",
+    "pack_namesake": "namesake",
+    "pack_namesake_shipped": "namesake",
+}
 
 
 def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | None:
     if isinstance(error, PackNotTrusted):
         return PackQuestion(kind="unknown_key", candidate=candidate, reason=error.reason, fingerprint=error.fingerprint)
-    kinds: dict[str, QuestionKind] = {"pack_legacy": "legacy", "pack_older": "older"}
-    kind = kinds.get(error.reason.code)
+    kind = _KINDS.get(error.reason.code)
     return PackQuestion(kind=kind, candidate=candidate, reason=error.reason) if kind else None

@@ -32,11 +32,11 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate
+    from fieldray.packs.candidate import PackCandidate
 
 
 class PackDialog(QDialog):
-    """Trust this key? Use the unsigned legacy model? Use the older version? Accepted means yes."""
+    """Trust this key? Use a namesake, an unsigned legacy model, an older version? Accepted means yes."""
 
     def __init__(self, question: PackQuestion, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -49,7 +49,7 @@ class PackDialog(QDialog):
         column.addWidget(label(title, role="title"))
         name = translator.pick(question.candidate.names) or question.candidate.pack_name
         column.addWidget(label(f"{name}  {question.candidate.version}", role="heading"))
-        if question.kind == "older":
+        if question.kind in ("older", "namesake"):
             column.addWidget(label(translator.reason(question.reason)))
         if question.fingerprint:
             fingerprint = label(*fingerprint_lines(question.fingerprint))
@@ -85,6 +85,15 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
                 "website. Trust the key only if all groups match. Every pack signed with it is then accepted."
             ),
             translator.text("They match: trust this key"),
+        )
+    if question.kind == "namesake":
+        return (
+            translator.text("Use a pack of the same name by another signer?"),
+            translator.text(
+                "Its results mean something else than those of the pack that you know by this name. Use it only if you "
+                "know who signed it and why."
+            ),
+            translator.text("Use this signer's pack"),
         )
     if question.kind == "legacy":
         return (
@@ -217,7 +226,7 @@ class PacksPage(TallArea):
         box.setChecked(is_default)
         point = self._packs.point_name or ""
         box.toggled.connect(
-            lambda is_on: self._bench.choose_default(source.pack_id if is_on else "", point if is_on else "")
+            lambda is_on: self._bench.choose_default(source.lasting_name if is_on else "", point if is_on else "")
         )
         column.addWidget(box)
 

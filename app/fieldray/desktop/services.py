@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fieldray.audit.report import AuditReport
-    from fieldray.packs.library import PackCandidate
+    from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.memory import RememberedPack
     from fieldray.pipeline.auditing import AuditRequest
     from fieldray.pipeline.history import PastRun
@@ -70,7 +70,9 @@ class LibraryPort(Protocol):
     """The packs within reach (`packs.library.PackLibrary`)."""
 
     def available(self, drives: Sequence[Path] = ()) -> tuple[PackCandidate, ...]: ...
-    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model: ...
+    def load(
+        self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = ""
+    ) -> Model: ...
     def trust(self, fingerprint: str) -> None: ...
     def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
     def site_problem(self) -> Reason | None: ...

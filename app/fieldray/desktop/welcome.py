@@ -17,7 +17,7 @@ from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate
+    from fieldray.packs.candidate import PackCandidate
 
 _WIDEST = 1180
 _SIDE_BY_SIDE = 2
@@ -150,6 +150,6 @@ class Welcome(QWidget):
     def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
-            self._bench.choose_default(candidate.pack_id)
+            self._bench.choose_default(candidate.lasting_name)
             self.default_box.setChecked(False)
         self._bench.whose.answer_pack(candidate)

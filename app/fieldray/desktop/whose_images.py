@@ -16,10 +16,11 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import Services
+from fieldray.packs.naming import pinned
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackCandidate
+    from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.memory import RememberedPack
 
 Question = Literal["pack", "ages"]
@@ -61,7 +62,8 @@ class WhoseImages(QObject):
 
     def answer_pack(self, candidate: PackCandidate) -> None:
         """The images are of the patients that this pack is for: of this folder, or of the next one opened."""
-        self._answer = candidate.pack_name
+        is_signed = candidate.trust != "builtin"
+        self._answer = pinned(candidate.pack_name, is_signed=is_signed, fingerprint=candidate.fingerprint)
         self._tried = ""
         self._is_pack_settled = False
         source = self._packs.source
@@ -179,7 +181,7 @@ class WhoseImages(QObject):
         services, source, paths = self._services, self._packs.source, self.paths
         if services is None or source is None:
             return
-        pack, point = source.pack_id, self._packs.point_name or ""
+        pack, point = source.lasting_name, self._packs.point_name or ""
         default = str(self._settings["pack"]), str(self._settings["operating_point"])
         known = (self._found.pack, self._found.operating_point) if self._found else default
         if (pack, point) != known and source.trust != "legacy":

@@ -214,11 +214,16 @@ class HeaderRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A pack that a classifier does not run without: of this kind, perhaps of this id, at least of this version."""
+    """A pack that a classifier does not run without: of this kind, at least of this version.
+
+    id   perhaps of this id
+    key  by the key of this fingerprint; by the classifier's own, or of the program, where it is None
+    """
 
     kind: CompanionKind
     id: str | None = None
     minimum_version: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,19 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from fieldray import paths
-from fieldray.domain.model import Manifest, Model, PackKind, Requirement, Trust
+from fieldray.domain.model import Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
+from fieldray.packs.candidate import CandidateTrust, Origin, PackCandidate, choose, meant, preference
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy, require_legacy
 from fieldray.packs.manifest import domain_manifest, kind_of
-from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
+from fieldray.packs.manifest_types import ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_legacy, is_pack, pack_folders, packs_in, version_key
 from fieldray.packs.reading import guarded
 from fieldray.packs.site_points import SitePoints
@@ -41,53 +42,9 @@ from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-Origin = Literal["builtin", "installed", "drive"]
-CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"]
 _LUNGS: Final[PackKind] = "lung-fields"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackCandidate:
-    """A pack seen in a listing. Its signature was checked, its files were not: what it says is its own claim.
-
-    trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
-    kind      only a classifier screens images; the others help one
-    manifest  what a classifier says of itself, None for others
-    problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
-              or a pack missing that it requires), or None
-    """
-
-    folder: Path
-    origin: Origin
-    trust: CandidateTrust
-    kind: PackKind = "classifier"
-    pack_id: str = ""
-    version: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
-    fingerprint: str = ""
-    manifest: Manifest | None = field(default=None, compare=False)  # the fingerprint and the version say which
-    problem: Reason | None = None
-
-    @property
-    def pack_name(self) -> str:
-        """`id-version`, the folder's name for a broken pack."""
-        return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
-
-    def is_called(self, name: str) -> bool:
-        """Whether a person means it by this `id` or `id-version`."""
-        return name in (self.pack_id, self.pack_name)
-
-    @property
-    def hindrance(self) -> int:
-        """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
-        if not self.can_screen:
-            return 3
-        return 2 if self.trust == "legacy" else int(self.problem is not None)
-
-    @property
-    def can_screen(self) -> bool:
-        """Whether it is a classifier that can be read; a yes may be missing to it, or another pack."""
-        return self.trust != "broken" and self.kind == "classifier"
+MayServe = Callable[[str, bool], bool]
+"""Whether a companion by this key may be used, which ships with the program or not."""
 
 
 class PackLibrary:
@@ -106,6 +63,7 @@ class PackLibrary:
         self._builtin_lungs = builtin_lungs if builtin_root else builtin.LUNGS
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
+        self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
         self._store = TrustStore(home)
         self.site_points = SitePoints(home)
 
@@ -142,13 +100,17 @@ class PackLibrary:
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
         highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several, pack_several_signers, and
+        pack_namesake_shipped where only another signer's pack bears the name of one that ships.
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
-            matches = tuple(found for found in self.available(drives) if found.is_called(name))
+            called = [found for found in self.available(drives) if found.is_called(name)]
+            matches = meant(name, called)
+            if called and not matches:
+                raise _namesake(called[0].pack_id, called[0].fingerprint)
         if name and path.is_dir() and not matches:
             raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
@@ -156,14 +118,16 @@ class PackLibrary:
     # ---- loading
     card = staticmethod(read_card)
 
-    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
+    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
         """The verified model in memory; nothing of it is read from the folder any more.
 
         With the operating points that this site chose for this model; where these cannot be read, it has its own
         alone, and `site_problem` says why.
 
-        Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
-        records of trust cannot be read or written.
+        signer  the fingerprint of the key that a person named: its pack may have the name of another signer's
+
+        Raises PackNotTrusted when only the yes to its key is missing, PackProblem (pack_namesake, ...), and
+        StorageProblem when the records of trust cannot be read or written.
         """
         if _is_legacy(folder):
             require_legacy(folder)
@@ -171,8 +135,9 @@ class PackLibrary:
                 raise PackProblem(reason("pack_legacy"))
             return replace(load_legacy(folder), lungs=self.shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
+        self._require_own_name(pack.sealed, trust, named=signer)
         model = pack.model(trust)
-        companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
+        companions = [self._companion(folder, model, requirement) for requirement in model.manifest.requires]
         required = next((found for found in companions if found), None)
         return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
@@ -183,7 +148,7 @@ class PackLibrary:
         """
         requirement = Requirement(kind="matcher")
         try:
-            found = self._companions(self._installed_root / requirement.kind, requirement)
+            found = self._companions(self._installed_root / requirement.kind, requirement, may_serve=lambda *_: True)
         except PackProblem:
             return None
         problem: PackProblem | None = None
@@ -201,10 +166,11 @@ class PackLibrary:
         """Why the operating points that this site chose cannot be used now, None if they can."""
         return self.site_points.problem()
 
-    def install(self, folder: Path, *, allow_older: bool = False) -> Path:
+    def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
-        pack, _ = self._admitted(folder, allow_older=allow_older)
+        pack, trust = self._admitted(folder, allow_older=allow_older)
         sealed = pack.sealed
+        self._require_own_name(sealed, trust, named=signer)
         own = {MANIFEST_NAME: sealed.manifest_bytes, SIGNATURE_NAME: sealed.signature}
         clear_abandoned(self._installed_root)
         return write_folder(self._installed_root / sealed.pack_name, contents={**pack.contents, **own})
@@ -237,6 +203,21 @@ class PackLibrary:
     def _keeps(self, name: str) -> bool:
         return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
 
+    def _require_own_name(self, sealed: VerifiedManifest, trust: Trust, *, named: str) -> None:
+        """No signer's pack passes for another's of the same id: not for one that ships, ran here or is installed.
+
+        named  the fingerprint that a person named, or ""
+        Raises PackProblem (pack_namesake, pack_namesake_shipped), StorageProblem.
+        """
+        pack_id, own = sealed.description.id, sealed.fingerprint
+        if trust == "builtin" or own == named:
+            return
+        installed = [_sealed(folder) for folder in self._installed_root.glob(f"{pack_id}-*")]
+        known = {found.fingerprint for found in installed if found and found.description.id == pack_id}
+        known |= self._store.signers(pack_id)
+        if own not in known and (known or pack_id in self._builtin_ids):
+            raise _namesake(pack_id, own, known="" if pack_id in self._builtin_ids else min(known))
+
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)
         pack = read_files(folder, sealed)
@@ -268,7 +249,7 @@ class PackLibrary:
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
         """The highest version first: that is the one used where none is asked for."""
         found = self._listed(root, origin, packs_in) if root.is_dir() else ()
-        return tuple(sorted(found, key=_preference, reverse=True))
+        return tuple(sorted(found, key=preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
         """One pack, whatever it is made of: a broken one never hides the others."""
@@ -296,25 +277,27 @@ class PackLibrary:
             fingerprint=sealed.fingerprint,
             manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
+            is_namesake=trust != "builtin" and description.id in self._builtin_ids,
         )
 
     def _standing(self, folder: Path, sealed: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
         try:
             trust = self._admit(folder, sealed, allow_older=False)
+            self._require_own_name(sealed, trust, named="")
         except (PackNotTrusted, StorageProblem) as problem:
             return "unknown_key", problem.reason
         except PackProblem as problem:
             return "trusted", problem.reason
-        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, sealed.description)
+        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, sealed, trust)
 
-    def _cannot_screen(self, folder: Path, description: AnyManifest) -> Reason | None:
+    def _cannot_screen(self, folder: Path, sealed: VerifiedManifest, trust: Trust) -> Reason | None:
         """Why an admitted pack does not run: it is no classifier, or a pack that it requires is not at hand."""
         try:
-            if not isinstance(description, ClassifierManifest):
-                raise not_classifier(description)
-            requires = domain_manifest(description).requires
+            if not isinstance(sealed.description, ClassifierManifest):
+                raise not_classifier(sealed.description)
+            requires = domain_manifest(sealed.description).requires
             for requirement in requires:
-                self._companions(folder, requirement)
+                self._companions(folder, requirement, may_serve=_serves(requirement, trust, sealed.fingerprint))
             if not any(requirement.kind == _LUNGS for requirement in requires):
                 self._sealed_lungs()
         except PackProblem as problem:
@@ -323,13 +306,14 @@ class PackLibrary:
 
     # ---- companions
 
-    def _companion(self, folder: Path, requirement: Requirement) -> Model | None:
+    def _companion(self, folder: Path, classifier: Model, requirement: Requirement) -> Model | None:
         """The newest companion that is whole and may be used here; None for one that no image is run on.
 
         Raises PackProblem.
         """
         problem: PackProblem | None = None
-        for companion in self._companions(folder, requirement):
+        may_serve = _serves(requirement, classifier.trust, classifier.fingerprint)
+        for companion in self._companions(folder, requirement, may_serve=may_serve):
             try:
                 pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
@@ -368,24 +352,50 @@ class PackLibrary:
             raise _unusable(_LUNGS, problem) from problem
         return folder, sealed
 
-    def _companions(self, folder: Path, requirement: Requirement) -> Sequence[Path]:
+    def _companions(self, folder: Path, requirement: Requirement, *, may_serve: MayServe) -> Sequence[Path]:
         """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
 
-        Raises PackProblem: pack_companion_missing, pack_companion_older.
+        Those that do not ship come first. Raises PackProblem: pack_companion_missing, pack_companion_older, and
+        pack_companion_other_signer where there is one that may not serve.
         """
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
         folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
-        found = {path: sealed.description for path in folders if (sealed := _sealed(path))}
-        fitting = {path: entry for path, entry in found.items() if _is_meant(entry, requirement)}
-        newest = sorted(fitting, key=lambda path: version_key(fitting[path].version), reverse=True)
+        found = {path: sealed for path in folders if (sealed := _sealed(path)) and _is_meant(sealed, requirement)}
+        ships = {path: self._is_builtin(path, sealed) for path, sealed in found.items()}
+        fitting = [path for path in found if may_serve(found[path].fingerprint, ships[path])]
+        versions = {path: version_key(found[path].description.version) for path in found}
+        newest = sorted(fitting, key=lambda path: (not ships[path], versions[path]), reverse=True)
+        if found and not newest:
+            other = max(found, key=lambda path: versions[path])
+            key = found[other].fingerprint
+            raise PackProblem(reason("pack_companion_other_signer", companion=wanted(requirement), fingerprint=key))
         if not newest:
             raise PackProblem(reason("pack_companion_missing", companion=wanted(requirement)))
         least = version_key(requirement.minimum_version or "0.0.0")
-        new = [path for path in newest if version_key(fitting[path].version) >= least]
+        new = [path for path in newest if versions[path] >= least]
         if not new:
-            seen = fitting[newest[0]].version
+            seen = found[newest[0]].description.version
             raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
         return new
+
+
+def _serves(requirement: Requirement, trust: Trust, signer: str) -> MayServe:
+    """Whose companion a classifier takes: one that ships only what ships, any other what its manifest names, else its
+    own signer's or what ships. Nobody else's pack decides about its images.
+    """
+
+    def may_serve(fingerprint: str, ships: bool) -> bool:
+        if requirement.key is not None and fingerprint != requirement.key:
+            return False
+        return ships or (trust != "builtin" and fingerprint == (requirement.key or signer))
+
+    return may_serve
+
+
+def _namesake(pack_id: str, fingerprint: str, *, known: str = "") -> PackProblem:
+    """That a pack bears the name of another signer's: of the key `known`, or of one that ships."""
+    parts = {"pack": pack_id, "fingerprint": fingerprint} | ({"known": known} if known else {})
+    return PackProblem(reason("pack_namesake" if known else "pack_namesake_shipped", **parts))
 
 
 def _unusable(companion: str, problem: PackProblem) -> PackProblem:
@@ -398,7 +408,8 @@ def wanted(requirement: Requirement) -> str:
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
 
-def _is_meant(description: AnyManifest, requirement: Requirement) -> bool:
+def _is_meant(sealed: VerifiedManifest, requirement: Requirement) -> bool:
+    description = sealed.description
     return kind_of(description) == requirement.kind and requirement.id in (None, description.id)
 
 
@@ -430,21 +441,3 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
         manifest=LEGACY_MANIFEST,
         problem=reason("pack_legacy"),
     )
-
-
-def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
-    """The one pack meant by a path or name: of those that would load, else of those a yes is missing to, else of all.
-
-    Of several versions of one pack the highest. Raises PackProblem: pack_not_found, pack_several.
-    """
-    if not found:
-        raise PackProblem(reason("pack_not_found", name=name))
-    least = min(candidate.hindrance for candidate in found)
-    packs = [candidate for candidate in found if candidate.hindrance == least]
-    if len({candidate.pack_id for candidate in packs}) > 1:
-        raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
-    return max(packs, key=_preference)
-
-
-def _preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

@@ -47,6 +47,7 @@ POINT_NAME: Final = _whole(rf"(?!{LOCAL_PREFIX})[^\n\t]+")
 ID: Final = _whole(naming.ID)
 VERSION: Final = _whole(naming.VERSION)
 SHA256: Final = _whole("[0-9a-f]{64}")
+FINGERPRINT: Final = _whole("[0-9a-f]{4}(-[0-9a-f]{4}){15}")
 ROLE: Final = _whole("[a-z][a-z0-9_-]{0,31}")
 # The well-formed tags of BCP 47 in their usual spelling: language, script, region, variants ("uk", "pt-BR").
 LANGUAGE: Final = _whole(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3})){0,3}")
@@ -57,6 +58,7 @@ PATTERNS: Final = {
     ID: "a pack id (a-z, 0-9, hyphen)",
     VERSION: "a version such as 1.0.0",
     SHA256: "64 lower-case hexadecimal digits",
+    FINGERPRINT: "a key's fingerprint, 16 groups of 4 lower-case hexadecimal digits",
     ROLE: "a role (a-z, 0-9, hyphen, underscore)",
     LANGUAGE: "a language tag such as en or pt-BR",
 }
@@ -64,6 +66,7 @@ PATTERNS: Final = {
 _Id = Annotated[str, Meta(pattern=ID)]
 _Version = Annotated[str, Meta(pattern=VERSION)]
 _Sha256 = Annotated[str, Meta(pattern=SHA256)]
+_Fingerprint = Annotated[str, Meta(pattern=FINGERPRINT)]
 _Role = Annotated[str, Meta(pattern=ROLE)]
 # Checked by `naming.is_file_name`, whose complaint is one of its own.
 _FileName = Annotated[str, Meta(extra_json_schema={"pattern": _whole(naming.FILE_NAME)})]
@@ -206,6 +209,7 @@ class Companion(_Part, frozen=True, kw_only=True):
     kind: CompanionKind
     id: _Id | UnsetType = UNSET
     minimum_version: _Version | UnsetType = UNSET
+    key: _Fingerprint | UnsetType = UNSET
 
 
 class LungOutputs(_Part, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ _LIMIT_BYTES: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """What was chosen for a folder: a pack's id, the name of an operating point ("" for the pack's first).
+    """What was chosen for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
 
     ages_confirmed  the patients' ages are known to be those of the pack, as for the demonstration's images
     """

@@ -23,12 +23,43 @@ SIGNATURE_NAME: Final = "manifest.sig"
 ID: Final = r"[a-z0-9-]{1,64}"
 VERSION: Final = r"(?:0|[1-9][0-9]{0,5})(?:\.(?:0|[1-9][0-9]{0,5})){2}"
 FILE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_SEPARATORS: Final = re.compile(r"[\s:-]")
+_DIGITS: Final = re.compile(r"[0-9a-f]{64}")
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 
 
 def is_version(text: str) -> bool:
     """Whether `text` is a version."""
     return re.fullmatch(VERSION, text) is not None
+
+
+def pinned(name: str, *, is_signed: bool, fingerprint: str) -> str:
+    """A pack's name that means this signer's pack alone; of a pack that ships it is the name itself."""
+    return f"{name}@{fingerprint}" if is_signed and fingerprint else name
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The id or `id-version` of a pack's name, and the fingerprint behind it in its one form, "" without one.
+
+    What is no name with a signer, as a path may be, comes back whole.
+    """
+    bare, _, signer = name.rpartition("@")
+    fingerprint = fingerprint_in(signer)
+    return (bare, fingerprint) if bare and fingerprint else (name, "")
+
+
+def fingerprint_in(text: str) -> str:
+    """A fingerprint as a person typed it (any case; spaces, colons, hyphens or nothing between), in its one form.
+
+    "" where it is not one.
+    """
+    digits = _SEPARATORS.sub("", text).lower()
+    return grouped(digits) if _DIGITS.fullmatch(digits) else ""
+
+
+def grouped(digits: str) -> str:
+    """The 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
+    return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +19,10 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
+from fieldray.packs.naming import fingerprint_in, grouped
 from fieldray.persistence import is_open_to_others
 from fieldray.reasons import reason
 
-_SEPARATORS: Final = re.compile(r"[\s:-]")
-_DIGITS: Final = re.compile(r"[0-9a-f]{64}")
 _PRIME: Final = 2**255 - 19
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 # The y of the points whose order divides 8 (RFC 8032, 5.1; there are eight of them), and those that are written as one
@@ -109,7 +107,7 @@ def require_strong(fingerprint: str) -> None:
 
 def fingerprint_of(raw_key: bytes) -> str:
     """The fingerprint of a raw public key."""
-    return _grouped(hashlib.sha256(raw_key).hexdigest())
+    return grouped(hashlib.sha256(raw_key).hexdigest())
 
 
 def read_fingerprint(text: str) -> str:
@@ -117,14 +115,10 @@ def read_fingerprint(text: str) -> str:
 
     Raises UsageProblem when it is not one.
     """
-    digits = _SEPARATORS.sub("", text).lower()
-    if _DIGITS.fullmatch(digits) is None:
+    found = fingerprint_in(text)
+    if not found:
         raise UsageProblem(reason("fingerprint", text=text))
-    return _grouped(digits)
-
-
-def _grouped(digits: str) -> str:
-    return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
+    return found
 
 
 def _raw(key: Ed25519PublicKey) -> bytes:

@@ -94,6 +94,10 @@ class TrustStore:
         """The highest version of this pack that ran here under this key, None for none."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
+    def signers(self, pack_id: str) -> set[str]:
+        """The keys under which a pack of this id ran here."""
+        return {key for key, packs in self._read().seen.items() if pack_id in packs}
+
     def record(self, fingerprint: str, *, pack_id: str, version: str) -> None:
         """Remember that a version ran here; writes only when it is the highest so far."""
         if not _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id)):

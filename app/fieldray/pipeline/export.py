@@ -205,7 +205,7 @@ def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
     for candidate in library.available():
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
-                found = library.load(candidate.folder, allow_older=True)
+                found = library.load(candidate.folder, allow_older=True, signer=spec.fingerprint)
                 if KnownPack.of(found).made(spec):
                     return found
     return None

@@ -17,7 +17,7 @@ from fieldray.packs.verified import read_verified_manifest
 from fieldray.settings import Settings
 from packs_factory import key, make_pack
 
-FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
+FINGERPRINT, OTHER = (fingerprint_of(key(number).public_key().public_bytes_raw()) for number in (1, 2))
 
 
 def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ class Clinic:
             made = make_pack(Path(made_in), **changes)  # type: ignore[arg-type]
             return shutil.copytree(made, self.drives[drive] / "fieldray" / made.name, dirs_exist_ok=True)
 
-    def taken(self, name: str | None = None) -> str:
-        options = argparse.Namespace(trust=None, allow_older=False, allow_legacy=False)
+    def taken(self, name: str | None = None, *, trust: str | None = None) -> str:
+        options = argparse.Namespace(trust=trust, allow_older=False, allow_legacy=False)
         model = load_pack(self.library, name, options, print_error=self.errors.append, drives=self.drives)
         return model.pack_name
 
@@ -148,3 +148,50 @@ def test_a_drive_that_goes_is_passed_over(clinic: Clinic) -> None:
     clinic.drives.insert(0, Path("/no/such/drive"))
     clinic.pack(1)
     assert clinic.taken("test-chest") == "test-chest-1.2.3"
+
+
+# ---- other signers
+
+
+def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home: Path) -> None:
+    clinic.library.trust(OTHER)
+    namesake = clinic.pack(0, pack_id="shipped", version="9.0.0", key_number=2)
+    _make_default(home, "shipped")
+    for name in (None, "shipped"):
+        assert clinic.taken(name) == "shipped-1.2.3"
+    for place in (namesake, clinic.drives[0], "shipped-9.0.0"):
+        assert clinic.refused(str(place)) == "pack_namesake_shipped"
+    _make_default(home, "shipped-9.0.0")
+    with pytest.raises(PackNotChosen) as caught:
+        clinic.taken()
+    assert caught.value.reason.code == "default_gone"
+    assert clinic.taken(f"shipped@{OTHER}") == clinic.taken(str(namesake), trust=OTHER) == "shipped-9.0.0"
+    clinic.library.record_run(clinic.library.load(namesake, signer=OTHER))
+    _make_default(home, "shipped")
+    for name in (None, "shipped"):  # a yes to the one is no yes to the other
+        assert clinic.taken(name) == "shipped-1.2.3"
+
+
+def test_a_signer_who_is_named_is_not_trusted_by_that(clinic: Clinic) -> None:
+    clinic.pack(0, pack_id="shipped", version="9.0.0", key_number=2)
+    with pytest.raises(PackNotTrusted):
+        clinic.taken(f"shipped@{OTHER}")
+
+
+def test_a_default_by_its_signer_is_no_other_signers(clinic: Clinic, home: Path) -> None:
+    clinic.library.trust(OTHER)
+    _make_default(home, f"test-chest@{FINGERPRINT}")
+    clinic.pack(0, version="9.0.0", key_number=2)
+    with pytest.raises(PackNotChosen) as caught:
+        clinic.taken()
+    assert caught.value.reason.code == "default_gone"
+    clinic.pack(1)
+    assert clinic.taken() == "test-chest-1.2.3"
+
+
+def test_of_two_signers_neither_is_taken_silently(clinic: Clinic) -> None:
+    clinic.library.trust(OTHER)
+    clinic.pack(0)
+    clinic.pack(1, version="9.0.0", key_number=2)
+    assert clinic.refused("test-chest") == "pack_several_signers"
+    assert clinic.taken(f"test-chest@{FINGERPRINT}") == "test-chest-1.2.3"

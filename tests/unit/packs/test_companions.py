@@ -20,6 +20,7 @@ from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
+OTHER = fingerprint_of(key(2).public_key().public_bytes_raw())
 LUNGS = Requirement(kind="lung-fields")
 
 
@@ -107,7 +108,7 @@ def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, d
 
 def test_a_companion_by_a_key_that_nobody_trusts_is_not_used(library: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive, key_number=2)
-    folder = make_pack(drive, requires=(LUNGS,))
+    folder = make_pack(drive, requires=(Requirement(kind="lung-fields", key=OTHER),))
     assert _refusal(library, folder).code == "pack_companion_unusable"
 
 
@@ -162,6 +163,48 @@ def test_the_newest_lung_fields_come_first_wherever_they_are(shipping: PackLibra
     lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
     assert lungs is not None
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.2.0", "signed")
+
+
+@pytest.mark.parametrize("by", [FINGERPRINT, OTHER])
+def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path: Path, by: str) -> None:
+    models, number = tmp_path / "models", 1 if by == FINGERPRINT else 2
+    folders = (make_lung_fields(models), make_pack(models, requires=(LUNGS,)))
+    table = {folder.name: read_verified_manifest(folder).manifest_sha256 for folder in folders}
+    library = PackLibrary(home, builtin_root=models, builtin_table=table, builtin_lungs=folders[0].name)
+    library.trust(by)
+    foreign = make_lung_fields(tmp_path / "drive", version="9.0.0", key_number=number, mask_threshold=0.9)
+    library.install(foreign, signer=by)
+    lungs = library.load(folders[1]).lungs
+    assert lungs is not None
+    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
+
+
+def test_lung_fields_by_another_signer_replace_none(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
+    shipping.trust(OTHER)
+    shipping.install(make_lung_fields(tmp_path / "other", version="9.0.0", key_number=2), signer=OTHER)
+    make_lung_fields(drive, version="8.0.0", key_number=2)
+    lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
+    assert lungs is not None
+    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
+
+
+def test_a_manifest_names_whose_lung_fields_it_takes(shipping: PackLibrary, drive: Path) -> None:
+    shipping.trust(OTHER)
+    make_lung_fields(drive, version="0.9.0", key_number=2)
+    folder = make_pack(drive, requires=(Requirement(kind="lung-fields", id="test-lungs", key=OTHER),))
+    lungs = shipping.load(folder).lungs
+    assert lungs is not None
+    assert (lungs.pack_name, lungs.fingerprint) == ("test-lungs-0.9.0", OTHER)
+
+
+def test_lung_fields_by_nobody_who_was_meant_are_named_with_their_key(library: PackLibrary, drive: Path) -> None:
+    library.trust(OTHER)
+    make_lung_fields(drive, key_number=2)
+    folder = make_pack(drive, requires=(LUNGS,))
+    why = _refusal(library, folder)
+    assert why.code == "pack_companion_other_signer"
+    assert OTHER in why.text
+    assert _listed(library, folder) == why
 
 
 @pytest.mark.parametrize("name", ["model.tflite", "manifest.json", "manifest.sig"])

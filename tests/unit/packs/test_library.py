@@ -18,7 +18,7 @@ from fieldray.paths import builtin_packs
 from packs_factory import MODEL_BYTES, key, make_pack
 from shipped_packs import ADULTS, CHILDREN, LUNGS, TUBERCULOSIS
 
-FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
+FINGERPRINT, OTHER = (fingerprint_of(key(number).public_key().public_bytes_raw()) for number in (1, 2))
 
 
 @pytest.fixture
@@ -113,10 +113,12 @@ def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path
 
 def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
     library.trust(FINGERPRINT)
-    library.trust(fingerprint_of(key(2).public_key().public_bytes_raw()))
+    library.trust(OTHER)
     library.record_run(library.load(_make(drive, version="5.0.0")))
     library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
-    library.load(_make(drive / "b", key_number=2, version="0.0.1"))
+    second = _make(drive / "b", key_number=2, version="0.0.1")
+    assert _code(library, second) == "pack_namesake"
+    library.load(second, signer=OTHER)
 
 
 def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
@@ -128,6 +130,39 @@ def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, driv
     assert caught.value.reason.code == "trust_damaged"
     (candidate,) = library.candidates(drive)
     assert candidate.problem is not None and candidate.problem.code == "trust_damaged"
+
+
+# ---- names
+
+
+def test_a_pack_takes_no_name_of_another_signers(library: PackLibrary, drive: Path) -> None:
+    for fingerprint in (FINGERPRINT, OTHER):
+        library.trust(fingerprint)
+    library.install(_make(drive / "a", version="1.0.0"))
+    namesake = _make(drive / "b", version="9.0.0", key_number=2)
+    (candidate,) = library.candidates(drive / "b")
+    assert candidate.problem is not None and candidate.problem.code == "pack_namesake"
+    assert FINGERPRINT in candidate.problem.text and f"test-chest@{OTHER}" in candidate.problem.text
+    assert library.find("test-chest", drives=[drive / "b"]).name == "test-chest-1.0.0"
+    assert library.find(f"test-chest@{OTHER.upper()}", drives=[drive / "b"]) == namesake
+    assert _code(library, namesake) == _code(library, library.find(namesake)) == "pack_namesake"
+    with pytest.raises(PackProblem) as caught:
+        library.install(namesake)
+    assert caught.value.reason.code == "pack_namesake"
+    library.record_run(library.load(namesake, signer=OTHER))
+    assert library.load(namesake).manifest.version == "9.0.0"  # it ran here: a person knows both
+    with pytest.raises(PackProblem) as caught:
+        library.find("test-chest", drives=[drive / "b"])
+    assert caught.value.reason.code == "pack_several_signers"
+    assert library.find(f"test-chest@{FINGERPRINT}", drives=[drive / "b"]).name == "test-chest-1.0.0"
+
+
+def test_a_name_that_ran_here_is_its_signers_though_the_pack_is_gone(library: PackLibrary, drive: Path) -> None:
+    library.trust(FINGERPRINT)
+    library.record_run(library.load(_make(drive / "a")))
+    shutil.rmtree(drive)
+    library.trust(OTHER)
+    assert _code(library, _make(drive / "b", key_number=2)) == "pack_namesake"
 
 
 # ---- looking
