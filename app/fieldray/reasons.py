@@ -332,7 +332,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
-    "no_screen": "The window needs a screen, and there is none here. This works without one: {command}",
+    "no_screen": "The window needs a screen, and none can be opened here. This works without one: {command}",
     "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
     "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",

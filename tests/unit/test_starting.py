@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,23 +24,59 @@ def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert child_command("fieldray.imaging.service:handle")[:2] == [sys.executable, "-I"]
 
 
-def test_a_screen_is_one_of_three_things() -> None:
-    assert not has_screen({})
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
-        assert has_screen({name: ":0"})
+_NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="X11 and Wayland")
+def test_a_screen_is_one_that_can_be_opened() -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        assert not has_screen({})
         assert not has_screen({name: ""})
+        assert not has_screen({name: _NOWHERE})
+        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "xcb"})
+        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "wayland-egl"})
+    assert has_screen({"DISPLAY": _NOWHERE, "QT_QPA_PLATFORM": "offscreen"})
+    assert has_screen({"QT_QPA_PLATFORM": "minimal:a"})
+    assert not has_screen({"QT_QPA_PLATFORM": "xcb"})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="X11")
+def test_a_server_that_answers_is_a_screen() -> None:
+    number = os.getpid()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(20)
+        server.bind(f"\0/tmp/.X11-unix/X{number}")
+        server.listen()
+        answering = threading.Thread(target=_let_in, args=(server,))
+        answering.start()
+        try:
+            assert has_screen({"DISPLAY": f":{number}"})
+        finally:
+            answering.join()
+
+
+def _let_in(server: socket.socket) -> None:
+    """The beginning of the X Window System protocol, version 11: the client's 12 bytes, and that it may come in."""
+    client, _ = server.accept()
+    with client:
+        client.recv(4096)
+        client.sendall(struct.pack("<BxHHH", 1, 11, 0, 8) + bytes(32))
+        while client.recv(4096):  # until it goes
+            pass
+
+
+@pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
 @pytest.mark.parametrize("arguments", [(), (".",)])
-def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...]) -> None:
+def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
     environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    environment |= screen
     done = subprocess.run(
         [sys.executable, "-m", "fieldray", *arguments],
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fieldray: The window needs a screen, and there is none here. This works without one: fieldray screen FOLDER\n"
+        "fieldray: The window needs a screen, and none can be opened here. This works without one: fieldray screen FOLDER\n"
     )
 
 
