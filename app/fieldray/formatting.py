@@ -172,7 +172,7 @@ def file_name(ref: ImageRef) -> str:
 
 def view_label(header: ImageHeader) -> str:
     """View and side as the file gives them."""
-    return " ".join(part for part in (header.view_position, header.image_laterality) if part)
+    return " ".join(part for part in (header.view, header.image_laterality) if part)
 
 
 def duration(translator: Translator, seconds: float) -> str:

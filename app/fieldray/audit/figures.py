@@ -314,7 +314,7 @@ def _counts(cases: Sequence[Case]) -> dict[Category, dict[bool, int]]:
 
 
 _GROUPINGS: Final[Mapping[str, Callable[[Case], str]]] = {
-    "view": lambda case: case.header.view_position,
+    "view": lambda case: case.header.view,
     "sex": lambda case: case.header.patient_sex,
     "age": lambda case: _age_group(case.header.patient_age_years),
     "manufacturer": lambda case: case.header.manufacturer,

@@ -139,7 +139,7 @@ def _view_line(translator: Translator, header: ImageHeader) -> str:
         "L": translator.in_context("side of the body in the image", "left"),
         "R": translator.in_context("side of the body in the image", "right"),
     }.get(header.image_laterality, "")
-    return "  ".join(_kept((header.view_position, side)))
+    return "  ".join(_kept((header.view, side)))
 
 
 def _size_line(translator: Translator, picture: Picture) -> str:

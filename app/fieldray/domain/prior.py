@@ -14,8 +14,9 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.header_words import views_of
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.study import ImageHeader, ImageRef, day_of
 from fieldray.reasons import Reason, reason
 
 # same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
@@ -29,9 +30,7 @@ _NOBODY: Final = re.compile(
     r"[0\-_.?*x ]*|anon(ym(ous|ized|ised|e)?)?|unknown|none|null|n/?a|no ?id|not ?known|patient|removed|deleted|test",
     re.IGNORECASE,
 )
-_DATE: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})")
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0-9]{1,6})?)?")
-_LATERAL: Final = frozenset({"LL", "RL", "LLD", "RLD", "LATERAL", "LAT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def unscreened(ref: ImageRef) -> Screened:
 
 def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
     """Whether two images are of one person: Patient ID alike, and neither birth date nor sex to the contrary."""
-    births = [_day(header.patient_birth_date) for header in (one, other)]
+    births = [day_of(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
         return "other"
@@ -130,7 +129,7 @@ def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
     """Whether an image is earlier than another by study date and time; unknown where they do not say."""
-    days = _day(image.study_date), _day(current.study_date)
+    days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return "unknown"
     if days[0] != days[1]:
@@ -143,7 +142,7 @@ def order_of(image: ImageHeader, current: ImageHeader) -> Order:
 
 def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
     """The time between two studies, whichever was first; None where a date is not known."""
-    days = _day(image.study_date), _day(current.study_date)
+    days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return None
     first, second = sorted((days[0], days[1]))
@@ -222,7 +221,7 @@ def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
 
 def is_lateral(header: ImageHeader) -> bool:
     """Whether an image says that it was taken from the side."""
-    return header.view_position.strip().upper() in _LATERAL
+    return "LATERAL" in views_of(header.view)
 
 
 def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
@@ -244,22 +243,12 @@ def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairR
 
 def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
     header = prior.header
-    day, minute = _day(header.study_date), _minute(header.study_time)
+    day, minute = day_of(header.study_date), _minute(header.study_time)
     return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
 
 
 def _study(outcome: Outcome) -> str | None:
     return outcome.ref.header.study_instance_uid or None
-
-
-def _day(dicom_date: str) -> datetime.date | None:
-    """A DICOM date (PS3.5 6.2), None for what is none: a day that there is not, or one before there were X-rays."""
-    found = _DATE.fullmatch(dicom_date.strip())
-    try:
-        day = datetime.date(*map(int, found.groups())) if found else None
-    except ValueError:
-        return None
-    return day if day and day.year > 1800 else None
 
 
 def _minute(dicom_time: str) -> int | None:

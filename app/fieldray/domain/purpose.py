@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Refused, ResultKind, notes_of
+from fieldray.domain.header_words import body_part_says, view_says
 from fieldray.domain.intervals import Share
 from fieldray.domain.model import HeaderRules, Manifest, OperatingPoint
 from fieldray.domain.study import ImageHeader
@@ -17,7 +18,7 @@ _OWN = "test"
 _ELSEWHERE = "external_test"
 # The images with the finding and those without it.
 TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
-_OTHERS = frozenset({"age", "body_part"})
+_OTHERS = frozenset({"age", "ages_contradict", "body_part"})
 
 
 def patients(accepted: HeaderRules) -> Reason:
@@ -97,11 +98,25 @@ def _member(values: object, name: str) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
-def age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> Reason | None:
-    """What a result says where the file states no age and the pack is for certain ages.
+def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> tuple[Reason, ...]:
+    """What a result says of what its file states, or does not.
 
-    is_confirmed  whether the person who started the run said that all patients are of these ages
+    is_confirmed  whether the person who started the run said that all patients are of the ages that the pack is for
     """
+    notes = [_age_note(header, accepted, is_confirmed=is_confirmed)]
+    if view_says(header, accepted) == "unknown":
+        notes.append(reason("view_unknown", view=header.view))
+    if body_part_says(header, accepted) == "unknown":
+        notes.append(reason("body_part_unknown", body_part=header.body_part_examined))
+    if header.burned_in_annotation.upper().startswith("Y"):
+        notes.append(reason("burned_in_annotation"))
+    return tuple(note for note in notes if note)
+
+
+def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> Reason | None:
+    if header.patient_age_years is not None and header.contrary_age_years is not None:
+        ages = sorted((header.patient_age_years, header.contrary_age_years))
+        return reason("ages_differ", age=int(ages[0]), other=int(ages[1]))
     if accepted.ages_years is None or header.patient_age_years is not None:
         return None
     youngest, oldest = accepted.ages_years

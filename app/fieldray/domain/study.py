@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from fieldray.domain.image import UPRIGHT, Turn
 from fieldray.reasons import Reason
@@ -19,6 +21,19 @@ def is_name(text: str) -> bool:
         return False
 
 
+_DATE: Final = re.compile(r"([0-9]{4})[-./: ]?([0-9]{2})[-./: ]?([0-9]{2})(?![0-9])")
+
+
+def day_of(dicom_date: str) -> datetime.date | None:
+    """A DICOM date (PS3.5 6.2), also as old files divide it; None for a day that there is not, or before X-rays."""
+    found = _DATE.match(dicom_date.strip())
+    try:
+        day = datetime.date(*map(int, found.groups())) if found else None
+    except ValueError:
+        return None
+    return day if day and day.year > 1800 else None
+
+
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 
@@ -27,11 +42,17 @@ class ImageHeader:
     """Facts from the header, named by their DICOM keywords; empty text or None where the file is silent.
 
     For PNG and JPEG only `rows` and `columns` are known. Person names are for display only and are never logged.
+
+    view_code           what the View Code Sequence says
+    patient_age_years   as stated, else by birth date and the date of the image
+    contrary_age_years  another age that the file gives, by those dates or as a further value, if it is more than a
+                        year from the first
     """
 
     modality: str = ""
     body_part_examined: str = ""
     view_position: str = ""
+    view_code: str = ""
     image_laterality: str = ""
     photometric_interpretation: str = ""
     transfer_syntax_uid: str = ""
@@ -49,11 +70,18 @@ class ImageHeader:
     patient_sex: str = ""
     patient_birth_date: str = ""
     patient_age_years: float | None = None
+    contrary_age_years: float | None = None
+    burned_in_annotation: str = ""
     manufacturer: str = ""
     rows: int = 0
     columns: int = 0
     bits_stored: int = 0
     number_of_frames: int = 1
+
+    @property
+    def view(self) -> str:
+        """View Position, else what the code says."""
+        return self.view_position or self.view_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +114,17 @@ class ImageRef:
         return f"{self.path}{member}{frame}"
 
     @property
-    def study_key(self) -> str:
+    def study(self) -> str:
         """The study this image belongs to: its Study Instance UID, else its own key (a study of one)."""
         return self.header.study_instance_uid or self.key
+
+    @property
+    def study_key(self) -> str:
+        """The study of one patient: a UID is no person, and archives have given two patients the same.
+
+        Patients are told apart by their ID, and by what else is known of them where there is none.
+        """
+        header = self.header
+        person = (header.patient_name, header.patient_birth_date, header.patient_sex)
+        whose = header.patient_id.strip() or "^".join(filter(None, person))
+        return f"{self.study}\n{whose}" if header.study_instance_uid and whose else self.study

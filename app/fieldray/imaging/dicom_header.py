@@ -28,6 +28,7 @@ from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
+from fieldray.imaging.dicom_text import decoded
 from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS
 
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
@@ -308,13 +309,27 @@ def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
 
 def text(dataset: Dataset, keyword: str) -> str:
     """The value as one line of text, empty if there is none or it cannot be read."""
-    value = first_value(dataset, keyword)
-    plain = "" if value is None else str(value)
-    return "".join(letter if letter.isprintable() else " " for letter in plain).strip()[:_TEXT_LIMIT]
+    return _line(next(iter(texts(dataset, keyword)), ""))
+
+
+def all_text(dataset: Dataset, keyword: str) -> str:
+    """All values as one line of text, divided as in the file."""
+    return _line("\\".join(texts(dataset, keyword)))
+
+
+def _line(value: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in value).strip()[:_TEXT_LIMIT]
 
 
 def texts(dataset: Dataset, keyword: str) -> list[str]:
     """All values as text."""
+    raw = _raw(dataset, keyword)
+    kind = raw and (raw.VR or dictionary_VR(raw.tag))
+    if raw and isinstance(raw.value, bytes) and kind not in (*_BINARY, "SQ"):
+        encodings = dataset.original_character_set
+        encodings = [encodings] if isinstance(encodings, str) else list(encodings)
+        whole = "" if _is_too_long(raw) else decoded(raw.value, encodings, is_name=kind == "PN").strip(" \0")
+        return [value.strip(" \0") for value in whole.split("\\")] if whole else []
     value = _value(dataset, keyword)
     return [value] if isinstance(value, str) else [str(entry) for entry in _as_list(value)]
 

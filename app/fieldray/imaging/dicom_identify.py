@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
+from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.header_words import view_of_code
+from fieldray.domain.study import ImageHeader, ImageRef, day_of
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
     INDEX_CLASS,
     LENIENT_PYDICOM,
     DicomHeader,
+    all_text,
+    items,
     read_header,
     text,
+    texts,
     whole_number,
 )
 from fieldray.imaging.dicom_index import index_found
@@ -24,8 +31,6 @@ from fieldray.reasons import reason
 
 _TEXTS: Final = {
     "modality": "Modality",
-    "body_part_examined": "BodyPartExamined",
-    "view_position": "ViewPosition",
     "image_laterality": "ImageLaterality",
     "photometric_interpretation": "PhotometricInterpretation",
     "sop_class_uid": "SOPClassUID",
@@ -42,11 +47,25 @@ _TEXTS: Final = {
     "patient_sex": "PatientSex",
     "patient_birth_date": "PatientBirthDate",
     "manufacturer": "Manufacturer",
+    "burned_in_annotation": "BurnedInAnnotation",
 }
 _NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}
-_KEYWORDS: Final = (*_TEXTS.values(), *_NUMBERS.values(), "PatientAge", "NumberOfFrames")
+_DATES: Final = ("StudyDate", "SeriesDate", "AcquisitionDate", "ContentDate")
+_WORDS: Final = {"body_part_examined": "BodyPartExamined", "view_position": "ViewPosition"}
+_CODES: Final = ("ViewCodeSequence", "AnatomicRegionSequence")
+_KEYWORDS: Final = (
+    *_TEXTS.values(),
+    *_NUMBERS.values(),
+    *_DATES,
+    *_WORDS.values(),
+    *_CODES,
+    "PatientAge",
+    "NumberOfFrames",
+)
 _USUAL_HEADER_BYTES: Final = 2**18
 _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
+_AGE: Final = re.compile(r"([DWMY]?)\s*([0-9]{1,3})(?:[.,][0-9]+)?\s*([DWMY]?)[A-Z]*\.?")
+_OLDEST_YEARS: Final = 115.0  # older than that by a birth date is what stands there where nobody knows it
 
 
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
@@ -98,18 +117,40 @@ def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
 def _facts(header: DicomHeader) -> ImageHeader:
     dataset = header.dataset
     named: dict[str, Any] = {name: text(dataset, keyword) for name, keyword in _TEXTS.items()}
+    named |= {name: all_text(dataset, keyword) for name, keyword in _WORDS.items()}
     named |= {name: max(0, whole_number(dataset, keyword)) for name, keyword in _NUMBERS.items()}
+    views, regions = (items(dataset, keyword) for keyword in _CODES)
+    named["view_code"] = next((view_of_code(text(each, "CodeValue"), text(each, "CodeMeaning")) for each in views), "")
+    named["body_part_examined"] = named["body_part_examined"] or " ".join(text(each, "CodeMeaning") for each in regions)
+    ages = _ages_years(dataset)
     return ImageHeader(
         transfer_syntax_uid=str(header.transfer_syntax),
-        patient_age_years=_age_years(text(dataset, "PatientAge")),
+        patient_age_years=ages[0] if ages else None,
+        contrary_age_years=next((age for age in ages if abs(age - ages[0]) > 1), None),
         number_of_frames=max(1, whole_number(dataset, "NumberOfFrames", 1)),
         **named,
     )
 
 
+def _ages_years(dataset: Dataset) -> list[float]:
+    """The ages that a file gives: each value of Patient's Age, and that by birth date and the date of the image."""
+    ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
+    born = day_of(text(dataset, "PatientBirthDate"))
+    taken = next(filter(None, (day_of(text(dataset, keyword)) for keyword in _DATES)), None)
+    if born and taken and 0 <= (years := _years_between(born, taken)) <= _OLDEST_YEARS:
+        ages.append(years)
+    return ages
+
+
+def _years_between(born: datetime.date, taken: datetime.date) -> float:
+    """Whole years change on the birthday, whatever leap years there were."""
+    whole = taken.year - born.year - ((taken.month, taken.day) < (born.month, born.day))
+    return min(max((taken - born).days / _DAYS["Y"], whole), whole + 0.99)
+
+
 def _age_years(age: str) -> float | None:
     """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2). A number alone, often met, is years."""
-    count, unit = (age, "Y") if age[-1:].isdigit() else (age[:-1], age[-1:].upper())
-    if unit not in _DAYS or not (count.isascii() and count.isdigit()):
+    found = _AGE.fullmatch(age.strip(" \0").upper())
+    if found is None or (found[1] and found[3]):
         return None
-    return int(count) * _DAYS[unit] / _DAYS["Y"]
+    return int(found[2]) * _DAYS[found[1] or found[3] or "Y"] / _DAYS["Y"]

@@ -8,11 +8,11 @@ files say how old a patient is, which a header check may ask for, is told before
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from fieldray.domain.header_words import Saying, body_part_says, view_says
 from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.study import ImageHeader
@@ -23,31 +23,34 @@ SMALLEST_SIDE: Final = 64
 LARGEST_ASPECT: Final = 2.5
 _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
-_SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
 
 
-def check_header(header: ImageHeader, rules: HeaderRules, *, waives: Collection[str] = ()) -> Reason | None:
+def check_header(
+    header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, waives: Collection[str] = ()
+) -> Reason | None:
     """Why an image with this header is refused, or None. Fields that say nothing pass.
 
-    waives  codes of reasons that a person overruled
+    finds_lungs  whether the image itself will be asked where its lungs are: then a view or a body part in words that
+                 nobody knows passes, too, and is noted
+    waives       codes of reasons that a person overruled
     """
-    return next((why for why in _header_problems(header, rules) if why.code not in waives), None)
+    refused = ("other",) if finds_lungs else ("other", "unknown")
+    return next((why for why in _header_problems(header, rules, refused) if why.code not in waives), None)
 
 
-def _header_problems(header: ImageHeader, rules: HeaderRules) -> Iterator[Reason]:
+def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collection[Saying]) -> Iterator[Reason]:
     modality = header.modality.upper()
     if modality and modality not in rules.modalities:
         yield reason("modality", modality=header.modality)
-    body_part = header.body_part_examined.upper()
-    if _letters(body_part) not in _SAYS_NOTHING and not any(part in body_part for part in rules.body_parts):
+    if body_part_says(header, rules) in refused:
         yield reason("body_part", body_part=header.body_part_examined)
-    view = header.view_position.upper()
-    words = set(re.split(r"[^A-Z0-9]+", view))
-    if _letters(view) not in _SAYS_NOTHING and not words & set(rules.views):
-        yield reason("view", view=header.view_position)
-    age_years, accepted = header.patient_age_years, rules.ages_years
-    if age_years is not None and accepted is not None and not accepted[0] <= int(age_years) <= accepted[1]:
-        yield reason("age", age=int(age_years), youngest=accepted[0], oldest=accepted[1])
+    if view_says(header, rules) in refused:
+        yield reason("view", view=" / ".join(filter(None, (header.view_position, header.view_code))))
+    ages = sorted(age for age in (header.patient_age_years, header.contrary_age_years) if age is not None)
+    accepted = rules.ages_years
+    if accepted is not None and not all(accepted[0] <= int(age) <= accepted[1] for age in ages):
+        whose = {"age": int(ages[0]), "youngest": accepted[0], "oldest": accepted[1]}
+        yield reason("age", **whose) if len(ages) == 1 else reason("ages_contradict", other=int(ages[1]), **whose)
 
 
 def check_pixels(image: Image) -> Reason | None:
@@ -66,10 +69,6 @@ def _is_blank(image: Image) -> bool:
     means = coarse_means(image)
     low, high = percentiles(means, (1.0, 99.0))
     return bool(high - low < max(_LEAST_LEVELS, _LEAST_CONTRAST * float(means.max())))
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^A-Z0-9]+", "", text)
 
 
 _WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")

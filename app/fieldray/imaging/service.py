@@ -114,7 +114,7 @@ def _read(
             answer |= _identity(ref.header, "unknown")  # nothing else is known if the bytes are no image any more
             again = identify_again(data, ref)
             answer |= _identity(again.header, again.kind)
-            problem = check_header(again.header, rules, waives=waives)
+            problem = check_header(again.header, rules, finds_lungs=lungs is not None, waives=waives)
         if problem is None:
             wanted = detail if ref.turn == UPRIGHT else "full"  # nothing is left over at the wrong end
             image = decode(data, ref, needed=target_size_for(spec, wanted, lungs=lungs))

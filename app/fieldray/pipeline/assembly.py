@@ -72,7 +72,9 @@ def assemble(
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
         stamp_with=decoders.stamp_with,
-        check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
+        check_header=lambda header: check_header(
+            header, assessment.model.manifest.accepted, finds_lungs=assessment.model.lungs is not None
+        ),
         screen=screen,
         release=release,
         keeps_previews=keeps_previews,

@@ -23,12 +23,12 @@ from fieldray.domain.finding import (
 from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
 from fieldray.domain.model import Model, Prediction, Request
-from fieldray.domain.purpose import age_note
+from fieldray.domain.purpose import header_notes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.ports import Decoder, Engine, ReadResult
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import NOTES, Reason, reason
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,9 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
     facts, lungs = image.facts, image.lungs
     gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
-    age = age_note(image.ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
+    accepted, is_confirmed = assessment.model.manifest.accepted, assessment.ages_confirmed
+    of_header = header_notes(image.ref.header, accepted, is_confirmed=is_confirmed)
+    of_header += tuple(reason(code) for code in facts.notes if code in NOTES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
     if assessment.model.manifest.is_bare:
         notes += (reason("unsigned_operating_point_unknown"),)
@@ -263,7 +265,7 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
         inference_ms=prediction.latency_ms,
         extra=extra,
         lungs=lungs,
-        notes=(*((age,) if age else ()), *image.notes, *notes),
+        notes=(*of_header, *image.notes, *notes),
     )
     return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
 

@@ -57,7 +57,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
         "path": place(outcome.ref),
-        "study": outcome.ref.study_key,
+        "study": outcome.ref.study,
         "image": image_name(outcome.ref),
         "status": outcome.status,
         "category": CATEGORY_TEXTS[outcome.category],
@@ -182,7 +182,7 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
     values = {
         **line,
         "study_date": outcome.ref.header.study_date,
-        "view": outcome.ref.header.view_position,
+        "view": outcome.ref.header.view,
         "rows": outcome.facts.rows or None,
         "columns": outcome.facts.columns or None,
         "label": finding.label if finding else None,

@@ -10,7 +10,7 @@ import pytest
 import shipped_packs
 from fieldray.domain.finding import Refused
 from fieldray.domain.model import HeaderRules, Manifest
-from fieldray.domain.purpose import PatientCount, age_note, classes_measured, patients, performance
+from fieldray.domain.purpose import PatientCount, classes_measured, header_notes, patients, performance
 from fieldray.domain.study import ImageHeader
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
@@ -54,12 +54,31 @@ def test_metrics_in_another_form_are_passed_over(children: Manifest, metrics: di
     assert only.code == "not_measured_elsewhere"
 
 
+def _notes(header: ImageHeader, accepted: HeaderRules = CHILDREN, *, is_confirmed: bool = False) -> list[str]:
+    return [note.code for note in header_notes(header, accepted, is_confirmed=is_confirmed)]
+
+
 def test_a_result_says_whether_the_age_is_known() -> None:
     unknown, known = ImageHeader(), ImageHeader(patient_age_years=3.0)
-    assert age_note(known, CHILDREN, is_confirmed=False) is None
-    assert age_note(unknown, HeaderRules(), is_confirmed=False) is None
-    said, unsaid = (age_note(unknown, CHILDREN, is_confirmed=flag) for flag in (True, False))
-    assert (said.code, unsaid.code) == ("age_confirmed", "age_not_stated")  # type: ignore[union-attr]
+    assert _notes(known) == _notes(unknown, HeaderRules()) == []
+    assert _notes(unknown, is_confirmed=True) == ["age_confirmed"]
+    assert _notes(unknown) == ["age_not_stated"]
+
+
+def test_two_ages_are_said_whatever_was_confirmed() -> None:
+    header = ImageHeader(patient_age_years=3.0, contrary_age_years=5.2)
+    assert _notes(header, is_confirmed=True) == _notes(header, HeaderRules()) == ["ages_differ"]
+    (note,) = header_notes(header, CHILDREN, is_confirmed=True)
+    assert "3 and 5 years" in note.text
+
+
+def test_words_that_nobody_knows_and_writing_in_the_image_are_said() -> None:
+    header = ImageHeader(view_position="CHEST", body_part_examined="COEUR", burned_in_annotation="YES")
+    assert _notes(header, HeaderRules()) == ["view_unknown", "body_part_unknown", "burned_in_annotation"]
+    assert (
+        _notes(ImageHeader(view_position="P.A.", body_part_examined="TORAX", burned_in_annotation="NO"), HeaderRules())
+        == []
+    )
 
 
 def test_images_of_others_are_counted() -> None:

@@ -77,6 +77,27 @@ def test_an_age_the_pack_is_not_made_for_is_refused(age: float | None, code: str
     assert check_header(header, MANIFEST.accepted) is None
 
 
+@pytest.mark.parametrize(
+    ("stated", "contrary", "code"),
+    [(3.0, 5.2, None), (3.0, 2.0, None), (3.0, 44.0, "ages_contradict"), (44.0, 3.0, "ages_contradict")],
+)
+def test_one_of_two_ages_is_enough_to_refuse(stated: float, contrary: float, code: str | None) -> None:
+    header = ImageHeader(patient_age_years=stated, contrary_age_years=contrary)
+    why = check_header(header, replace(MANIFEST.accepted, ages_years=(1, 5)))
+    assert (why.code if why else None) == code
+
+
+def test_words_that_nobody_knows_pass_where_the_lungs_are_looked_for() -> None:
+    for header, code in (
+        (ImageHeader(view_position="CHEST"), "view"),
+        (ImageHeader(body_part_examined="COEUR"), "body_part"),
+    ):
+        assert check_header(header, MANIFEST.accepted, finds_lungs=True) is None
+        why = check_header(header, MANIFEST.accepted)
+        assert why is not None and why.code == code
+    assert check_header(ImageHeader(view_position="LL"), MANIFEST.accepted, finds_lungs=True) is not None
+
+
 def _pixel_code(pixels: NDArray[Any], **fields: Any) -> str | None:
     why = check_pixels(Image(pixels=pixels, **fields))
     return why.code if why else None

@@ -252,6 +252,25 @@ def test_any_name_is_written_and_read_back(exporter: Exporter, one: Screened, tm
     assert not any(letter in "".join(names) for letter in "\\\x00\x1b\n")
 
 
+@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
+def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
+    person = with_header(one, patient_name="\ufffd\ufffd^Anna", patient_id="7")
+    (made,) = written(tmp_path, exporter, [person], names_people=True)
+    assert (str(made.PatientName), made.PatientID) == ("", "7")
+
+
+@pytest.mark.parametrize("names_people", [True, False])
+@pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
+def test_two_patients_of_one_study_share_no_series(
+    exporter: Exporter, names_people: bool, one: Screened, tmp_path: Path
+) -> None:
+    people = [with_header(one, patient_name=name, patient_id="") for name in ("Alpha^Anna", "Beta^Boris", "Beta^Boris")]
+    objects = written(tmp_path, exporter, people, names_people=names_people)
+    first, second, third = (made.SeriesInstanceUID for made in objects)
+    assert first != second == third
+    assert (objects[0].PatientID, str(objects[0].PatientName)) != (objects[1].PatientID, str(objects[1].PatientName))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

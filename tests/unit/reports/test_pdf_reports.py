@@ -210,6 +210,15 @@ def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) ->
     assert b"/Count 1" in documents[1].read_bytes()
 
 
+def test_two_patients_of_one_study_have_a_document_each(one: Screened, tmp_path: Path) -> None:
+    people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
+    write_studies(tmp_path / "s", run_with(results_of(people)))
+    documents = sorted((tmp_path / "s").iterdir())
+    assert [path.name for path in documents] == ["00001.pdf", "00002.pdf"]
+    assert b"/Count 2" in documents[0].read_bytes()
+    assert b"/Count 1" in documents[1].read_bytes()
+
+
 def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path) -> None:
     one.ref.path.unlink()
     write_studies(tmp_path / "s", run_with(results_of([one])))

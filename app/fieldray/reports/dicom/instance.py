@@ -90,7 +90,8 @@ class Subject:
         spec, options = self.stored.run.spec, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
         made = (spec.model_sha256, spec.settings_hash, spec.program_version)
-        common = (kind, what, *made, *run, self.study_uid, self.patient.number, options.language)
+        whose = (self.ref.study_key, self.patient.number)
+        common = (kind, what, *made, *run, self.study_uid, *whose, options.language)
         if what == "series":
             return made_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict
@@ -235,11 +236,18 @@ def _add_study(dataset: Dataset, subject: Subject) -> None:
 
 
 def _text(value: str) -> str:
-    """As a value of LO or SH may be: no backslash, which divides values, and at most 64 letters."""
+    """As a value of LO or SH may be: no backslash, which divides values, and at most 64 letters.
+
+    Of a text that could not be read nothing: an archive would keep half of it for good.
+    """
+    if "\N{REPLACEMENT CHARACTER}" in value:
+        return ""
     return value.replace("\\", "/").strip()[:64]
 
 
 def _person_name(value: str) -> str:
     """As a value of PN may be (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
+    if "\N{REPLACEMENT CHARACTER}" in value:  # as in `_text`
+        return ""
     forms = [form.split("^") for form in value.replace("\\", "/").split("=")[:3]]
     return "=".join("^".join(parts[:5])[:64] for parts in forms)

@@ -1,0 +1,101 @@
+"""The letters of a text in a DICOM file whose character set is missing or wrong, where they are certain.
+
+A name in the wrong letters is another person's, and an archive keeps it for good. So what cannot be certain is marked:
+each byte of it becomes U+FFFD, and no such name is exported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pydicom.charset import CODES_TO_ENCODINGS, decode_bytes
+
+_ESCAPE: Final = b"\x1b"
+_DELIMITERS: Final = frozenset(b"\\^=\r\n\t\f")
+# By pydicom's names. What a file without a character set has, and sets of which nearly every letter is in ASCII.
+_NOTHING_DECLARED: Final = frozenset({"iso8859", "ascii"})
+_LATIN: Final = _NOTHING_DECLARED | {"latin_1", "iso8859_2", "iso8859_3", "iso8859_4", "iso_ir_148"}
+_OF_SEVERAL_BYTES: Final = frozenset({"gb18030", "gbk", "gb2312", "euc_kr", "shift_jis", "iso_ir_58", "utf8", "utf_8"})
+_CONTROLS: Final = re.compile("[\x80-\x9f\ufffd]")
+_DIVIDED: Final = re.compile(r"[\^=\\ .,'’()\-]+")
+_CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎ]?[а-яёіїєґў]+|[А-ЯЁІЇЄҐЎ]+")
+_VOWELS: Final = re.compile("[аеёиоуыэюяіїє]", re.IGNORECASE)
+# Letters of Ukrainian beside those of Russian; a sign that begins no word; more consonants than any name has in a row.
+_NO_LANGUAGE: Final = re.compile(r"[їєґ].*[ыэёъў]|[ыэёъў].*[їєґ]|\b[ьъы]|[бвгджзклмнпрстфхцчшщ]{5}", re.IGNORECASE)
+_WORD_LETTERS: Final = 3
+_FEW_LETTERS: Final = 8
+# Letters that have one byte in Western and in Central European sets (ISO 8859-1 and 8859-2, Windows 1252 and 1250).
+_SHARED_LATIN: Final = frozenset(
+    byte for byte in range(0xC0, 0x100) if bytes([byte]).decode("latin_1") == bytes([byte]).decode("iso8859_2")
+)
+
+
+def decoded(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
+    """The text of a value; U+FFFD for each byte that no letter is certain for.
+
+    encodings  that the file declares, by pydicom's names
+    is_name    whether it is a person's, which has no signs such as a degree in it
+    """
+    if value.isascii() and _ESCAPE not in value:
+        return value.decode("ascii")
+    declared = [name for name in encodings if name not in _NOTHING_DECLARED]
+    if _ESCAPE in value:  # the escape says which set follows, whatever the file declares
+        return str(decode_bytes(value, [*encodings, *CODES_TO_ENCODINGS.values()], set(_DELIMITERS)))
+    several = [name for name in declared if name.lower() in _OF_SEVERAL_BYTES]
+    others = [name for name in declared if name not in several]
+    is_cyrillic = _is_cyrillic(value, "cp1251") and not any(_is_cyrillic(value, name) for name in others)
+    if is_cyrillic and all(name in _LATIN or name == "iso_ir_144" for name in others):
+        others = ["cp1251"]
+    for name in (*several, "utf_8", *others):
+        text = _strictly(value, name)
+        if text is not None and not (is_name and name in _LATIN and not _is_latin_name(text)):
+            return text
+    if not declared and _is_latin(value):
+        return value.decode("latin_1")
+    return value.decode("ascii", "replace")
+
+
+def _strictly(value: bytes, encoding: str) -> str | None:
+    try:
+        text = value.decode(encoding)
+    except (UnicodeDecodeError, LookupError):
+        return None
+    return None if _CONTROLS.search(text) else text
+
+
+def _is_cyrillic(value: bytes, encoding: str) -> bool:
+    """Whether it can hardly be anything but words in Cyrillic letters, of one language.
+
+    Chinese and Korean have two bytes for a letter, which could be taken for two capitals: then there must be an odd
+    number in a word, or many of them.
+    """
+    text = _strictly(value, encoding)
+    words = [word for word in _DIVIDED.split((text or "").strip()) if word and not word.isascii()]
+    if not words or not all(_CYRILLIC.fullmatch(word) for word in words) or _NO_LANGUAGE.search(text or ""):
+        return False
+    if not all(_VOWELS.search(word) for word in words if len(word) >= _WORD_LETTERS):
+        return False
+    letters = sum(map(len, words))
+    has_form = any(len(word) >= _WORD_LETTERS and (len(word) % 2 or word[1:].islower()) for word in words)
+    return has_form or letters >= _FEW_LETTERS
+
+
+def _is_latin_name(text: str) -> bool:
+    """Whether its accents are on letters, and not on every one: else these are the bytes of another set."""
+    words = [word for word in _DIVIDED.split(text.strip()) if not word.isascii()]
+    has_plain = re.search("[A-Za-z]", text) is not None
+    return has_plain and all(
+        word.isalpha() and (len(word) < _WORD_LETTERS or re.search("[A-Za-z]", word)) for word in words
+    )
+
+
+def _is_latin(value: bytes) -> bool:
+    """Whether it is ASCII with accents that Western and Central Europe write alike."""
+    words = re.split(rb"[\^=\\ .,'()\-]+", value)
+    return all(
+        set(word) - _SHARED_LATIN <= set(range(0x80)) and re.search(rb"[A-Za-z]", word) is not None
+        for word in words
+        if not word.isascii()
+    )

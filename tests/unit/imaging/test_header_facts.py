@@ -1,0 +1,134 @@
+"""What is taken from a header: ages, views and letters that are not as the standard has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+
+from fieldray.domain.study import ImageHeader
+from fieldray.imaging.dicom_text import decoded
+from fieldray.imaging.discover import discover
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
+
+IMAGE = chest_phantom(64, 64, 1, abnormal=False)
+_PLACEHOLDER = b"Q" * 64
+
+
+def _header(folder: Path, **changes: Any) -> ImageHeader:
+    write_dicom(folder / "a.dcm", IMAGE, changes=changes)
+    [ref] = discover([folder])
+    return ref.header
+
+
+@pytest.mark.parametrize(
+    ("age", "years"),
+    [("42", 42), ("042y", 42), ("Y045", 45), ("45 Y", 45), ("6M", 0.5), ("45Y.", 45), ("Y45Y", None), ("1000Y", None)],
+)
+def test_spellings_of_an_age(age: str, years: float | None, tmp_path: Path) -> None:
+    assert _header(tmp_path, PatientAge=age).patient_age_years == (years if years is None else pytest.approx(years))
+
+
+@pytest.mark.parametrize(
+    ("changes", "stated", "contrary"),
+    [
+        # born on 1 March 2017: two years and 320 days old on 15 January 2020
+        ({"PatientBirthDate": "20170301"}, 2.88, None),
+        ({"PatientBirthDate": "2017.03.01"}, 2.88, None),
+        ({"PatientBirthDate": "20170301", "PatientAge": "x"}, 2.88, None),
+        ({"PatientBirthDate": "20170301", "StudyDate": "", "AcquisitionDate": "20200115"}, 2.88, None),
+        ({"PatientBirthDate": "20170301", "StudyDate": None, "ContentDate": "20200115"}, 2.88, None),
+        ({"PatientBirthDate": "20170301", "StudyDate": ""}, None, None),
+        # the 18th birthday itself: 6,574 days are less than 18 times 365.25
+        ({"PatientBirthDate": "20020115"}, 18.0, None),
+        ({"PatientBirthDate": "19000101"}, None, None),  # nobody's
+        ({"PatientBirthDate": "20210101"}, None, None),  # after the study
+        ({"PatientBirthDate": "20170301", "PatientAge": "045Y"}, 45.0, 2.88),
+        ({"PatientBirthDate": "20170301", "PatientAge": "034M"}, 2.83, None),
+        ({"PatientBirthDate": "20170301", "PatientAge": "034W"}, 0.65, 2.88),
+        ({"PatientAge": ["045Y", "046Y"]}, 45.0, None),
+        ({"PatientAge": ["045Y", "004Y"]}, 45.0, 4.0),
+    ],
+)
+def test_ages_by_statement_and_by_dates(
+    changes: dict[str, Any], stated: float | None, contrary: float | None, tmp_path: Path
+) -> None:
+    header = _header(tmp_path, **{"PatientAge": "", "StudyDate": "20200115"} | changes)
+    ages = (header.patient_age_years, header.contrary_age_years)
+    assert ages == tuple(None if age is None else pytest.approx(age, abs=0.01) for age in (stated, contrary))
+
+
+def _coded(value: str, meaning: str) -> Sequence:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "SRT", meaning
+    return Sequence([item])
+
+
+def test_view_and_body_part_by_their_codes(tmp_path: Path) -> None:
+    codes = {
+        "ViewCodeSequence": _coded("R-10236", "left lateral"),
+        "AnatomicRegionSequence": _coded("T-D3000", "Chest"),
+    }
+    header = _header(tmp_path, ViewPosition="", BodyPartExamined="", **codes)
+    assert (header.view_position, header.view_code, header.view) == ("", "LATERAL", "LATERAL")
+    assert header.body_part_examined == "Chest"
+    assert _header(tmp_path, ViewPosition=["AP", "PA"]).view_position == "AP\\PA"
+    assert _header(tmp_path, BurnedInAnnotation="YES").burned_in_annotation == "YES"
+
+
+@pytest.mark.parametrize(
+    ("declared", "letters", "name"),
+    [
+        (None, "cp1251", "Шевченко^Тарас"),
+        ("ISO_IR 100", "cp1251", "Шевченко^Тарас"),
+        ("ISO_IR 144", "cp1251", "Шевченко^Тарас"),
+        ("ISO_IR 192", "cp1251", "Шевченко^Тарас"),
+        ("nonsense", "cp1251", "ІВАНЕНКО^ІВАН"),
+        ("ISO_IR 100", "utf-8", "Шевченко^Тарас"),
+        (None, "utf-8", "김^희중"),
+        ("ISO_IR 144", "iso8859_5", "Шевченко^Тарас"),
+        (None, "latin_1", "Müller^Jörg"),
+        ("ISO_IR 100", "latin_1", "Østergård^Åse"),
+        ("ISO_IR 101", "iso8859_2", "Kováč^Ján"),
+        ("ISO 2022 IR 149", "euc_kr", "김^희중"),
+        ("GB18030", "gb18030", "王^小东"),
+    ],
+)
+def test_letters_that_are_certain(declared: str | None, letters: str, name: str, tmp_path: Path) -> None:
+    value = name.encode(letters)
+    path = write_dicom(
+        tmp_path / "a.dcm",
+        IMAGE,
+        changes={"PatientName": _PLACEHOLDER.decode(), "SpecificCharacterSet": declared or "ISO_IR 6"},
+    )
+    path.write_bytes(path.read_bytes().replace(_PLACEHOLDER, value.ljust(64)))
+    [ref] = discover([tmp_path])
+    assert ref.header.patient_name == name
+
+
+@pytest.mark.parametrize(
+    ("declared", "letters", "name"),
+    [
+        ("iso8859", "euc_kr", "김^희중"),
+        ("latin_1", "euc_kr", "박^민수"),
+        ("iso8859", "gb18030", "李^小明"),
+        ("iso8859", "shift_jis", "山田^太郎"),
+        ("iso8859", "koi8_r", "Шевченко^Тарас"),
+        ("iso8859", "cp866", "Шевченко^Тарас"),
+        ("iso8859", "cp1250", "Kováč^Ján"),
+        ("latin_1", "iso8859_2", "Łukasz^Wałęsa"),
+        ("UTF8", "gb18030", "王^小东"),
+    ],
+)
+def test_letters_that_are_not_are_marked_and_never_others(declared: str, letters: str, name: str) -> None:
+    text = decoded(name.encode(letters), [declared], is_name=True)
+    assert "\N{REPLACEMENT CHARACTER}" in text
+    assert all(letter.isascii() or letter == "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def test_signs_are_no_fault_of_what_is_no_name() -> None:
+    assert decoded("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
