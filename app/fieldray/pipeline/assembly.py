@@ -48,7 +48,7 @@ def assemble(
 
     With `found`, the images that were looked for already, `paths` are only what the run is known by.
     """
-    statistics, cancelled = Statistics(), threading.Event()
+    statistics, cancelled, model = Statistics(), threading.Event(), assessment.model
     noticed: list[Reason] = []
     screen = functools.partial(
         screen_image,
@@ -72,9 +72,7 @@ def assemble(
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
         stamp_with=decoders.stamp_with,
-        check_header=lambda header: check_header(
-            header, assessment.model.manifest.accepted, finds_lungs=assessment.model.lungs is not None
-        ),
+        check_header=functools.partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
         screen=screen,
         release=release,
         keeps_previews=keeps_previews,
