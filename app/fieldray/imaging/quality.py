@@ -34,7 +34,7 @@ def check_header(
                  nobody knows passes, too, and is noted
     waives       codes of reasons that a person overruled
     """
-    refused = ("other",) if finds_lungs else ("other", "unknown")
+    refused: tuple[Saying, ...] = ("other",) if finds_lungs else ("other", "unknown")
     return next((why for why in _header_problems(header, rules, refused) if why.code not in waives), None)
 
 
