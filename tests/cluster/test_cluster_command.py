@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,14 @@ from waiting import wait_for
 
 @contextlib.contextmanager
 def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that goes on, and its first line."""
+    """A command that goes on, and its first line that is not about certificates and clocks."""
     with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         children: list[psutil.Process] = []
         try:
             line = process.stdout.readline()
+            while line.startswith(("Certificates in", "The scheduler:")):
+                line = process.stdout.readline()
             children = psutil.Process(process.pid).children(recursive=True)
             yield process, line
         finally:
@@ -49,6 +52,9 @@ def test_a_cluster_is_started_joined_used_and_ended(
             assert line.strip() == f"ward works for {address}."
             shown = fieldray("cluster", "status", address, *encrypted)
             assert "2 workers" in shown.stdout and "ward/1  tls://127.0.0.3:" in shown.stdout
+            mine, *others = shown.stdout.splitlines()
+            assert re.fullmatch(r"Certificates in .*: of a client, of the cluster [0-9a-f]{16}, valid until .*", mine)
+            assert all(re.search(r"certificate until 20\d\d-\d\d-\d\d$", line) for line in others), others
             out = ("--out", tmp_path / "out", "--cluster", address, *encrypted)
             done = fieldray("archive", "screen", images, *pack_options, *out)
             assert done.returncode == 0, done.stderr

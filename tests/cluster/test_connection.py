@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,9 +20,11 @@ from fieldray.cluster.certificates import FILES, make_certificates, require_cert
 from fieldray.cluster.connection import (
     ConnectionSettings,
     NotPlain,
+    describe,
     full_address,
     host_of,
     open_client,
+    state_here,
     workers_of,
 )
 from fieldray.cluster.node import NodeSettings
@@ -151,6 +154,25 @@ def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: 
             names = {where: each["name"] for where, each in workers_of(client).items()}
             said = {names[where]: what for where, what in client.run(os.getpid, on_error="return").items()}
     assert isinstance(said["honest/1"], int) and isinstance(said["posing/1"], OSError)
+
+
+def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    ended = tmp_path / "ended"
+    make_certificates(ended, days=-1)
+
+    def late(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+        now_s, certificate = state_here(dask_worker, dask_scheduler)
+        return now_s + (3600 if dask_worker else -3600), certificate
+
+    with open_client(ConnectionSettings(workers=1, certificates=tmp_path)) as client:
+        lines = describe(client, late)
+        assert all(re.search("certificate until 20.*  Its clock differs by 3(599|600) seconds", line) for line in lines)
+        for name in ("node.pem", "node.key"):
+            (tmp_path / name).write_bytes((ended / name).read_bytes())
+        assert all("were valid until" in line for line in describe(client))
+        (tmp_path / "node.key").unlink()
+        assert all("(node.key: No such file" in line for line in describe(client))
 
 
 def test_nobody_answers() -> None:

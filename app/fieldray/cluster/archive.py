@@ -42,14 +42,21 @@ from fieldray.cluster.archive_progress import Reporting, Tally
 from fieldray.cluster.archive_request import (
     ArchiveRequest,
     NodeReport,
-    clock_note,
     misfit,
     report_of,
     report_of_node,
     report_text,
 )
 from fieldray.cluster.archive_suspects import Suspects
-from fieldray.cluster.connection import ConnectionSettings, NotPlain, is_connected, node_of, open_client, workers_of
+from fieldray.cluster.connection import (
+    ConnectionSettings,
+    NotPlain,
+    clock_note,
+    is_connected,
+    node_of,
+    open_client,
+    workers_of,
+)
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
@@ -103,7 +110,7 @@ class Archive:
     sends_files
         Whether the driver reads the files and sends them with each piece.
     waits_s
-        How long a worker may take for so many images.
+        How long a worker may take for a number of images.
     """
 
     def __init__(
@@ -255,7 +262,7 @@ class Archive:
                     raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
                 self._set_aside(address, node, why)
                 continue
-            if note := clock_note(report):
+            if note := clock_note(report.now_s):
                 self._reporting.note(node, note)
             self._workers[address] = node
             self._suspects.works(node, workers=list(self._workers.values()).count(node))
@@ -329,9 +336,8 @@ class Archive:
                 self._left.appendleft(task.piece)
                 return
             answer = answer_of(data)
-            outcomes = (
-                () if answer.problem else results_of(task.refs, answer.results, self._request, hashes=task.hashes)
-            )
+            found = answer.results
+            outcomes = () if answer.problem else results_of(task.refs, found, self._request, hashes=task.hashes)
         except ValueError as error:
             log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)

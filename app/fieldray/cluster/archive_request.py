@@ -27,7 +27,6 @@ from fieldray.typed_json import decoded
 
 # What a node has to do as the driver does it; all else is its own affair.
 _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")
-_CLOCKS_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +178,6 @@ def misfit(report: NodeReport, request: ArchiveRequest) -> Reason | None:
     if report.missing_path:
         return reason("cluster_no_path", path=report.missing_path)
     return None
-
-
-def clock_note(report: NodeReport) -> Reason | None:
-    """What to say of a node whose clock is far from this computer's; its results are right all the same."""
-    seconds = round(report.now_s - time.time())
-    return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
 def require_same(before: ArchiveRequest, now: ArchiveRequest, folder: Path) -> None:

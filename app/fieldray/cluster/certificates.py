@@ -79,6 +79,16 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     return until.date()
 
 
+def told_of(folder: Path, role: Role) -> str:
+    """Whose certificates those are and until when, for a person to compare. Raises UsageProblem as above."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    day = require_certificates(folder, role).isoformat()
+    authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).fingerprint(hashes.SHA256()).hex()
+    return f"Certificates in {folder}: of a {role}, of the cluster {authority[:16]}, valid until {day}."
+
+
 def _key_usage(*, signs_certificates: bool) -> KeyUsage:
     from cryptography.x509 import KeyUsage
 

@@ -28,7 +28,7 @@ import ssl
 import time
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,10 +46,12 @@ from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import scratch_folder
 from fieldray.processes.priority import usable_cores
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
+_CLOCKS_S: Final = 120.0
+State = Callable[..., tuple[float, str]]
 # Of them Dask makes its news of results and of workers that died or are gone.
 _received: Final[set[type]] = {
     *(bytes, int, set, deque, defaultdict),
@@ -187,15 +189,55 @@ def node_of(worker: str) -> str:
     return worker.rpartition("/")[0] or worker
 
 
-def describe(client: Client) -> list[str]:
-    """A line for each worker: its name, where it is, its memory, and what it is doing."""
-    workers = workers_of(client)
+def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
+    """What to say of a clock far from this computer's (seconds since 1970); results are right all the same."""
+    seconds = round(there_s - (time.time() if here_s is None else here_s))
+    return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
+
+
+def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+    """What a process of a cluster says of itself: its clock, and what there is to say of its certificate."""
+    path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
+    if not path:
+        return time.time(), "no certificate"
+    try:
+        return time.time(), f"certificate until {require_certificates(Path(path).parent, 'node').isoformat()}"
+    except UsageProblem as problem:
+        return time.time(), problem.reason.text
+
+
+def scheduler_state(client: Client, state: State = state_here) -> str:
+    """The same of the scheduler, as a person reads it."""
+    began_s = time.time()
+    try:
+        said: object = client.run_on_scheduler(state)
+    except Exception as error:  # of another version; or it has just gone
+        said = error
+    return _state_text(said, here_s=(began_s + time.time()) / 2)
+
+
+def describe(client: Client, state: State = state_here) -> list[str]:
+    """A line for each worker: its name, where it is, its memory, what it is doing, its certificate and its clock.
+
+    state  is what its processes are asked
+    """
+    workers, began_s = workers_of(client), time.time()
+    said = client.run(state, on_error="return")
+    here_s = (began_s + time.time()) / 2
     lines = [
         f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
-        f"{'working' if worker['metrics'].get('executing') else 'idle'}"
+        f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
+        f"{_state_text(said.get(address), here_s=here_s)}"
         for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
     ]
-    return [f"{client.scheduler.address}: {len(workers)} workers", *lines]
+    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
+
+
+def _state_text(said: object, *, here_s: float) -> str:
+    if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[0], float)):
+        return "It does not answer."
+    note = clock_note(said[0], here_s=here_s)
+    return f"{said[1]}  {note.text}" if note else str(said[1])
 
 
 def _is_host(text: str) -> bool:

@@ -15,6 +15,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
+    from fieldray.cluster.certificates import Role
     from fieldray.cluster.connection import ConnectionSettings
 
 _DEFAULT_PORT: Final = 8786
@@ -91,14 +92,14 @@ def cluster_modules() -> Iterator[None]:
 def run_start(options: argparse.Namespace, console: Console) -> int:
     """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray.cluster.certificates import require_certificates
+        from fieldray.cluster.certificates import told_of
         from fieldray.cluster.connection import require_host
         from fieldray.cluster.node import NodeSettings
         from fieldray.cluster.nodes import NodeGroup
 
     _require_encryption(options)
     if options.certificates:
-        require_certificates(options.certificates, "node")
+        console.print_line(told_of(options.certificates, "node"))
     require_host(options.host)
     settings = NodeSettings(
         role="scheduler",
@@ -122,18 +123,27 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 def run_join(options: argparse.Namespace, console: Console) -> int:
     """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray.cluster.certificates import require_certificates
-        from fieldray.cluster.connection import full_address, host_of, require_host, share_of_cores
+        from fieldray.cluster.certificates import told_of
+        from fieldray.cluster.connection import (
+            full_address,
+            host_of,
+            open_client,
+            require_host,
+            scheduler_state,
+            share_of_cores,
+        )
         from fieldray.cluster.node import NodeSettings
         from fieldray.cluster.nodes import NodeGroup
         from fieldray.paths import scratch_folder
 
     _require_encryption(options)
     if options.certificates:
-        require_certificates(options.certificates, "node")
+        console.print_line(told_of(options.certificates, "node"))
     address = full_address(options.address, options.certificates)
     require_host(options.host)
     name = options.name or platform.node() or options.host
+    with open_client(_to_look(options, "node")) as client:
+        console.print_line(f"The scheduler: {scheduler_state(client)}")
     with scratch_folder() as scratch, NodeGroup() as nodes:
         started = [
             nodes.add(
@@ -162,10 +172,12 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray.cluster.connection import ConnectionSettings, describe, open_client
+        from fieldray.cluster.certificates import told_of
+        from fieldray.cluster.connection import describe, open_client
 
-    connection = ConnectionSettings(address=options.address, certificates=options.certificates, needs_worker=False)
-    with open_client(connection) as client:
+    if options.certificates:
+        console.print_line(told_of(options.certificates, "client"))
+    with open_client(_to_look(options, "client")) as client:
         for line in describe(client):
             console.print_line(line)
     return 0
@@ -174,10 +186,9 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 def run_stop(options: argparse.Namespace, console: Console) -> int:
     """End the scheduler and all workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray.cluster.connection import ConnectionSettings, open_client
+        from fieldray.cluster.connection import open_client
 
-    connection = ConnectionSettings(address=options.address, certificates=options.certificates, needs_worker=False)
-    with open_client(connection) as client:
+    with open_client(_to_look(options, "client")) as client:
         client.shutdown()
     console.print_line("The cluster was ended.")
     return 0
@@ -193,6 +204,13 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
     console.print_line("Copy the folder to each computer of the cluster. Whoever has it can join.")
     console.print_line("A computer that only gives out work needs no node.pem and no node.key.")
     return 0
+
+
+def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
+    """The cluster at an address, as it is, whatever its version."""
+    from fieldray.cluster.connection import ConnectionSettings
+
+    return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
 
 
 def _stay(wait: Any) -> None:
