@@ -32,7 +32,7 @@ from fieldray.domain.history import RunSummary
 from fieldray.domain.image import Box, Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
-from fieldray.domain.run import RunSpec, StoredResult, Verdict
+from fieldray.domain.run import RunSpec, StoredResult, Verdict, Wishes
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
@@ -243,10 +243,14 @@ class FakeSession:
     previews: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     judged: list[Outcome] = field(default_factory=list)
     verdict_problem: FieldrayError | None = None
+    wishes: list[tuple[int, Wishes]] = field(default_factory=list)
+    again: Outcome | FieldrayError | None = None
+    may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
 
     def __post_init__(self) -> None:
         self.may_read.set()
+        self.may_screen.set()
 
     def use_pack(self, model: Model | None) -> None:
         self.packs.append(model)
@@ -294,6 +298,17 @@ class FakeSession:
         if not kept.size:
             raise FieldrayError(reason("preview_damaged"))
         return kept
+
+    def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
+        self.wishes.append((row_id, wishes))
+        self.may_screen.wait(10)
+        if isinstance(self.again, FieldrayError):
+            raise self.again
+        assert self.again is not None
+        with ResultStore(self.database) as store:
+            store.replace(row_id, self.again, run=store.run(self.batches[-1].run_id))
+        self.publish(OutcomeReady(run_id=self.batches[-1].run_id, row_id=row_id, outcome=self.again))
+        return self.again
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         if self.verdict_problem is not None:

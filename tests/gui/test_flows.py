@@ -17,7 +17,8 @@ from fieldray.desktop.exporting import Tell
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.run import Verdict
+from fieldray.domain.image import Turn
+from fieldray.domain.run import Verdict, Wishes
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
@@ -177,6 +178,54 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
     bar.buttons["unsure"].click()
     desk.until(lambda: session.verdicts.get(1) is not None)
     assert 7 not in session.verdicts
+
+
+def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [refused(5), refused(6, reason("age", age=3, youngest=18, oldest=120))]
+    desk.screen()
+    panel, session = desk.window.result, desk.rooms.session
+    desk.open_row(6)
+    assert panel.wishes == [] and "Screen it anyway" not in texts(panel)
+    desk.open_row(5)
+    (anyway,) = panel.wishes
+    session.again = UsageProblem(reason("again_busy"))
+    anyway.click()
+    desk.until(lambda: "A run is under way. Wait" in texts(desk.window.banners))
+    session.again = replace(screened(5, 0.9), notes=(reason("screened_anyway"), reason("view", view="LL")))
+    session.may_screen.clear()
+    anyway.click()
+    desk.until(lambda: not anyway.isEnabled())
+    desk.open_row(1)
+    desk.open_row(5)
+    assert not panel.wishes[0].isEnabled()
+    session.may_screen.set()
+    desk.until(lambda: "Screened although it was refused" in texts(panel))
+    assert session.wishes == [(5, Wishes(overrules=True))] * 2
+    assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel) and panel.wishes == []
+    assert "A run is under way" not in texts(desk.window.banners)
+    desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 6)
+    rows = desk.application.controller.rows
+    assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+
+
+def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [refused(5, reason("rotated"))]
+    desk.screen()
+    desk.open_row(5)
+    panel, session = desk.window.result, desk.rooms.session
+    turn, anyway = panel.wishes
+    assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
+    session.again = rooms.outcomes[-1]
+    turn.click()
+    desk.until(lambda: "The image was turned, but is refused all the same" in texts(desk.window.banners))
+    made = screened(5, 0.9)
+    session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back", degrees=90),))
+    turn.click()
+    desk.until(lambda: "turned by 90 degrees anticlockwise" in texts(panel))
+    image = desk.application.controller.image
+    desk.until(lambda: not image.is_loading and image.picture is not None)
+    assert session.read[-1].turn == Turn(90)
+    assert [wishes for _, wishes in session.wishes] == [Wishes(turns=True)] * 2
 
 
 def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:

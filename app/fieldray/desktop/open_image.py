@@ -12,10 +12,10 @@ from fieldray.desktop.kept_preview import enlarged
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Outcome, Screened, lungs_of
+from fieldray.domain.finding import Outcome, Refused, Screened, lungs_of
 from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import Verdict, Wishes
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.reasons import Reason, reason
@@ -29,6 +29,7 @@ class OpenImage(QObject):
     changed = Signal()
     loaded = Signal()
     verdict_changed = Signal(int, object)
+    screening_changed = Signal()
 
     def __init__(self, background: Background, board: NoticeBoard, *, channel: str = "image") -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class OpenImage(QObject):
         self.network_image: Picture | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
-        self.is_loading = False
+        self.is_loading = self.is_screening = False
 
     def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
         """The session is open."""
@@ -87,6 +88,40 @@ class OpenImage(QObject):
             channel="verdict",
             failed=lambda error: self._verdict_not_saved(row, judged, verdict, before, error),
         )
+
+    def screen_again(self, wishes: Wishes) -> None:
+        """Screen this image, which is refused, as a person asks for it; one at a time."""
+        row, session = self.row, self._session
+        if row is None or session is None or self.is_screening:
+            return
+        judged = row.outcome
+        self._board.withdraw("again")
+        self._set_screening(True)
+        self._background.run(
+            lambda: session.screen_again(row.row_id, judged=judged, wishes=wishes),
+            channel="again",
+            done=lambda outcome: self._screened_again(row, judged, outcome),
+            failed=self._not_screened_again,
+        )
+
+    def _screened_again(self, row: WorkRow, judged: Outcome, outcome: Outcome) -> None:
+        self._set_screening(False)
+        if not isinstance(outcome, Screened):
+            why = reason("again_refused") if isinstance(outcome, Refused) else outcome.reason
+            self._board.post_reason("again", why, level="warning")
+            return
+        if row.outcome is judged:
+            row.take(WorkRow(row.row_id, outcome, row.manifest))
+        if row is self.row:
+            self.show(row)
+
+    def _not_screened_again(self, error: Exception) -> None:
+        self._set_screening(False)
+        self._board.post_error("again", error)
+
+    def _set_screening(self, is_screening: bool) -> None:
+        self.is_screening = is_screening
+        self.screening_changed.emit()
 
     def _verdict_not_saved(
         self, row: WorkRow, judged: Outcome, verdict: Verdict | None, before: Verdict | None, error: Exception

@@ -23,9 +23,9 @@ from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Finding, Screened
+from fieldray.domain.finding import Finding, Refused, Screened, can_be_overruled, can_be_turned
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.domain.run import Verdict, VerdictChoice, Wishes
 from fieldray.formatting import (
     backend_name,
     category_word,
@@ -131,13 +131,13 @@ class ResultPanel(QScrollArea):
         self.setAccessibleName(translator.text("Result"))
         self._image, self._translator = image, translator
         self._theme: Theme = theme
-        self.setAccessibleName(translator.text("Result"))
         self._page = page = QWidget()
         name_surface(page, "panel")
         self._layout = QVBoxLayout(page)
         self._layout.setContentsMargins(16, 14, 16, 14)
         self._layout.setSpacing(10)
         self.setWidget(page)
+        self.wishes: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self._head = self._make_head()
         self._kept = label(role="warning")
@@ -170,6 +170,7 @@ class ResultPanel(QScrollArea):
         image.changed.connect(self.refresh)
         image.loaded.connect(self._show_kept)
         image.verdict_changed.connect(self._show_verdict)
+        image.screening_changed.connect(self._show_screening)
         self.refresh()
 
     def refresh(self) -> None:
@@ -249,10 +250,11 @@ class ResultPanel(QScrollArea):
         column = QVBoxLayout(box)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(6)
-        outcome = row.outcome
+        outcome, self.wishes = row.outcome, []
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             column.addWidget(label(self._unavailable_reason(row), role="muted"))
+            self._add_wishes(column, row)
             return box
         for note in outcome.notes:
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
@@ -262,6 +264,26 @@ class ResultPanel(QScrollArea):
             self._add_finding(column, finding, row.manifest)
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
+
+    def _add_wishes(self, column: QVBoxLayout, row: WorkRow) -> None:
+        """What a person may ask for of a refused image."""
+        why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
+        if why is None or not can_be_overruled(why):
+            return
+        offered = [(text("Screen it anyway"), Wishes(overrules=True))]
+        if can_be_turned(why):
+            offered.insert(0, (text("Turn it and screen"), Wishes(turns=True)))
+        for words, wishes in offered:
+            button = push_button(words)
+            button.clicked.connect(lambda _=False, chosen=wishes: self._image.screen_again(chosen))
+            self.wishes.append(button)
+            column.addWidget(button)
+        column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
+        self._show_screening()
+
+    def _show_screening(self) -> None:
+        for button in self.wishes:
+            button.setEnabled(not self._image.is_screening)
 
     def _unavailable_reason(self, row: WorkRow) -> str:
         if row.category == "refused":

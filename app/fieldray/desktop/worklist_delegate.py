@@ -125,7 +125,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, box, name, "text", font)
             return
         small = _smaller(font)
-        lines = wrapped(below, small, box.width(), most=2) if row.reason else [below]
+        lines = [below] if shade == "muted" else wrapped(below, small, box.width(), most=2)
         step = QFontMetrics(small).lineSpacing()
         top = 6 if len(lines) == 1 else 2
         upper = QRect(box.x(), box.y() + top, box.width(), box.height() // 2 - 6)

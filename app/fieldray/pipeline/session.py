@@ -7,6 +7,7 @@ for a backend or a file unless its docstring says so.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,18 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
-from fieldray.domain.image import Image
+from fieldray.domain.events import OutcomeReady, Publish
+from fieldray.domain.finding import Outcome, Screened, without_preview
+from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
-from fieldray.domain.run import Resuming, Verdict, Wishes
+from fieldray.domain.run import Resuming, RunSpec, Verdict, Wishes
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable
+from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, system_kinds
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.paths import user_data
-from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.ports import Decoders, OpenEngine
 from fieldray.processes.child import Child
@@ -232,6 +233,42 @@ class Session:
             lung_engine = self._lung_engine if self._model.lungs else None
         return screen_image(ref, assessment=assessment, decoder=self._viewing(), engine=engine, lung_engine=lung_engine)
 
+    def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
+        """One image of a stored run, screened by the rules of that run and as a person asks for it; waits for it.
+
+        judged  the outcome that was seen in the row. What comes out takes its place and is published, if the image was
+                screened; a refusal or a failure is only told.
+
+        Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where the pack in use is not the run's
+        (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
+        """
+        from fieldray.pipeline.screen import screen_image
+        from fieldray.store.results import ResultQuery, ResultStore
+
+        with self._lock:
+            if self._is_running:
+                raise UsageProblem(reason("again_busy"))
+            model = self._model_to_run()
+            with ResultQuery(self.database) as query:
+                run = query.run(query.row(row_id).run_id)
+            assessment = replace(_assessment_of(run.spec, model), wishes=wishes)
+            engine = self._open(model)
+            lung_engine = self._lung_engine if model.lungs else None
+        reader, ref = self._viewing(), replace(judged.ref, turn=UPRIGHT)
+        found = screen_image(ref, assessment=assessment, decoder=reader, engine=engine, lung_engine=lung_engine)
+        if not isinstance(found, Screened):
+            return found
+        if found.facts.content_sha256 != judged.facts.content_sha256:
+            raise Unreadable(reason("changed"))
+        with self._lock, ResultStore(self.database) as store:
+            if self._is_running:  # the batch is the only writer while it works
+                raise UsageProblem(reason("again_busy"))
+            keeps = bool(self._settings["keep_previews"])
+            store.replace(row_id, found, run=run, keeps_preview=keeps)
+        found = without_preview(found)
+        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False))
+        return found
+
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         return self._viewing().read_image(ref, content_sha256=content_sha256)
@@ -359,3 +396,14 @@ class Session:
             self._lung_engine = self._lung_engine or self._lung_engines(self._publish, self._settings)
             self._lung_engine.open(model.lungs)
         return self._engine
+
+
+def _assessment_of(spec: RunSpec, model: Model) -> Assessment:
+    """By what the results of a run were judged. Raises UsageProblem (again_other_pack) where that is not in use."""
+    known = {point.name for point in model.manifest.operating_points}
+    names = (None, *dict.fromkeys(point.name for point in spec.operating_points if point.name in known))
+    for name, is_confirmed in itertools.product(names, (False, True)):
+        found = choose(model, operating_point=name, ages_confirmed=is_confirmed)
+        if (model.model_sha256, found.settings_hash) == (spec.model_sha256, spec.settings_hash):
+            return found
+    raise UsageProblem(reason("again_other_pack", pack=spec.pack_name))

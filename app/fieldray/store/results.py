@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome, ResultKind
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
-from fieldray.errors import StorageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import presence, stamps, verdicts, work_rows
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
@@ -296,6 +296,20 @@ class ResultStore(ResultQuery):
         self._keep_pictures([outcome] if keeps_preview else [])
         with self._transaction():  # one commit costs less than two
             return self._save(run_id, outcome, spec=spec, is_resumed=is_resumed)
+
+    def replace(self, row_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> None:
+        """Commit another outcome of the image in a row of a run that nobody works on.
+
+        A verdict on the one before stays with that one. Raises UsageProblem (again_busy) where another program works on
+        the run, StorageProblem (store_gone) where the row is of another image or another run by now.
+        """
+        if run.state != "finished" and not self._locks.hold(run.run_id):
+            raise UsageProblem(reason("again_busy"))
+        query = "SELECT image_key FROM results WHERE id = ? AND run_id = ?"
+        rows = self._all(query, row_id, run.run_id)
+        if [row["image_key"] for row in rows] != [image_key(outcome.ref)] or self.run(run.run_id).spec != run.spec:
+            raise StorageProblem(reason("store_gone", path=self.path))
+        self.save(run.run_id, outcome, spec=run.spec, keeps_preview=keeps_preview)
 
     def save_all(
         self,

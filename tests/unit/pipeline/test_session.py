@@ -4,13 +4,17 @@ import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, RunChanged
-from fieldray.domain.run import Verdict
+from fieldray.domain.finding import Refused, Screened, notes_of
+from fieldray.domain.model import OodGate
+from fieldray.domain.run import StoredResult, Verdict, Wishes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.pipeline.assembly import count_files
@@ -19,7 +23,7 @@ from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.pictures import Pictures
-from fieldray.store.results import ResultQuery
+from fieldray.store.results import ResultQuery, ResultStore
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
@@ -262,3 +266,86 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
     assert not opened.session.database.exists()
     with pytest.raises(UsageProblem):
         opened.session.screen_one(ref, operating_point="none of that name")
+
+
+# Far from what the engine of these tests says of any image.
+GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+ANYWAY = Wishes(overrules=True)
+
+
+def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
+    """A run of a pack whose gate lets nothing through."""
+    opened.session.use_pack(tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
+    batch = opened.session.start([images])
+    assert batch.join(20)
+    with ResultQuery(opened.session.database) as query:
+        found = list(query.rows(batch.run_id))
+    assert {result.outcome.category for result in found} == {"refused"}
+    return found
+
+
+def stored(opened: Opened, row_id: int) -> StoredResult:
+    with ResultQuery(opened.session.database) as query:
+        return query.row(row_id)
+
+
+def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(opened: Opened, images: Path) -> None:
+    first, second, third = refused_run(opened, images)
+    disagree = Verdict(choice="disagree", note="it is a chest")
+    opened.session.set_verdict(first.row_id, disagree, judged=first.outcome)
+    opened.events.clear()
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+    assert isinstance(found, Screened)
+    assert [note.code for note in found.notes] == ["screened_anyway", "unlike_training"]
+    now = stored(opened, first.row_id)
+    assert (now.outcome.ref, notes_of(now.outcome), now.verdict) == (first.outcome.ref, found.notes, None)
+    (event,) = opened.events
+    assert isinstance(event, OutcomeReady)
+    assert (event.run_id, event.row_id, event.outcome.category) == (first.run_id, first.row_id, found.category)
+    with ResultQuery(opened.session.database) as query:
+        assert [given.verdict for given in query.earlier_verdicts(first.run_id)] == [disagree]
+        assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
+        assert query.run(first.run_id).state == "finished"
+    assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
+
+
+def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
+    (first, *_) = refused_run(opened, images)
+    found = opened.session.screen_again(first.row_id, judged=first.outcome, wishes=Wishes(turns=True))
+    assert isinstance(found, Refused)
+    assert isinstance(stored(opened, first.row_id).outcome, Refused)
+    other = replace(first.outcome, facts=replace(first.outcome.facts, content_sha256="0" * 64))
+    with pytest.raises(Unreadable) as changed:
+        opened.session.screen_again(first.row_id, judged=other, wishes=ANYWAY)
+    assert changed.value.reason.code == "changed"
+    assert isinstance(stored(opened, first.row_id).outcome, Refused)
+
+
+def test_an_image_is_screened_again_by_the_pack_of_its_run_alone_and_never_during_a_run(
+    opened: Opened, images: Path
+) -> None:
+    (first, *_) = refused_run(opened, images)
+
+    def problem() -> str:
+        with pytest.raises(UsageProblem) as usage:
+            opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY)
+        assert isinstance(stored(opened, first.row_id).outcome, Refused)
+        return usage.value.reason.code
+
+    own, other = opened.session.model, tiny_model(manifest=tiny_manifest(version="2.0.0"))
+    opened.session.use_pack(other)
+    assert problem() == "again_other_pack"
+    (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
+    opened.session.use_pack(own)
+    batch = opened.session.start([images], fresh=True)
+    assert problem() == "again_busy"
+    batch.cancel()
+    assert batch.join(10)
+    with ResultStore(opened.session.database) as rival:  # another program continues the run
+        spec = rival.run(batch.run_id).spec
+        assert rival.open_run(spec) == batch.run_id
+        (mine, *_) = rival.rows(first.run_id)
+        with pytest.raises(UsageProblem) as usage, ResultStore(opened.session.database) as store:
+            store.replace(mine.row_id, mine.outcome, run=rival.run(batch.run_id))
+        assert usage.value.reason.code == "again_busy"
+    assert opened.session.screen_again(first.row_id, judged=first.outcome, wishes=ANYWAY).category != "refused"
