@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
 from program import Fieldray
 
 KEYS = [
     "comparable", "reason_code", "similarity_before", "similarity_after", "displacement_median_px",
-    "displacement_p95_px", "matches", "rejected", "regions", "notice",
+    "displacement_p95_px", "matches", "rejected", "regions", "doubts", "notice",
 ]  # fmt: skip
 OUTPUTS = {"warped_prior.png", "overlay.png", "displacement.npy"}
 
@@ -64,6 +65,28 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(
     found = json.loads(done.stdout)
     assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")
     assert list(out.iterdir()) == []  # nothing of the earlier pair stays
+
+
+def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, fieldray: Fieldray) -> None:
+    pixels, out = chest_phantom(512, 512, 1, abnormal=False), tmp_path / "out"
+    who = {"PatientID": "1", "PatientName": "DOE^JANE", "PatientBirthDate": "19500101", "PatientSex": "F"}
+    dates = {"earlier": "20240101", "later": "20250101"}
+    earlier, later = (
+        write_dicom(tmp_path / f"{name}.dcm", pixels, number=number, changes={**who, "StudyDate": day})
+        for number, (name, day) in enumerate(dates.items(), 1)
+    )
+    (tmp_path / "copy.dcm").write_bytes(later.read_bytes())
+
+    def doubts(prior: Path, current: Path) -> list[str]:
+        done = fieldray("compare", prior, current, "--out", out, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)["doubts"]
+        assert all(doubt["text"] in done.stderr for doubt in found)
+        return [doubt["code"] for doubt in found]
+
+    assert doubts(earlier, later) == []
+    assert doubts(later, earlier) == ["prior_later"]
+    assert "prior_same_image" in doubts(later, tmp_path / "copy.dcm")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:

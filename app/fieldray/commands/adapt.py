@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fieldray.commands import estimate
 from fieldray.commands.adapt_training import add_measure_cluster, add_training_options, trainer_of
-from fieldray.commands.console import Console, add_command, progress_text
+from fieldray.commands.console import Console, add_command, given_path, progress_text
 from fieldray.commands.toolchain import toolchain
 
 STEPS: Final = {
@@ -37,20 +37,22 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
-        action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
         if name in ("run", "train"):
             add_training_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
-    check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
+    check.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
     new = add_command(actions, "new", "write a commented recipe to start from")
     new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
-    new.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)")
+    new.add_argument(
+        "recipe", type=given_path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
+    )
     new.set_defaults(command=run_new)
     add_measure_cluster(actions)
     full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
-    full.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to write to")
+    full.add_argument("folder", type=given_path, metavar="FOLDER", help="the folder to write to")
     full.add_argument(
         "--size",
         type=_size,

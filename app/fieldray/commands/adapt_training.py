@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path
 from fieldray.commands.estimate import print_estimate
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -55,7 +54,9 @@ def add_cluster_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer"
     )
-    group.add_argument("--certificates", type=Path, metavar="DIR", help="encrypt with the certificates in this folder")
+    group.add_argument(
+        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+    )
 
 
 def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
@@ -94,7 +95,9 @@ def training_modules() -> Iterator[None]:
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `measure-cluster`."""
     action = add_command(actions, "measure-cluster", "measure what decides whether several workers are worth it")
-    action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done")
+    action.add_argument(
+        "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
+    )
     action.add_argument("--repeats", type=_count(2), default=10, metavar="N", help="measurements of each (default: 10)")
     action.add_argument("--workers", type=_count(1), default=2, metavar="N", help="estimate up to so many (default: 2)")
     add_cluster_options(action.add_argument_group("cluster"))

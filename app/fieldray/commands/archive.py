@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.cluster import add_connection_options, cluster_modules, connection_of
-from fieldray.commands.console import Console, add_command, progress_text
+from fieldray.commands.console import Console, add_command, given_path, progress_text
 from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_pack, pack_of_run
 from fieldray.reasons import reason
@@ -28,11 +28,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(commands, "archive", "screen an archive by several processes or computers")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen = add_command(actions, "screen", "screen every image of an archive, resumed after any interruption")
-    screen.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or folder to screen")
+    screen.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(screen)
     screen.add_argument(
         "--out",
-        type=Path,
+        type=given_path,
         required=True,
         metavar="DIR",
         help="the folder for the list of images and the results; the same folder again resumes",

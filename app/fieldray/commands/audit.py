@@ -8,7 +8,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, given_path, given_text
 from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model, load_pack, pack_of_run
 from fieldray.commands.screen import add_screening_options, screened
@@ -38,7 +38,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a file or folder with labelled images")
+    parser.add_argument(
+        "paths", nargs="*", type=given_path, metavar="PATH", help="a file or folder with labelled images"
+    )
     _add_label_options(parser)
     _add_output_options(parser)
     _add_local_options(parser)
@@ -51,6 +53,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is known of the images")
     group.add_argument(
         "--labels",
+        type=given_text,
         metavar="folders|verdicts|FILE.csv",
         help="the labels: names of the images' folders, the verdicts given in the window, or a table with a row for "
         "each image",
@@ -73,8 +76,10 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the report to this folder, as PDF and JSON")
-    parser.add_argument("--json", metavar="FILE|-", help="write all figures as JSON; - prints them")
+    parser.add_argument(
+        "--out", type=given_path, metavar="DIR", help="write the report to this folder, as PDF and JSON"
+    )
+    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints them")
     parser.add_argument(
         "--language", choices=LanguageChoices()[1:], default="en", help="language of the PDF (default: en)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
 
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         actions, "device", "measure the time per image on each device, with the first two images apart from the rest"
     )
     device.add_argument(
-        "--pack", metavar="DIR|ID", action="append", help="a pack to measure; can be given more than once"
+        "--pack",
+        type=given_text,
+        metavar="DIR|ID",
+        action="append",
+        help="a pack to measure; can be given more than once",
     )
     device.add_argument(
         "--threads", type=number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
@@ -42,12 +46,15 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     device.set_defaults(command=run_device)
     load = add_command(actions, "load", "measure the time per image while the command itself keeps the CPU busy")
-    load.add_argument("--pack", metavar="DIR|ID", help="the pack to measure")
+    load.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure")
     load.set_defaults(command=run_load)
     host = add_command(actions, "host", "measure what more threads, another runtime or another device gains here")
-    host.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
+    host.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
-        "--float-file", type=Path, metavar="FILE", help="the same network in floating point (.tflite), to compare with"
+        "--float-file",
+        type=given_path,
+        metavar="FILE",
+        help="the same network in floating point (.tflite), to compare with",
     )
     host.add_argument(
         "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock speed; it gets hot"
@@ -207,7 +214,7 @@ def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", nargs="?", type=Path, help="folder of images to use (default: the program draws some)"
+        "folder", nargs="?", type=given_path, help="folder of images to use (default: the program draws some)"
     )
     add_pack_rules(parser)
     least = number_from(3)  # the first two are kept apart
@@ -221,7 +228,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and charts to this folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON, HTML and charts to this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

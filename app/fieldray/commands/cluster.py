@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -56,7 +56,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         _add_certificates_option(action)
         action.set_defaults(command=run)
     make = add_command(actions, "certificates", "make certificates for a cluster, to be copied to each computer")
-    make.add_argument("folder", type=Path, metavar="DIR", help="the folder to write to")
+    make.add_argument("folder", type=given_path, metavar="DIR", help="the folder to write to")
     make.set_defaults(command=run_certificates)
 
 
@@ -232,7 +232,9 @@ def _add_network_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_certificates_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--certificates", type=Path, metavar="DIR", help="encrypt with the certificates in this folder")
+    parser.add_argument(
+        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+    )
 
 
 def _add_encryption_options(parser: argparse.ArgumentParser) -> None:

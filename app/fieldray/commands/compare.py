@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, given_path, given_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -25,16 +25,18 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
-    parser.add_argument("prior", type=Path, metavar="PRIOR", help="the earlier image")
-    parser.add_argument("current", type=Path, metavar="CURRENT", help="the later image")
+    parser.add_argument("prior", type=given_path, metavar="PRIOR", help="the earlier image")
+    parser.add_argument("current", type=given_path, metavar="CURRENT", help="the later image")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=given_path,
         metavar="DIR",
         required=True,
         help="write the warped prior, the overlay and the displacement to this folder; nothing of a refused pair",
     )
-    parser.add_argument("--json", metavar="FILE|-", help="write the figures as one JSON object; - prints it")
+    parser.add_argument(
+        "--json", type=given_text, metavar="FILE|-", help="write the figures as one JSON object; - prints it"
+    )
     parser.set_defaults(command=run, json_kind="comparison")
 
 
@@ -81,6 +83,8 @@ def _print(pair: ComparedPair, console: Console) -> None:
     from fieldray.reports.comparison import notice
 
     comparison, print_line = pair.comparison, console.print_line
+    for doubt in () if pair.failed else pair.doubts:
+        print_line(doubt.text)
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
         print_line(f"Not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
@@ -103,7 +107,7 @@ def _write_json(options: argparse.Namespace, pair: ComparedPair, console: Consol
 
     if options.json is None:
         return ()
-    text = json_text(pair.comparison)
+    text = json_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
     if options.json == "-":
         console.emit(text.rstrip("\n"))
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from fieldray.plain_text import visible
@@ -74,6 +75,18 @@ def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str)
     description = f"{text[0].upper()}{text[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
     return parser
+
+
+def given_text(text: str) -> str:
+    """The type of an option that names something: an empty one is the variable of a script that was never set."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; write . for the current folder")
+    return text
+
+
+def given_path(text: str) -> Path:
+    """The same for a path: `Path("")` would be the current folder."""
+    return Path(given_text(text))
 
 
 def system_console() -> Console:

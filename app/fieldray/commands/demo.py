@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands import screen
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, given_path
 from fieldray.commands.pack_options import add_pack_options
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
         help="whose images: of children (default), of adults, or drawn ones of nobody, which need --pack",
     )
     parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
+        "--folder", type=given_path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
     )
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser, default="the one that these images are for")

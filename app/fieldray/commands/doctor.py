@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, given_path
 from fieldray.commands.pack_options import add_pack_options
 
 
@@ -20,7 +19,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         allow_abbrev=False,
     )
     add_pack_options(parser, default="the one of `fieldray packs default`, else the first that can be used")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON and HTML to this folder")
     parser.set_defaults(command=run)
 
 

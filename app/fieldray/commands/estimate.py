@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path
 from fieldray.commands.toolchain import toolchain
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -53,7 +52,9 @@ def add_to(actions: argparse._SubParsersAction[Any]) -> None:
         default="single",
         help="words for N workers; a table for 1 to N, separated by semicolons; a picture (default: single)",
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="where --output plot draws to (.svg or .png)")
+    parser.add_argument(
+        "--picture", type=given_path, metavar="FILE", help="where --output plot draws to (.svg or .png)"
+    )
     _add_corrections(parser)
     parser.set_defaults(command=run)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.own_store import own_store
 from fieldray.commands.report_options import add_report_options, report_options
 from fieldray.errors import UsageProblem
@@ -46,7 +46,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     comparing.set_defaults(command=run_compare)
     saving = add_command(actions, "export", "save the results of a run as files again")
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
-    saving.add_argument("--out", type=Path, metavar="DIR", required=True, help="write the results to this folder")
+    saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
     saving.set_defaults(command=run_export)
     deleting = add_command(actions, "delete", "delete runs with their results, previews and verdicts, for good")
@@ -67,7 +67,7 @@ def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE|-", help="write it as JSON; - prints it")
+    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write it as JSON; - prints it")
     parser.set_defaults(json_kind="json")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fieldray.commands.console import given_text
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
@@ -39,6 +40,7 @@ def add_pack_options(
     """`--pack` and the options that go with it; `default` says in words what is used without it."""
     parser.add_argument(
         "--pack",
+        type=given_text,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use, of this signer if one is named (default: {default})",
     )

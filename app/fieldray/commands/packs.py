@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
@@ -28,12 +27,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(commands, "packs", "list, verify, trust and install model packs")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = add_command(actions, "list", "list the available packs")
-    listing.add_argument("folder", nargs="?", type=Path, help="search only this folder or drive")
+    listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")
     listing.set_defaults(command=run_list)
     verifying = add_command(
         actions, "verify", "check every file of a pack against its signature, without trusting its key"
     )
-    verifying.add_argument("pack", help=_PACK_HELP)
+    verifying.add_argument("pack", type=given_text, help=_PACK_HELP)
     verifying.set_defaults(command=run_verify)
     trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted")
     trusting.add_argument(
@@ -54,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     default.add_argument("--none", action="store_true", help="no pack: every run names one")
     default.set_defaults(command=run_default)
     installing = add_command(actions, "install", "verify a pack and copy it to this computer")
-    installing.add_argument("pack", help=_PACK_HELP)
+    installing.add_argument("pack", type=given_text, help=_PACK_HELP)
     add_trust_options(installing)
     installing.set_defaults(command=run_install)
 

@@ -6,11 +6,10 @@ import argparse
 import contextlib
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import DeviceChoices
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, given_path, given_text
 from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model
 from fieldray.commands.report_options import add_report_options, report_options
@@ -38,7 +37,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or folder to screen")
+    parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)
     add_run_options(parser)
     parser.set_defaults(command=run)
@@ -58,16 +57,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="turn images that lie on their side, upside down or inverted, and screen them: their results say so",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="write the results to this folder")
     add_report_options(parser)
     parser.add_argument(
         "--json",
+        type=given_text,
         metavar="FILE|-",
         help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
     )
     parser.add_argument(
         "--maps",
-        type=Path,
+        type=given_path,
         metavar="DIR",
         help="write for each image the lungs, the class map and both laid over the image into this folder",
     )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path
 from fieldray.commands.own_store import own_store, show_share
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -21,11 +21,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     compacting = add_command(actions, "compact", "give back the room that nothing needs any more")
     compacting.set_defaults(command=run_compact)
     saving = add_command(actions, "backup", "copy the results into a folder, also during a run")
-    saving.add_argument("folder", type=Path, metavar="DIR", help="a folder without a backup")
+    saving.add_argument("folder", type=given_path, metavar="DIR", help="a folder without a backup")
     saving.add_argument("--without-pictures", action="store_true", help="leave the small pictures out")
     saving.set_defaults(command=run_backup)
     restoring = add_command(actions, "restore", "put a backup in the place of the results")
-    restoring.add_argument("folder", type=Path, metavar="DIR", help="the folder that the backup was made into")
+    restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder that the backup was made into")
     restoring.add_argument("--yes", action="store_true", help="do it; the results before are set aside")
     restoring.set_defaults(command=run_restore)
     dropping = add_command(actions, "drop-pictures", "delete the small pictures; results, maps and verdicts stay")

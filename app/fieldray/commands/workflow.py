@@ -6,10 +6,9 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from fieldray.commands.console import Console, add_command
+from fieldray.commands.console import Console, add_command, given_path
 from fieldray.commands.toolchain import print_all
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -31,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in _COMMANDS.items():
         action = add_command(actions, name, text)
-        action.add_argument("recipe", type=Path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
         action.set_defaults(command=_RUN[name])
         if name == "status":
             action.add_argument("--task", metavar="NAME", help="one task, with the end of what it wrote")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,11 +18,12 @@ import numpy as np
 
 from fieldray.comparison.service import SERVICE, answer_of, request
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
+from fieldray.domain.finding import Outcome, ReadFacts
 from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask, sampled
 from fieldray.domain.model import InputSpec, Model, Prediction, Request
-from fieldray.domain.prior import kinship_of
+from fieldray.domain.prior import as_prior, doubts_about, kinship_of, unscreened
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
@@ -55,6 +56,12 @@ class ReadImage:
     lungs: LungFields | None = None
     problem: Reason | None = None
     could_be_read: bool = True
+    facts: ReadFacts = field(default_factory=ReadFacts)
+
+    @property
+    def outcome(self) -> Outcome:
+        """As an image that no pack has seen."""
+        return replace(unscreened(self.ref), facts=self.facts)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -69,6 +76,12 @@ class ComparedPair:
     def failed(self) -> bool:
         """Whether a file could not be read."""
         return not (self.prior.could_be_read and self.current.could_be_read)
+
+    @property
+    def doubts(self) -> Sequence[Reason]:
+        """What a person must know before they believe anything of it."""
+        current = self.current.outcome
+        return doubts_about(as_prior(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:
@@ -170,21 +183,21 @@ def read_framed(ref: ImageRef, *, decoders: Decoders, lung_engine: Engine, finde
     read = decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
     ref = read.ref or ref
     if read.problem:
-        return ReadImage(ref=ref, problem=read.problem, could_be_read=read.problem_is_refusal)
+        return ReadImage(ref=ref, problem=read.problem, could_be_read=read.problem_is_refusal, facts=read.facts)
     if read.tensor is None:
         raise ValueError("an image without a frame")
     if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
         why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
-        return ReadImage(ref=ref, problem=why)
+        return ReadImage(ref=ref, problem=why, facts=read.facts)
     lungs = find_lungs_of(read, read.facts, finder, lung_engine, _run)
     if lungs.refusal:
-        return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal)
+        return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal, facts=read.facts)
     framed = FramedImage(
         pixels=np.ascontiguousarray(read.tensor.values[0, :, :, 0]),
         lungs=lungs_in_frame(lungs, read.tensor.pixel_map),
         pixel_map=read.tensor.pixel_map,
     )
-    return ReadImage(ref=ref, framed=framed, lungs=lungs)
+    return ReadImage(ref=ref, framed=framed, lungs=lungs, facts=read.facts)
 
 
 def _run(engine: Engine, tensor: Tensor) -> Prediction:

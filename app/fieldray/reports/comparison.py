@@ -26,7 +26,7 @@ from fieldray.domain.comparison import (
     comparison_json,
 )
 from fieldray.persistence import storage_problem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE
 from fieldray.reports.maps import npy_bytes, png_bytes
 from fieldray.reports.outputs import Kind, require_own, write_own
@@ -79,9 +79,10 @@ def _remove_earlier(folder: Path, *, inputs: Sequence[Path]) -> None:
             raise storage_problem(error, folder / name) from error
 
 
-def json_text(comparison: PairComparison) -> str:
-    """The JSON object, as `--json` writes it."""
-    values: Mapping[str, Any] = {**comparison_json(comparison), "notice": notice()}
+def json_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
+    """The JSON object, as `--json` writes it. `doubts`: what a person must know of the pair."""
+    said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
+    values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": notice()}
     return json.dumps(values, indent=1) + "\n"
 
 

@@ -108,6 +108,7 @@ def test_a_study_that_was_ended_has_all_epochs_and_their_times(recipe: Path, in_
     (folder / in_the_way).rmdir()
     _, (course,) = run_study(told, say=lambda _: None)
     assert [row["epoch"] for row in course.rows] == [1, 2] and [row["samples"] for row in course.rows] == [4, 8]
+    assert [row["side"] for row in course.rows] == [32, 32]  # the report of a pack names it
     first, second = (row["time_s"] for row in course.rows)
     assert 0 < first < second
     logged = parsed((folder / "training.log").read_text())
