@@ -15,6 +15,8 @@ AUDIT: Final[Mapping[str, Template]] = {
     "audit_table_empty": "The table {path} has no rows below its header line.",
     "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Name the right one "
                           "with {option}.",
+    "audit_table_doubled": "The table {path} has more than one column of the same name: {columns}. Case and blanks around a "
+                           "name do not count. Keep or rename one.",
     "audit_table_problems": Plural("{count} row of the table {path} cannot be used: {problems}. Correct it, then audit "
                                    "again.",
                                    "{count} rows of the table {path} cannot be used: {problems}. Correct them, then "
@@ -25,6 +27,10 @@ AUDIT: Final[Mapping[str, Template]] = {
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
+    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain and was left out: it is neither positive nor negative.",
+                                   "{count} rows say -1 or uncertain and were left out: they are neither positive nor "
+                                   "negative.", by="count"),
+    "audit_counted_positive": "Counted as positive: {names}.",
     "audit_counted_negative": "Counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and is left out.",
                                       "{count} screened images have no label and are left out.", by="count"),

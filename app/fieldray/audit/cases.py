@@ -7,7 +7,9 @@ wrong with a table is said at once, with its lines, before anything is measured.
 from __future__ import annotations
 
 import csv
+import difflib
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +21,17 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 
-POSITIVE_NAMES: Final = frozenset({"abnormal", "positive", "pathological", "1", "true", "yes", "disease", "pathology"})
-NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "false", "no", "no finding", "clear"})
+POSITIVE_NAMES: Final = frozenset(
+    {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
+)
+NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", "no finding", "clear"})
+UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # as CheXpert and MIMIC-CXR write it
 IMAGE_COLUMNS: Final = ("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid")
 LABEL_COLUMNS: Final = ("label", "class", "truth", "target", "diagnosis", "finding", "reference")
 PATIENT_COLUMNS: Final = ("patient_id", "patient", "person", "subject")
 
 _LARGEST_BYTES: Final = 64 << 20
+_ALIKE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,7 @@ def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> 
     """
     classes = {ref.key: _folder(ref) for ref in refs}
     is_positive = positive_classes(set(classes.values()), positive=positive)
-    return Reference(truths={key: is_positive[name] for key, name in classes.items()}, notes=_negatives(is_positive))
+    return Reference(truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive))
 
 
 def _folder(ref: ImageRef) -> str:
@@ -83,7 +89,9 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
         found = {name: text in POSITIVE_NAMES for name, text in spelt.items()}
         unknown = [name for name, text in spelt.items() if text not in POSITIVE_NAMES | NEGATIVE_NAMES]
         if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
-            # "normal" and "tuberculosis": what is not the usual name of one class is the other.
+            # "normal" and "tuberculosis": what is not the usual name of one class is the other, but "normall" is asked.
+            if difflib.get_close_matches(spelt[unknown[0]], POSITIVE_NAMES | NEGATIVE_NAMES, n=1, cutoff=_ALIKE):
+                raise UsageProblem(reason("audit_which_positive", known=listed, option="--positive"))
             found |= dict.fromkeys(unknown, not any(found.values()))
         elif unknown:
             raise UsageProblem(reason("audit_which_positive", known=listed, option="--positive"))
@@ -92,11 +100,15 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
     return found
 
 
-def _negatives(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
-    """What was counted as negative, where that is not one of the usual names alone."""
-    names = sorted(name for name, own in is_positive.items() if not own)
-    is_plain = len({name.strip().casefold() for name in names}) == 1 and names[0].strip().casefold() in NEGATIVE_NAMES
-    return () if is_plain else (reason("audit_counted_negative", names=", ".join(names)),)
+def _counted(is_positive: Mapping[str, bool]) -> tuple[Reason, ...]:
+    """What was counted as positive and as negative, where that is not one of the usual names alone."""
+    sides = ((True, POSITIVE_NAMES, "audit_counted_positive"), (False, NEGATIVE_NAMES, "audit_counted_negative"))
+    notes = []
+    for side, usual, code in sides:
+        names = sorted(name for name, own in is_positive.items() if own == side)
+        if len({name.strip().casefold() for name in names}) != 1 or names[0].strip().casefold() not in usual:
+            notes.append(reason(code, names=", ".join(names)))
+    return tuple(notes)
 
 
 def table_labels(
@@ -146,9 +158,15 @@ def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping
     names = _columns(table, list(rows[0][1]), columns or {})
     if gaps := [told for line, row in rows if (told := _gap(line, row, names))]:
         raise _problems(table, gaps)
-    labels = {row[names["label"]] for _, row in rows}
+    labels = _certain({row[names["label"]] for _, row in rows}, positive)
     if positive or len({label.casefold() for label in labels}) < 2:
         positive_classes(labels, positive=positive)
+
+
+def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
+    """Without those that say that nobody is certain, unless a person says what they mean."""
+    asked = {name.strip().casefold() for name in positive}
+    return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
 
 def _gap(line: int, row: Mapping[str, str], names: Mapping[str, str]) -> str:
@@ -173,6 +191,7 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
     separator = max(",;\t|", key=first.count)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+        _refuse_doubled(table, reader.fieldnames or ())
         rows = [
             (reader.line_num, {key.strip().casefold(): (value or "").strip() for key, value in row.items() if key})
             for row in reader
@@ -182,6 +201,13 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
     if not rows:
         raise UsageProblem(reason("audit_table_empty", path=table))
     return rows
+
+
+def _refuse_doubled(table: Path, header: Sequence[str]) -> None:
+    """Nobody can tell which of two columns of one name is meant, whatever their case and the blanks around them."""
+    times = Counter(name.strip().casefold() for name in header if name and name.strip())
+    if doubled := [name for name, number in times.items() if number > 1]:
+        raise UsageProblem(reason("audit_table_doubled", path=table, columns=", ".join(doubled)))
 
 
 def _decoded(data: bytes) -> str:
@@ -259,11 +285,17 @@ class _Matching:
             raise _problems(self._table, self._problems)
         if not self._rows:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
-        is_positive = positive_classes({label for _, label, _ in self._rows.values()}, positive=positive)
+        certain = _certain({label for _, label, _ in self._rows.values()}, positive)
+        is_positive = positive_classes(certain, positive=positive)
+        uncertain = sum(label not in certain for _, label, _ in self._rows.values())
         return Reference(
-            truths={key: is_positive[label] for key, (_, label, _) in self._rows.items()},
+            truths={key: is_positive[label] for key, (_, label, _) in self._rows.items() if label in certain},
             patients={key: patient for key, (_, _, patient) in self._rows.items() if patient},
-            notes=(*self._notes(), *_negatives(is_positive)),
+            notes=(
+                *self._notes(),
+                *([reason("audit_rows_uncertain", count=uncertain)] if uncertain else []),
+                *_counted(is_positive),
+            ),
         )
 
     def _notes(self) -> Iterator[Reason]:

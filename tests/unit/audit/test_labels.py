@@ -9,6 +9,7 @@ import pytest
 from fieldray.audit.cases import Reference, folder_labels, positive_classes, table_labels
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
 
 
 def refs(folder: Path) -> list[ImageRef]:
@@ -127,3 +128,29 @@ def test_classes_that_are_not_two_need_a_word() -> None:
     }
     with pytest.raises(UsageProblem, match="No image is labelled grave"):
         positive_classes({"mild", "severe"}, positive=("grave",))
+
+
+@pytest.mark.parametrize(
+    "header", ["image,label,label", "image,label, Label", "image;LABEL ;label", "Image,image,label"]
+)
+def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: str) -> None:
+    separator = ";" if ";" in header else ","
+    rows = [separator.join(("b.dcm", "normal", "abnormal")), separator.join(("train/a.png", "abnormal", "normal"))]
+    told = problem(tmp_path, "\n".join((header, *rows)))
+    assert "more than one column of the same name" in told
+    assert ("image" if header.startswith("Image") else "label") in told
+
+
+def test_a_label_that_is_nearly_a_usual_one_is_asked_about_and_positives_are_said(tmp_path: Path) -> None:
+    assert "Say which" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
+    found = read(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,tuberculosis\n")
+    assert reason("audit_counted_positive", names="tuberculosis") in found.notes
+
+
+def test_minus_one_is_uncertain_and_no_positive(tmp_path: Path) -> None:
+    text = "path,label\nb.dcm,0.0\ntrain/a.png,1.0\ntest/a.png,-1.0\n"
+    found = read(tmp_path, text)
+    assert sorted(found.truths.values()) == [False, True]
+    assert "audit_rows_uncertain" in {note.code for note in found.notes}
+    asked = read(tmp_path, text, positive=("1.0", "-1.0"))
+    assert sorted(asked.truths.values()) == [False, True, True]
