@@ -133,7 +133,7 @@ def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fiel
 def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     write_images(tmp_path / "images", 3)
     out = tmp_path / "out"
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", out, "--json", tmp_path / "lines")
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", out, "--names", "--json", tmp_path / "lines")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:

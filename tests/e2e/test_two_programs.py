@@ -85,7 +85,7 @@ def test_what_was_renamed_and_deleted_between_two_starts_is_told_and_not_listed(
         killed.kill()
     done[0].rename(done[0].with_name("renamed.png"))
     done[1].unlink()
-    finished = fieldray(*arguments, "--out", tmp_path / "out")
+    finished = fieldray(*arguments, "--out", tmp_path / "out", "--names")
     assert finished.returncode == 0, finished.stderr
     assert "2 images of this run are no longer there" in finished.stdout
     assert f"{COUNT - 1} images" in finished.stdout

@@ -22,7 +22,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--names",
         action="store_true",
-        help="write the patients' names and numbers into PDF and DICOM reports (default: pseudonyms)",
+        help="write the names and numbers of patients, and names of files, into exports (default: pseudonyms)",
     )
     parser.add_argument(
         "--language",

@@ -83,7 +83,7 @@ def export_run(
         run = _run(query, run_id, spec)
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
         is_for_people = any(not exporter.is_default for exporter in exporters)
-        manifest, key = (_manifest(run.spec, pack), pseudonym_key(user_data())) if is_for_people else (None, b"")
+        manifest, key = _manifest(run.spec, pack) if is_for_people else None, pseudonym_key(user_data())
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = _stored(query, run, steps)
             chosen = replace(stored, manifest=manifest, options=options, pseudonym_key=key)

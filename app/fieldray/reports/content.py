@@ -1,6 +1,7 @@
 """Every word and number in an export or a printed list. The exporters only lay them out.
 
-Patient names and IDs are left out of exports unless somebody asked for them: file, study and image identify a result.
+Patient names and IDs are left out of exports unless somebody asked for them, and so are names of files and folders,
+which often are those of people: `image_id` identifies an image in all of them. The lines of `--json` name the files.
 Reasons are in English, together with their code, so that scripts can rely on them.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fieldray.domain.finding import (
@@ -25,6 +26,7 @@ from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
+from fieldray.reports.patient import image_alias, own_uid, unnamed
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -156,13 +158,17 @@ COLUMNS: Final = (
     "notes",
     "patient_name",
     "patient_id",
+    "image_id",
 )
 
 
-def export_rows(result: StoredResult, *, run: Run, names_people: bool = False) -> list[dict[str, Value]]:
+def export_rows(
+    result: StoredResult, *, run: Run, names_people: bool = False, pseudonym_key: bytes = b""
+) -> list[dict[str, Value]]:
     """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none.
 
-    names_people  whether the patient's name and ID are among the values
+    names_people   whether the patient's name and ID are among the values, and names of files and folders
+    pseudonym_key  makes what stands in their place; `image_id` is the same in all exports
     """
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
@@ -171,7 +177,21 @@ def export_rows(result: StoredResult, *, run: Run, names_people: bool = False) -
     header = outcome.ref.header
     who: dict[str, Value] = {"patient_name": header.patient_name or None, "patient_id": header.patient_id or None}
     nobody: dict[str, Value] = dict.fromkeys(who)
-    return [_export_row(result, finding, run) | (who if names_people else nobody) for finding in findings]
+    alias = image_alias(outcome.ref.key, key=pseudonym_key)
+    told = who if names_people else nobody | _unnamed(outcome, alias)
+    return [_export_row(result, finding, run) | told | {"image_id": alias} for finding in findings]
+
+
+def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:
+    """What stands in place of names of files and folders: they often are those of people."""
+    ref, why = outcome.ref, None if isinstance(outcome, Screened) else outcome.reason
+    header = ref.header
+    return {
+        "path": alias,
+        "study": own_uid(header.study_instance_uid) or alias,
+        "image": image_name(ref) if own_uid(header.sop_instance_uid) else alias,
+        "reason": unnamed(why, ref.key, alias=alias).text if why else None,
+    }
 
 
 def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
@@ -212,6 +232,7 @@ def about_run(
     counts: Mapping[Category, int],
     not_present: Sequence[str] = (),
     earlier_verdicts: Sequence[EarlierVerdict] = (),
+    alias: Callable[[str], str] | None = None,
 ) -> dict[str, object]:
     """How the results of a run came to be, and what is not among them.
 
@@ -221,26 +242,28 @@ def about_run(
         Gives pack, operating points, versions and times.
     counts
         Images per category.
-    not_present
-        Images that were there once and are not any more.
-    earlier_verdicts
-        Verdicts on results that have changed since.
+    not_present, earlier_verdicts
+        Images that were there once and are not any more; verdicts on results that have changed since.
+    alias
+        What stands in place of a path or an image's key; they are named without it.
 
     Returns
     -------
     An object with plain values; times in ISO 8601, UTC.
     """
-    spec = run.spec
+    spec, why, called = run.spec, run.reason, alias or str
+    if why and alias:
+        why = unnamed(why, "/".join(spec.paths), alias=alias("/".join(spec.paths)))
     return {
         "notice": NOTICE,
         "program": "fieldray",
         "program_version": spec.program_version,
         "run": run.run_id,
         "state": run.state,
-        "reason": run.reason.text if run.reason else None,
+        "reason": why.text if why else None,
         "started": started(run),
         "ended": _time(run.ended_s),
-        "paths": list(spec.paths),
+        "paths": [called(path) for path in spec.paths],
         "pack": spec.pack_name,
         "pack_trust": spec.trust,
         "pack_key_fingerprint": spec.fingerprint,
@@ -249,14 +272,13 @@ def about_run(
         "settings_hash": spec.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
         "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},
-        "not_present": list(not_present),
-        "earlier_verdicts": [_earlier_verdict(given) for given in earlier_verdicts],
+        "not_present": [called(image) for image in not_present],
+        "earlier_verdicts": [_earlier_verdict(given) | {"image": called(given.image)} for given in earlier_verdicts],
     }
 
 
 def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
     return {
-        "image": given.image,
         "content_sha256": given.content_sha256,
         "category": CATEGORY_TEXTS[given.category],
         "score": None if given.score is None else round(given.score, 6),

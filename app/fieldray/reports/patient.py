@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
+from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
     from fieldray.domain.study import ImageHeader, ImageRef
     from fieldray.reports.exporter import StoredRun
 
+_UID: Final = re.compile("[0-9][0-9.]{0,63}")
+_BETWEEN: Final = re.compile(r"[/\\!]")
+_SHORT: Final = 2  # letters of a part of a path that say nothing
 _KEY_NAME: Final = "pseudonym.key"
 _KEY_BYTES: Final = 32
 _WAIT_S: Final = 10.0
@@ -71,8 +76,34 @@ def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """`FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
     who = f"patient\0{header.patient_id}" if header.patient_id else f"study\0{study}"
+    return f"FR-{_letters(who, key)}"
+
+
+def image_alias(image: str, *, key: bytes) -> str:
+    """`FI-` and ten letters or digits, the same in all exports of this installation: what brings them together.
+
+    image  its key (`ImageRef.key`), or a path that was screened: names of files and folders often are those of people
+    """
+    return f"FI-{_letters(f'image{chr(0)}{image}', key)}"
+
+
+def own_uid(uid: str) -> str:
+    """A UID as it may leave the house without names: empty where it is none (PS3.5 9.1)."""
+    return uid if _UID.fullmatch(uid) else ""
+
+
+def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
+    """The reason with `alias` in place of every value that holds a part of the path of what it is about."""
+    parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
+    values = {
+        name: alias if any(part in value.casefold() for part in parts) else value for name, value in why.parameters
+    }
+    return reason(why.code, **values)
+
+
+def _letters(who: str, key: bytes) -> str:
     digest = hmac.new(key, who.encode("utf-8", "backslashreplace"), hashlib.sha256).digest()
-    return "FR-" + base64.b32encode(digest).decode()[:_LETTERS]
+    return base64.b32encode(digest).decode()[:_LETTERS]
 
 
 def pseudonym_key(folder: Path) -> bytes:

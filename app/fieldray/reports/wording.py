@@ -51,7 +51,7 @@ from fieldray.formatting import (
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Field, FindingText, ImageText, RunText, Scale, TableText, cut
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.patient import Patient, patient_of
+from fieldray.reports.patient import Patient, image_alias, own_uid, patient_of, unnamed
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -136,7 +136,7 @@ class Wording:
         word = self._word(outcome.category)
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
         if said:
-            word = f"{word}: {' '.join(map(self.translator.reason, said))}"
+            word = f"{word}: {' '.join(self._said(why, outcome) for why in said)}"
         return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
 
     def run_fields(self) -> tuple[Field, ...]:
@@ -219,6 +219,13 @@ class Wording:
             spoken=self._spoken(outcome),
         )
 
+    def _said(self, why: Reason, outcome: Outcome) -> str:
+        """A reason, without names of files and folders where nobody asked for names."""
+        stored, key = self._stored, outcome.ref.key
+        if not stored.options.names_people:
+            why = unnamed(why, key, alias=image_alias(key, key=stored.pseudonym_key))
+        return self.translator.reason(why)
+
     def _word(self, category: Category) -> str:
         return category_word(self.translator, category, self._stored.manifest)
 
@@ -264,13 +271,16 @@ class Wording:
                 Field(text("Device"), cut(ref.header.manufacturer)),
                 Field(text("Ran on"), ran),
                 Field(text("File (SHA-256)"), facts.content_sha256),
+                Field(text("Image ID"), image_alias(ref.key, key=self._stored.pseudonym_key)),
             )
         )
 
     def _image_name(self, ref: ImageRef) -> str:
-        """A DICOM image by its UID, because names of files often are those of people; any other by its file."""
-        if self._stored.options.names_people or ref.kind != "dicom" or not ref.header.sop_instance_uid:
+        """A DICOM image by its UID, any other by its alias, because names of files often are those of people."""
+        if self._stored.options.names_people:
             return cut(file_name(ref))
+        if ref.kind != "dicom" or not own_uid(ref.header.sop_instance_uid):
+            return image_alias(ref.key, key=self._stored.pseudonym_key)
         frame = f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else ""
         return cut(ref.header.sop_instance_uid) + frame
 
@@ -323,13 +333,13 @@ class Wording:
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         text = self.translator.text
         if isinstance(outcome, Refused):
-            return (self.translator.reason(outcome.reason), text("The image was not assessed. Read it yourself."))
+            return (self._said(outcome.reason, outcome), text("The image was not assessed. Read it yourself."))
         if isinstance(outcome, Failed):
             return (
-                self.translator.reason(outcome.reason),
+                self._said(outcome.reason, outcome),
                 text("The image could not be screened. Read it yourself, or try again."),
             )
-        return (*self._lungs(outcome), *(self.translator.reason(note) for note in notes_of(outcome)))
+        return (*self._lungs(outcome), *(self._said(note, outcome) for note in notes_of(outcome)))
 
     def _lungs(self, outcome: Screened) -> tuple[str, ...]:
         """The lungs' areas, and how much of what speaks for the finding lies inside them."""
@@ -385,12 +395,12 @@ class Wording:
     def _caption(self, outcome: Outcome, picture: Reason | None) -> str:
         text = self.translator.text
         if picture is not None:
-            why = self.translator.reason(picture)
+            why = self._said(picture, outcome)
             return text("The image could not be read for this report: {reason}", reason=why)
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        wishes = map(self.translator.reason, asked_for(outcome))  # a capture has these words alone
+        wishes = (self._said(wish, outcome) for wish in asked_for(outcome))  # a capture has these words alone
         parts = (*wishes, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 

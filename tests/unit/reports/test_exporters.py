@@ -10,19 +10,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fieldray.commands.screen import add_run_options
-from fieldray.domain.run import StoredResult
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
 from fieldray.errors import UsageProblem
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
 from fieldray.reports.outputs import is_own_report, own_text
+from fieldray.reports.patient import image_alias
+from fieldray.reports.pdf.pages import texts_of
+from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import run_spec, screened
+from phantoms import write_dicom
+from report_programs import missing, pdf_text
+from report_runs import KEY, results_of, run_with, screened_files
 
 MARK = b"counted by a test"
 
@@ -144,6 +154,7 @@ import json, sys
 import fieldray.reports.exporters as package
 package.__path__.append(sys.argv[1])
 from fieldray.__main__ import main
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from pathlib import Path
 print(json.dumps([str(path) for path in export_run(Path(sys.argv[2]), 1, Path(sys.argv[3]), ["count"])]))
@@ -170,3 +181,40 @@ def test_results_are_those_of_the_run(tmp_path: Path) -> None:
     finally:
         EXPORTERS.unregister("seen")
     assert [result.outcome.ref for result in seen] == [screened().ref]
+
+
+@pytest.mark.parametrize("suffix", ["dcm", "png"])
+@pytest.mark.parametrize("exporter", available_exporters(), ids=lambda exporter: exporter.name)
+def test_no_name_of_a_folder_or_file_is_in_an_export_and_all_have_one_key(
+    exporter: Exporter, suffix: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "IVANOVA_MARIA_1980" / f"film.{suffix}"
+    place.parent.mkdir()
+    pixels = chest_phantom(160, 128, seed=1, abnormal=True)
+    if suffix == "dcm":
+        write_dicom(place, pixels)
+    else:
+        Image.fromarray(pixels).save(place)
+    outcomes: list[Outcome] = list(screened_files([place]))
+    lost = Failed(ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}"))
+    earlier = EarlierVerdict(
+        image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree"), given_s=0.0
+    )
+    run = run_with([], not_present=(str(place),), earlier_verdicts=(earlier,))
+    run = replace(run, run=replace(run.run, spec=replace(run.run.spec, paths=(str(place.parent),))))
+    is_text = exporter.name in ("csv", "json", "pdf")
+    results = results_of([*outcomes, lost] if is_text else outcomes)  # type: ignore[list-item, arg-type]
+    run = replace(run, results=results)
+    exporter.write(tmp_path / f"out{exporter.suffix}", run)
+    written = tmp_path / f"out{exporter.suffix}"
+    files = sorted(written.iterdir()) if exporter.is_folder else [written]
+    alias = image_alias(str(place), key=KEY)
+    for file in files:
+        text = file.read_bytes().decode("utf-8", "replace")
+        if exporter.name.startswith("pdf"):
+            words = Wording(run)
+            text = " ".join(texts_of([[words.row(1, one), words.image(one)] for one in results]))
+            text += "" if missing("qpdf", "pdftotext") else pdf_text(file)
+        assert not any(name in text for name in ("IVANOVA", "MARIA", "film")), text
+        assert alias in text
+        assert "IVANOVA" not in file.name

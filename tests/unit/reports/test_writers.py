@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reports.content import COLUMNS, NOTICE
+from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.csv import harmless, write_csv
 from fieldray.reports.exporters.json import write_json
 from hostile import ALL, forbidden_in
 from outcomes import failed, image_ref, refused, screened, stored_run
+
+NAMED = ReportOptions(names_people=True)
 
 
 def results() -> list[StoredResult]:
@@ -27,7 +31,7 @@ def results() -> list[StoredResult]:
 
 def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.csv"
-    write_csv(path, stored_run(results()))
+    write_csv(path, replace(stored_run(results()), options=NAMED))
     assert path.read_bytes().startswith(b'\xef\xbb\xbf"path","study",')
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -59,7 +63,7 @@ def test_other_values_stay(value: str | float | None) -> None:
 
 def test_a_document_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    write_json(path, stored_run(results()))
+    write_json(path, replace(stored_run(results()), options=NAMED))
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["about"]["notice"] == NOTICE
     assert [row["status"] for row in document["results"]] == ["screened", "refused", "failed"]
@@ -137,7 +141,7 @@ def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp
     verdict = Verdict(choice="agree", note=f"знімок {hidden} \u202etxt.exe\x9b1m\u2028 5\u00a0мг")
     result = StoredResult(row_id=1, run_id=1, outcome=refused(), is_resumed=False, verdict=verdict)
     path = tmp_path / "results.json"
-    write_json(path, stored_run([result], paths=(f"/images/{hidden}",)))
+    write_json(path, replace(stored_run([result], paths=(f"/images/{hidden}",)), options=NAMED))
     text = path.read_text(encoding="utf-8")
     assert forbidden_in(text.replace("\n", "")) == set()
     assert "знімок" in text and "5\u00a0мг" in text

@@ -26,7 +26,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.reports.dicom.recognise import VERSION_NAME
 from fieldray.reports.dicom.uids import IMPLEMENTATION, can_be_referenced, has_study, made_uid, names_frames, study_uid
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.patient import Patient, patient_of
+from fieldray.reports.patient import Patient, image_alias, patient_of
 
 Kind = Literal["sr", "sc", "seg"]
 
@@ -74,6 +74,11 @@ class Subject:
     @property
     def ref(self) -> ImageRef:
         return self.outcome.ref
+
+    @property
+    def alias(self) -> str:
+        """What names the image in all exports."""
+        return image_alias(self.ref.key, key=self.stored.pseudonym_key)
 
     @property
     def study_uid(self) -> str:
@@ -150,6 +155,8 @@ def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) 
     dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{moment:%Y%m%d}"
     dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{moment:%H%M%S}"
     dataset.InstanceNumber = subject.number
+    if kind != "sr":  # which has it among its comments
+        dataset.ImageComments = f"Image ID {subject.alias}"
     _add_patient(dataset, subject)
     _add_study(dataset, subject)
     dataset.Modality = _MODALITIES[kind]

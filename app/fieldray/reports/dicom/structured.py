@@ -33,6 +33,7 @@ from fieldray.reports.dicom.items import (
     uid_item,
 )
 from fieldray.reports.dicom.uids import made_uid
+from fieldray.reports.patient import unnamed
 from fieldray.translation import Translator
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
@@ -169,7 +170,8 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_lines(Translator(), subject.stored.manifest, point),
-        *(note.text for note in notes_of(subject.outcome)),
+        *(unnamed(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
+        f"Image ID {subject.alias}",
         *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]
 

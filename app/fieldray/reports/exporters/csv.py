@@ -46,7 +46,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for result in stored.results:
-            for row in export_rows(result, run=stored.run, names_people=named):
+            for row in export_rows(result, run=stored.run, names_people=named, pseudonym_key=stored.pseudonym_key):
                 writer.writerow([harmless(value) for value in row.values()])
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from fieldray.plain_text import is_seen
 from fieldray.reports.exporter import Exporter, StoredRun
+from fieldray.reports.patient import image_alias
 
 _NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
 _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*"fieldray"')
@@ -27,18 +29,19 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import about_run, export_rows
     from fieldray.reports.outputs import own_text
 
+    named = stored.options.names_people
     about = about_run(
         stored.run,
         counts=stored.counts,
         not_present=stored.not_present,
         earlier_verdicts=stored.earlier_verdicts,
+        alias=None if named else partial(image_alias, key=stored.pseudonym_key),
     )
-    named = stored.options.names_people
     with own_text(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
         separator = "\n"
         for result in stored.results:
-            for row in export_rows(result, run=stored.run, names_people=named):
+            for row in export_rows(result, run=stored.run, names_people=named, pseudonym_key=stored.pseudonym_key):
                 stream.write(separator + _text(row))
                 separator = ",\n"
         stream.write("\n]}\n")
