@@ -52,6 +52,7 @@ from fieldray.offline import COMMANDS
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
+from fieldray.surroundings import polite_ends
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +195,10 @@ def _explain(error: FieldrayError, console: Console) -> int:
 
 @contextlib.contextmanager
 def _cancelled_by_signals() -> Iterator[Sequence[int]]:
-    """A polite end (SIGTERM, as from a shutdown) is taken like Ctrl-C: in order. Gives the signals that have come."""
+    """A polite end (SIGTERM of a shutdown, SIGHUP of a terminal that is closed) is taken like Ctrl-C: in order.
+
+    Gives the signals that have come.
+    """
     come: list[int] = []
     again = threading.Timer(_AGAIN_S, lambda: _thread.interrupt_main(signal.Signals(come[-1])))
     if threading.current_thread() is not threading.main_thread():
@@ -213,7 +217,7 @@ def _cancelled_by_signals() -> Iterator[Sequence[int]]:
         else:
             hook(problem)
 
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, cancel) for number in polite_ends()}
     hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield come

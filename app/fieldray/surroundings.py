@@ -2,12 +2,14 @@
 
 The program brings its own parts of Qt and OpenSSL; what a shell's start-up file or a desktop entry names instead may
 lie anywhere, also beside the images. An entry of a search path that is empty or relative is the current directory.
-What the system's loader does before the first line of this program (LD_PRELOAD) is not in its hands.
+What the system's loader does before the first line of this program (LD_PRELOAD) is not in its hands. And the signals by
+which those around it ask it to end.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import MutableMapping
 from typing import Final
 
@@ -43,3 +45,13 @@ def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) ->
             environment[name] = os.pathsep.join(filter(os.path.isabs, places))
             if not environment[name]:
                 del environment[name]  # an empty one means the current directory as well
+
+
+def polite_ends() -> tuple[int, ...]:
+    """The signals that ask this process to end in order: Ctrl-C, a shutdown, and a terminal that is closed.
+
+    The last one is no wish to end where it is ignored already (`nohup`), and Windows has none.
+    """
+    hang_up = getattr(signal, "SIGHUP", None)
+    is_heard = hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *((hang_up,) if is_heard else ()))

@@ -80,9 +80,9 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_polite_end_is_prompt_and_goes_on_later(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], number: signal.Signals
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], number: str
 ) -> None:
     names = {path.name for path in write_images(tmp_path / "images", 5 * COUNT)}
     arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
@@ -91,7 +91,7 @@ def test_a_polite_end_is_prompt_and_goes_on_later(
         assert process.stderr
         process.stdout.readline()
         children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
+        process.send_signal(signal.Signals[number])
         process.stdout.read()
         words = process.stderr.read()
         assert process.wait(20) == 130

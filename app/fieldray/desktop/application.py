@@ -28,6 +28,7 @@ from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
+from fieldray.surroundings import polite_ends
 from fieldray.translation import Translator, best_language
 
 log = logging.getLogger(__name__)
@@ -103,9 +104,8 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
-        """While inside, Ctrl-C and a shutdown's SIGTERM close the program in order."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, lambda *_: self.controller.close()) for number in numbers}
+        """While inside, Ctrl-C, a shutdown's SIGTERM and a closed terminal's SIGHUP close the program in order."""
+        before = {number: signal.signal(number, lambda *_: self.controller.close()) for number in polite_ends()}
         # Python handles a signal only when it runs, and while nothing happens only Qt does.
         pulse = QTimer(self)
         pulse.timeout.connect(lambda: None)

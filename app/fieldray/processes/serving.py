@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 from fieldray.errors import FieldrayError, Unreadable
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import Reason, reason
+from fieldray.surroundings import polite_ends
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     _end_with_parent()
     requests, answers = _private_streams()
     _limit_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in polite_ends():  # a terminal sends them to its children, too, and the parent ends those
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
     handle: Handler = getattr(importlib.import_module(module_name), function_name)
     write_message(answers, READY)
     while (message := read_message(requests)) is not None:
