@@ -74,6 +74,30 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, fieldray: Fi
     assert line["lungs"]["is_inverted"] is True
 
 
+def test_what_is_refused_is_screened_if_asked_for_and_only_then(
+    tmp_path: Path, fieldray: Fieldray, options: list[str]
+) -> None:
+    """To the tiny network the negative of an inverted image is no chest: turned alone, it stays refused as it lies."""
+    save(tmp_path / "images" / "negative.png", 255 - chest(grey=5))
+
+    def told(*more: str | Path) -> tuple[object, list[str], object]:
+        done = fieldray("screen", tmp_path / "images", *options, *more, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        (line,) = lines_of(done.stdout)
+        return line["reason_code"], [note["code"] for note in line["notes"]], line["taken_over_by"]
+
+    anyway = ["screened_anyway", "inverted"]
+    assert told("--anyway") == (None, anyway, None)
+    assert told() == ("inverted", [], None)
+    assert told("--turn") == ("inverted", [], None)
+    both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]
+    assert told("--turn", "--anyway", "--out", tmp_path / "out") == (None, both, None)
+    (table,) = (tmp_path / "out").glob("*.csv")
+    assert f'"{" ".join(both)}"' in table.read_text(encoding="utf-8-sig")
+    assert told("--anyway") == (None, anyway, "content")
+    assert told() == ("inverted", [], "content")
+
+
 def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
     image = save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "deep" / "chest.png", chest(grey=180))
