@@ -62,6 +62,7 @@ LOSSY: Mapping[str, UID] = {
 }
 
 Pixels = NDArray[np.uint16]
+_A_REPORT = "1.2.840.10008.5.1.4.1.1.88.11"
 
 
 def scaled(pixels: Pixels, bits: int) -> NDArray[Any]:
@@ -261,7 +262,7 @@ def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
         ("hand.dcm", {"BodyPartExamined": "HAND"}, "body_part"),
         ("side-view.dcm", {"ViewPosition": "LL"}, "view"),
         ("many-frames.dcm", {"NumberOfFrames": 1_000_000}, "too_many_frames"),
-        ("no-pixels.dcm", {"PixelData": None}, "no_pixel_data"),
+        ("report.dcm", {"PixelData": None, "Rows": None, "SOPClassUID": UID(_A_REPORT)}, "no_pixel_data"),
     ):
         write_dicom(folder / name, image, changes=changes)
         expected[name] = ("refused", code)
@@ -277,6 +278,11 @@ def _bad_dicom(bad: Any, good: bytes) -> None:
     pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
     bad("cut-in-pixels.dcm", good[: pixels_at + 5000], "failed", "truncated")
     bad("cut-in-header.dcm", good[: pixels_at - 5], "failed", "truncated")
+    bad("cut-between-elements.dcm", good[:pixels_at], "failed", "truncated")
+    bad("zeros.dcm", bytes(len(good)), "failed", "truncated")
+    twice = bytearray(good + good[pixels_at + 12 :])
+    struct.pack_into("<I", twice, pixels_at + 8, 2 * (len(good) - pixels_at - 12))
+    bad("one-frame-stated.dcm", bytes(twice), "failed", "more_images")
     lying = good[: pixels_at + 8] + struct.pack("<I", 0xFFFFFFF0) + good[pixels_at + 12 :]
     bad("length-lies.dcm", lying, "failed", "truncated")
     rows_at = good.index(b"\x28\x00\x10\x00US\x02\x00") + 8

@@ -45,12 +45,19 @@ REFUSED: Final[Mapping[str, Template]] = {
     "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
                               "The file has {frames} frames. At most {limit} are read.", by="frames"),
+    "several_images": "The file holds {count} images, but this kind of file is read as one. Save each of them as a file of its own, and screen those.",
 }
 
 # What a person should know of a result.
 NOTES: Final[Mapping[str, Template]] = {
-    "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients "
-                      "aged {youngest} to {oldest} years.",
+    "presentation_ignored": "The window or lookup table in the file shows next to nothing of this image, so it was not used.",
+    "rescale_ignored": "The rescale slope and intercept or the modality table in the file cannot be used, so they were left out.",
+    "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. They were read all the same.",
+    "syntax_contradicted": "The file is encoded in another way than its header says. It was read as it is.",
+    "end_was_missing": "The end marker of the image is missing. All of its pixels are there.",
+    "lower_part_dark": "The lower part of the image is empty. If no collimator lay there, the file is incomplete.",
+    "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
+    "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
     "turned_back": "The image was turned by {degrees} degrees anticlockwise before it was screened.",
     "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
@@ -71,8 +78,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
     "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger "
                                         "output. How often it is right was not measured.",
-    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have "
-                        "raised the score.",
+    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have raised the score.",
 }
 
 FAILED: Final[Mapping[str, Template]] = {
@@ -102,6 +108,9 @@ FAILED: Final[Mapping[str, Template]] = {
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
+    "more_images": "The file holds more images than its header says: {found} instead of {stated}. Save each of them as a file of its own, and screen those.",
+    "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy it again from where it came from.",
+    "unknown_syntax": "This file is written in a form that is not supported (transfer syntax {uid}).",
     "size_mismatch": "The file is damaged: the image has {found} pixels, but its header says {stated}.",
     "damaged": "The file is damaged: {detail}.",
     "unsupported_compression": "This kind of image compression is not supported ({name}).",

@@ -7,14 +7,27 @@ the table can be read where the library is missing.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import NDArray
+from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
+    UID,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
 
-from fieldray.imaging.identify import jpeg_size
+from fieldray.imaging.identify import jpeg_frame
 from fieldray.imaging.reduction import TargetSize
 from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
@@ -23,6 +36,18 @@ Stored = NDArray[Any]
 Size = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
+# The end of one, padding, and the start of another: none of these bytes can stand so within one.
+_ANOTHER: Final = re.compile(rb"\xff\xd9\x00*\xff(?:\xd8\xff|\x4f\xff\x51)")
+_SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
+    **{(process, False): JPEGBaseline8Bit for process in range(0xC0, 0xC3)},
+    **{(process, True): JPEGExtended12Bit for process in range(0xC0, 0xC3)},
+    **{(0xC3, is_deep): JPEGLossless for is_deep in (False, True)},
+    **{(0xF7, is_deep): JPEGLSLossless for is_deep in (False, True)},
+}
+_DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
+_NEARLY_LOSSLESS: Final = frozenset({JPEG2000, HTJ2K, JPEGLSNearLossless})
+# By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
+_OVERSHOOT: Final = 1.1
 # Names of transfer syntaxes that pydicom's table does not hold.
 _NAMES: Final[Mapping[str, str]] = {
     "1.2.840.10008.1.2.4.110": "JPEG XL lossless",
@@ -59,22 +84,81 @@ class Frame:
         """NumPy's name for the type of the values, without a byte order: "u1", "i2"."""
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
-    def holds(self, stored: Stored) -> bool:
-        """Whether only the lower Bits Stored are in use, so that nothing has to be masked (overlays once lay above)."""
-        bits = self.bits_stored
-        if self.unused_low_bits or not 1 <= bits <= self.bits_allocated:
-            return False
-        if bits == self.bits_allocated:
-            return True
-        if stored.dtype.kind == "u":
-            return int(stored.max()) < 1 << bits
-        limit = 1 << (bits - 1)
-        return int(stored.max()) < limit and int(stored.min()) >= -limit
+    @property
+    def is_lossless(self) -> bool:
+        """Whether its syntax promises the very values that were encoded, with all that lay above the stored bits."""
+        return self.transfer_syntax not in _NEARLY_LOSSLESS
 
 
-def is_plain_unsigned(frame: Frame) -> bool:
-    """Whether the values are plain grey and never negative, which is what most decoders are for."""
-    return frame.is_plain_grey and not frame.is_signed
+def is_plain_grey(frame: Frame) -> bool:
+    """Whether the values are plain grey, which is what most decoders are for."""
+    return frame.is_plain_grey
+
+
+def stored_values_of(values: Stored, frame: Frame) -> Stored:
+    """The stored values among what any codec gave, or what lay in the file uncompressed (PS3.5 8.1.1).
+
+    Bits above HighBit and below the stored ones are left out, and the sign is extended. A codestream says itself how
+    many bits it has: where they are fewer than those of the container, nothing lies above them, and where they are more
+    than Bits Stored, that is wrong. A lossy codec overshoots the range a little, which must not wrap around.
+
+    Parameters
+    ----------
+    values
+        Integers of 8 or 16 bits, signed or not, of any shape.
+    frame
+        `source` is the codestream, empty for uncompressed values.
+    """
+    container = max(frame.bits_allocated // 8, values.dtype.itemsize)
+    whole = 8 * container
+    stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)
+    bits = frame.bits_stored if 1 <= frame.bits_stored <= whole else whole
+    precision, is_dct = _precision(frame.source)
+    precision = min(precision or whole, whole)
+    shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
+    if not shift:
+        is_more = bits < precision and (precision < whole or is_dct)
+        bits = precision if is_more else min(bits, precision)
+    top = (1 << (bits - frame.is_signed)) - 1
+    bottom = -top - 1 if frame.is_signed else 0
+    lowest, highest = int(stored.min()), int(stored.max())
+    if not shift and bottom <= lowest and highest <= top:
+        return stored
+    if not frame.is_lossless and _OVERSHOOT * (bottom - 1) <= lowest and highest <= _OVERSHOOT * (top + 1):
+        return stored.clip(bottom, top)
+    above = whole - bits - shift
+    aligned: Stored = (stored << above) >> (above + shift)
+    return aligned
+
+
+def _precision(source: bytes) -> tuple[int, bool]:
+    """Bits of each value of a codestream, 0 where it does not say; and whether it is a DCT, which has only 8 or 12."""
+    start = source.find(_JPEG_2000_START, 0, 256)
+    if start >= 0 and len(source) > start + 42:
+        return (source[start + 42] & 0x7F) + 1, False
+    frame = jpeg_frame(source) if source[:2] == b"\xff\xd8" else None
+    return (frame.bits, frame.process in _DCT_PROCESSES) if frame else (0, False)
+
+
+def syntax_of(source: bytes) -> UID | None:
+    """A transfer syntax for what begins like a frame of one of the usual compressions; None for anything else."""
+    if source.startswith(_JPEG_2000_START) or source[4:8] == b"jP  ":
+        return JPEG2000Lossless
+    if source[:3] == b"\xff\xd8\xff":
+        frame = jpeg_frame(source)
+        return _SYNTAXES.get((frame.process, frame.bits > 8)) if frame else None
+    segments, first = struct.unpack("<2I", source[:8].ljust(8, b"\0"))
+    return RLELossless if 1 <= segments <= 15 and first == 64 else None
+
+
+def codestreams_in(source: bytes) -> int:
+    """How many JPEG or JPEG 2000 codestreams follow each other; 1 for other data."""
+    return 1 + len(_ANOTHER.findall(source))
+
+
+def codestream_bits(source: bytes) -> int:
+    """Bits of each value that a JPEG, JPEG-LS or JPEG 2000 codestream states itself; 0 for other data."""
+    return _precision(source)[0]
 
 
 def codestream_size(source: bytes) -> Size | None:
@@ -83,7 +167,8 @@ def codestream_size(source: bytes) -> Size | None:
     if start >= 0 and len(source) >= start + 24:
         right, bottom, left, top = struct.unpack(">4I", source[start + 8 : start + 24])
         return bottom - top, right - left
-    return jpeg_size(source) if source[:2] == b"\xff\xd8" else None
+    frame = jpeg_frame(source) if source[:2] == b"\xff\xd8" else None
+    return (frame.rows, frame.columns) if frame else None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -94,8 +179,9 @@ class Codec:
     transfer_syntaxes   UIDs (PS3.5 annex A); where several codecs have the same one, the first available is used
     takes, stated_size  the limits: which frames `decode` is given, and the (rows, columns) that a codestream states
                         itself, which must be the header's before anything is allocated
-    decode              the stored values (rows, columns), or (rows, columns, 3) as RGB; None for a frame that is left
-                        to pydicom. May raise anything for a damaged one
+    decode              the values as encoded, of which `stored_values_of` makes stored ones: (rows, columns), or
+                        (rows, columns, 3) as RGB; None for a frame that is left to pydicom. May raise anything for a
+                        damaged one
     reduced             values that the compression itself gives at a lower resolution, and the step: one value for
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
@@ -108,7 +194,7 @@ class Codec:
 
     name: str
     transfer_syntaxes: frozenset[str]
-    takes: Callable[[Frame], bool] = is_plain_unsigned
+    takes: Callable[[Frame], bool] = is_plain_grey
     stated_size: Callable[[bytes], Size | None] = codestream_size
     decode: Callable[[Frame], Stored | None] | None = None
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
@@ -129,7 +215,10 @@ def codec_of(transfer_syntax: str) -> Codec | None:
 
 def not_supported(transfer_syntax: str, name: str) -> Reason:
     """Why frames of this transfer syntax cannot be decoded; `name` as pydicom or a codec has it."""
-    return reason("unsupported_compression", name=_NAMES.get(transfer_syntax) or name or "unknown")
+    known = _NAMES.get(transfer_syntax) or name or "unknown"
+    if known == transfer_syntax:  # pydicom does not know it either
+        return reason("unknown_syntax", uid=transfer_syntax)
+    return reason("unsupported_compression", name=known)
 
 
 def decoded(codec: Codec, frame: Frame) -> Stored | None:

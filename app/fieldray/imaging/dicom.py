@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import PIL.Image
@@ -25,7 +26,15 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.dicom_stored import Shape, compressed_frame, pixel_value, shape_of, stored_values
+from fieldray.imaging.dicom_stored import (
+    Shape,
+    compressed_frame,
+    is_lower_part_dark,
+    pixel_value,
+    pixels_as_they_are,
+    shape_of,
+    stored_values,
+)
 from fieldray.imaging.limits import MAX_FILE_BYTES
 from fieldray.imaging.raster import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, largest_reduction
@@ -39,6 +48,7 @@ _PALETTE: Final = tuple(
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 _KEYWORDS: Final = (
     "Modality",
+    "SOPClassUID",
     "SamplesPerPixel",
     "PlanarConfiguration",
     "Rows",
@@ -86,6 +96,16 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     shape = shape_of(header)
     value = pixel_value(header, data if header.stream is stream else inflated(header))
+    header, value = pixels_as_they_are(header, shape, value)
+    is_dark = is_lower_part_dark(header, shape, value)
+    image = _decode_pixels(header, shape, value, frame, needed)
+    notes = [*["syntax_contradicted"] * header.is_contradicted, *["lower_part_dark"] * is_dark, *image.notes]
+    return replace(image, notes=tuple(notes))
+
+
+def _decode_pixels(
+    header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: TargetSize | None
+) -> Image:
     if needed is not None:
         reduced = _reduced(header, shape, value, frame, needed)
         if reduced is not None:
@@ -115,15 +135,16 @@ def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, n
     if not shape.is_plain_grey or is_signed or not 1 <= bits <= shape.bits_allocated:
         return None
     try:
-        found = codec.reduced(compressed_frame(header, shape, value, index, codec), needed)
+        frame = compressed_frame(header, shape, value, index, codec)
+        found = None if frame.unused_low_bits else codec.reduced(frame, needed)
     except _DAMAGE:
         return None
     if found is None or found[0].shape != (-(-shape.rows // found[1]), -(-shape.columns // found[1])):
         return None
     stored, step = found
     image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=shape.rows, columns=shape.columns)
-    # Whether a window shows anything is for all pixels to decide.
-    return None if "window_ignored" in image.notes else image
+    # Whether a presentation shows anything is for all pixels to decide.
+    return None if "presentation_ignored" in image.notes else image
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:

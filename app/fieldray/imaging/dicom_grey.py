@@ -11,6 +11,7 @@ Modality LUT and pixel padding are not: then it is averaged afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,18 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
-from fieldray.imaging.dicom_header import first_value, items, number, numbers, text, whole_number
+from fieldray.imaging.dicom_header import (
+    first_value,
+    has_decimal_comma,
+    has_value,
+    items,
+    number,
+    numbers,
+    numbers_in_place,
+    text,
+    whole_number,
+)
+from fieldray.imaging.preprocess import windowed
 from fieldray.imaging.reduction import block_means
 
 KEYWORDS: Final = (
@@ -41,6 +53,16 @@ KEYWORDS: Final = (
     "ViewPosition",
 )
 _NARROWEST: Final = 1e-3
+# In modality values: below this a window is meant as it stands, where these are fractions.
+_NARROW: Final = 16.0
+_SLOPES: Final = (1e-9, 1e9)
+_MOST_WAYS: Final = 8
+# What is looked at to see whether a presentation shows anything: the middle, without so much at each side.
+_MARGIN: Final = 0.15
+_SAMPLE_SIDE: Final = 128
+_TAILS: Final = (5.0, 95.0)
+_LEAST_LEVELS: Final = 16
+_LEAST_BETWEEN: Final = 0.05
 
 Pixels = NDArray[Any]
 
@@ -62,16 +84,13 @@ class _Table:
 class _Modality:
     """Pixels after the Modality LUT stage: value = pixels * scale + offset.
 
-    lowest, highest   of all pixels, before any were averaged
-    step              what is still to be averaged over
+    step  what is still to be averaged over
     """
 
     pixels: Pixels
     scale: float
     offset: float
     no_data: NDArray[np.bool_] | None
-    lowest: int
-    highest: int
     step: int
 
 
@@ -97,10 +116,13 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
     if stage.no_data is not None:
         pixels = np.where(stage.no_data, pixels.dtype.type(0), pixels)
         padding = 0
+    window, voi_lut = _presentation(dataset, stage, remarks)
+    if has_decimal_comma(dataset, ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth")):
+        remarks.append("decimal_comma")
     return Image(
         pixels=block_means(pixels, stage.step),
-        window=_window(dataset, stage, remarks),
-        voi_lut=_voi_lut(dataset, stage),
+        window=window,
+        voi_lut=voi_lut,
         padding=padding,
         value_scale=stage.scale,
         value_offset=stage.offset,
@@ -138,14 +160,17 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: 
     if table is not None:
         values, top = table.take(np.arange(low, high + 1)), int(table.entries.max())
         pixels = _fitted(values, top)[stored.astype(np.int32) - low]
-        whole = _Modality(pixels, 1.0, 0.0, no_data, int(pixels.min()), int(pixels.max()), step)
-        return _turned(whole, top) if _low_is_white(dataset) else whole
-    slope, intercept = number(dataset, "RescaleSlope") or 1.0, number(dataset, "RescaleIntercept") or 0.0
+        whole = _Modality(pixels, 1.0, 0.0, no_data, step)
+        if np.ptp(_inside(whole)) or not np.ptp(_inside(replace(whole, pixels=stored))):
+            return _turned(whole, top) if _low_is_white(dataset) else whole
+    slope, intercept, is_usable = _rescale(dataset)
+    if sequence or not is_usable:
+        remarks.append("rescale_ignored")
     if no_data is None:
         stored, step = block_means(stored, step, highest=highest), 1
     scale, offset = slope * unit, slope * (low * unit + base) + intercept
     pixels = _shifted(stored, low, high)
-    shifted = _Modality(pixels, scale, offset, no_data, lowest - low, highest - low, step)
+    shifted = _Modality(pixels, scale, offset, no_data, step)
     return _turned(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
 
 
@@ -156,9 +181,17 @@ def _turned(stage: _Modality, top: int) -> _Modality:
         pixels=stage.pixels.dtype.type(top) - stage.pixels,
         scale=-stage.scale,
         offset=stage.offset + stage.scale * top,
-        lowest=top - stage.highest,
-        highest=top - stage.lowest,
     )
+
+
+def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
+    """Slope and intercept, and whether they are as the file has them: without a usable slope, as if there were none."""
+    slope, intercept = number(dataset, "RescaleSlope"), number(dataset, "RescaleIntercept")
+    is_stated = has_value(dataset, "RescaleSlope"), has_value(dataset, "RescaleIntercept")
+    is_usable = (slope is not None or not is_stated[0]) and (intercept is not None or not is_stated[1])
+    if not is_usable or (slope is not None and not _SLOPES[0] <= abs(slope) <= _SLOPES[1]):
+        return 1.0, 0.0, False
+    return 1.0 if slope is None else slope, intercept or 0.0, True
 
 
 def _low_is_white(dataset: Dataset) -> bool:
@@ -228,39 +261,91 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 # ---- how it is to be shown
 
 
-def _window(dataset: Dataset, stage: _Modality, remarks: list[str]) -> Window | None:
-    """The first window of the file in pixel values. LINEAR equals LINEAR_EXACT half a value lower and one narrower."""
-    pairs = zip(numbers(dataset, "WindowCenter"), numbers(dataset, "WindowWidth"), strict=False)
-    center, width = next(((center, width) for center, width in pairs if width > 0), (0.0, 0.0))
-    if width <= 0:
-        return None
+def _presentation(
+    dataset: Dataset, stage: _Modality, remarks: list[str]
+) -> tuple[Window | None, NDArray[np.uint16] | None]:
+    """The first window or table of the file that shows something of this image; neither where none does.
+
+    Tables come first (PS3.3 C.11.2.1.1). What shows nothing is noted: beside the values, of a single grey, a step.
+    """
+    ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
+    inside = _inside(stage)
+    for before, way in enumerate(ways):
+        if way is None:
+            continue
+        if isinstance(way, Window):
+            shown = windowed(inside, way)
+        else:
+            shown = way[np.rint(inside).astype(np.intp).clip(0, len(way) - 1)] * np.float32(255 / 65535)
+        if _shows_something(shown):
+            remarks += ["presentation_ignored"] if before else []
+            return (way, None) if isinstance(way, Window) else (None, way)
+    # an image without any contrast is to be shown as it asks, and is told to be blank
+    if ways and _shows_something(windowed(inside, _all_of(inside))):
+        remarks.append("presentation_ignored")
+        return None, None
+    return next((way for way in ways if isinstance(way, Window)), None), None
+
+
+def _inside(stage: _Modality) -> NDArray[np.float32]:
+    """Some thousand pixels of the middle of the image, where neither frames, marks nor collimators are."""
+    rows, columns = (slice(int(_MARGIN * side), max(1, int((1 - _MARGIN) * side))) for side in stage.pixels.shape)
+    pixels = stage.pixels[rows, columns]
+    step = max(1, min(pixels.shape) // _SAMPLE_SIDE)
+    sample = pixels[::step, ::step]
+    if stage.no_data is not None:
+        is_data = ~stage.no_data[rows, columns][::step, ::step]
+        sample = sample[is_data] if is_data.any() else sample
+    return sample.astype(np.float32).reshape(-1)
+
+
+def _all_of(values: NDArray[np.float32]) -> Window:
+    low, high = np.percentile(values, _TAILS)
+    return Window(float(low + high) / 2, max(float(high - low), _NARROWEST), "LINEAR_EXACT")
+
+
+def _shows_something(shown: NDArray[np.float32]) -> bool:
+    """Whether grey levels 0..255 differ, and more than a few of them lie between the darkest and the brightest."""
+    dark, bright = np.percentile(shown, _TAILS)
+    lowest, highest = shown.min() + 1, shown.max() - 1
+    return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
+
+
+def _windows(dataset: Dataset, stage: _Modality) -> list[Window]:
+    """The windows of the file in pixel values.
+
+    LINEAR equals LINEAR_EXACT half a value lower and one narrower (PS3.3 C.11.2.1.2.1). That is meant for whole
+    numbers: a narrow window over fractions is taken as it stands.
+    """
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
-    if named not in ("SIGMOID", "LINEAR_EXACT"):
-        center, width = center - 0.5, width - 1
-    width = max(width / abs(stage.scale), _NARROWEST)
-    center = (center - stage.offset) / stage.scale
-    if center - width / 2 > stage.highest or center + width / 2 < stage.lowest:
-        remarks.append("window_ignored")
-        return None
-    return Window(center, width, function)
+    found = []
+    pairs = zip(numbers_in_place(dataset, "WindowCenter"), numbers_in_place(dataset, "WindowWidth"), strict=False)
+    for center, width in list(pairs)[:_MOST_WAYS]:
+        if center is None or width is None or width <= 0:
+            continue
+        is_of_fractions = abs(stage.scale) < 1 and width < _NARROW
+        is_exact = named in ("SIGMOID", "LINEAR_EXACT") or width <= 1 or is_of_fractions
+        less = 0.0 if is_exact else 1.0
+        middle = (center - less / 2 - stage.offset) / stage.scale
+        extent = max((width - less) / abs(stage.scale), _NARROWEST)
+        if isfinite(middle + extent):
+            found.append(Window(middle, extent, function))
+    return found
 
 
-def _voi_lut(dataset: Dataset, stage: _Modality) -> NDArray[np.uint16] | None:
-    """The first VOI LUT as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1)."""
-    sequence = items(dataset, "VOILUTSequence")
-    if not sequence:
-        return None
+def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | None]:
+    """The VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1); None for one of no use."""
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
-    is_signed = bool(values.min() < 0)
-    table = _table(sequence[0], dataset, is_signed=is_signed)
-    if table is None:
-        return None
-    shown = table.take(np.rint(values)).astype(np.float64) * (65535 / table.highest)
-    if _low_is_white(dataset):
-        shown = 65535 - shown
-    display: NDArray[np.uint16] = np.rint(shown).astype(np.uint16)
-    return display
+    tables: list[NDArray[np.uint16] | None] = []
+    for item in items(dataset, "VOILUTSequence")[:_MOST_WAYS]:
+        table = _table(item, dataset, is_signed=bool(values.min() < 0))
+        if table is None:
+            tables.append(None)
+            continue
+        shown = table.take(np.rint(values)).astype(np.float64) * (65535 / table.highest)
+        tables.append(np.rint(65535 - shown if _low_is_white(dataset) else shown).astype(np.uint16))
+    return tables
 
 
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:

@@ -16,20 +16,26 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 from pydicom import config
 from pydicom.datadict import dictionary_VR, tag_for_keyword
-from pydicom.dataelem import RawDataElement
+from pydicom.dataelem import DataElement_from_raw, RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
+from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.imaging.dicom_stream import LONGEST_TEXT, MAX_READS, BoundedStream
 from fieldray.imaging.dicom_text import decoded
-from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS
+from fieldray.imaging.identify import VALUE_REPRESENTATIONS
+from fieldray.imaging.limits import MAX_HEADER_BYTES
+from fieldray.reasons import reason
+
+Order = Literal["big", "little"]
 
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
@@ -37,18 +43,15 @@ _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
+_UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, ExplicitVRBigEndian})
+_ORDERS: Final[tuple[tuple[Order, Order], ...]] = (("big", "little"), ("little", "big"))
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
-_MAX_READS: Final = 400_000
-# Each item becomes an object of a kilobyte; an index file may have icons, an item within each of its records.
-_MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
-_ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
-_ELEMENT_BYTES: Final = 8
 _TEXT_LIMIT: Final = 200
-_CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
-# In bytes. Of words and decimal numbers, which become an object each; of everything else, such as a lookup table.
-_LONGEST_TEXT: Final = 2**13
+# In bytes, of everything but words and decimal numbers: such as a lookup table.
 _LONGEST_VALUE: Final = 2**18
 _NO_NUMBER: Final = 2**31
+_OF_BYTES: Final = frozenset(["OB", "OW", "UN"])
+_OF_WORDS: Final = frozenset(["US", "UL", "SS", "SL"])
 _BINARY: Final = frozenset(
     ["AT", "FD", "FL", "OB", "OD", "OF", "OL", "OV", "OW", "SL", "SS", "SV", "UL", "UN", "US", "UV"]
 )
@@ -99,10 +102,6 @@ def _lenient_and_silent() -> Iterator[None]:
 LENIENT_PYDICOM: Final = SharedContext(_lenient_and_silent)
 
 
-class HeaderTooLong(ValueError):
-    """There is more in it than is read of any file."""
-
-
 @dataclass(frozen=True, slots=True)
 class PixelElement:
     """Where the pixel data is in the stream: its value begins at `offset`; `length` as the file states it."""
@@ -121,9 +120,11 @@ class PixelElement:
 class DicomHeader:
     """The elements asked for, and where the pixels are.
 
+    transfer_syntax  as the file is, where it states another one that cannot be true
     stream      the file, or the inflated data set of a deflated one; positioned anywhere
     pixels      None if the data set ends without pixel data
     is_cut      the file ended inside an element
+    is_contradicted  the file states another transfer syntax than that
     """
 
     dataset: Dataset
@@ -132,6 +133,7 @@ class DicomHeader:
     stream: BinaryIO
     pixels: PixelElement | None
     is_cut: bool
+    is_contradicted: bool = False
 
 
 def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: int = MAX_HEADER_BYTES) -> DicomHeader:
@@ -146,34 +148,61 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     stop = _at_once if media_class == INDEX_CLASS else _is_at_pixels  # the records of an index are `dicom_index`'s
     dataset = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=stop, specific_tags=tags)
     pixels = element_at(begun, _PIXEL_TAGS)
-    return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, begun.stream.is_cut)
+    is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
+    return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, is_cut, is_contradicted)
+
+
+def problem_without_pixels(header: DicomHeader) -> FieldrayError:
+    """Why there are none: a file that should have an image is incomplete, and others were never meant to have one."""
+    dataset = header.dataset
+    kind = UID(text(dataset, "SOPClassUID") or header.media_class).name
+    if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
+        return Unreadable(reason("truncated"))
+    return Unusable(reason("no_pixel_data", modality=text(dataset, "Modality") or "-"))
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A file of which the meta information was read: its data set begins where the stream is, a _BoundedStream."""
+    """A file of which the meta information was read: its data set begins where the stream is, a BoundedStream.
+
+    encoding  of the data set's elements, as that of one of the three uncompressed syntaxes
+    """
 
     stream: Any  # as pydicom's types have it, it would have to be a file
     meta: Mapping[int, str]
     syntax: UID
+    encoding: UID
+    is_contradicted: bool = False
 
     @property
     def is_implicit(self) -> bool:
-        return bool(self.syntax == ImplicitLittle)
+        return bool(self.encoding == ImplicitLittle)
 
     @property
     def is_little(self) -> bool:
-        return bool(self.syntax != ExplicitVRBigEndian)
+        return bool(self.encoding != ExplicitVRBigEndian)
 
 
-def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = _MAX_READS) -> Begun:
+def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> Begun:
     """Read the file meta information; `reads` and bytes inflated are what the data set may take at most."""
-    bounded = _BoundedStream(stream, reads=reads)
+    bounded = BoundedStream(stream, reads=reads)
     meta = _read_meta(bounded)
     syntax = UID(meta.get(_SYNTAX, ""))
     if syntax == DeflatedExplicitVRLittleEndian:
-        bounded = _BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)), reads=reads)
-    return Begun(bounded, meta, syntax or _guess_syntax(bounded))
+        start = stream.tell()
+        try:
+            bounded = BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)), reads=reads)
+        except ValueError:  # plain all the same?
+            stream.seek(start)
+            if not _makes_sense(bounded.head(), ExplicitVRLittleEndian):
+                raise
+            return Begun(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
+    if not syntax:
+        guessed = _guessed_encoding(bounded.head())
+        return Begun(bounded, meta, guessed, guessed)
+    stated = syntax if syntax in _UNCOMPRESSED else ExplicitVRLittleEndian
+    found = _encoding(bounded.head(), stated)
+    return Begun(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
 
 
 def inflated(header: DicomHeader) -> bytes:
@@ -190,54 +219,7 @@ def _at_once(_tag: int, _representation: str | None, _length: int) -> bool:
     return True
 
 
-class _BoundedStream:
-    """A stream that never returns, or allocates memory for, more than is left in it, nor more items than a file has."""
-
-    def __init__(self, raw: BinaryIO, *, reads: int = _MAX_READS) -> None:
-        self.raw = raw
-        self.is_cut = False
-        self._end = raw.seek(0, io.SEEK_END)
-        self._reads_left = reads
-        self._items_left = _MAX_ITEMS
-        self._bytes_left = MAX_HEADER_BYTES
-        self._element = b""
-        raw.seek(0)
-        self.tell = raw.tell
-
-    def is_at_end(self) -> bool:
-        return self.raw.tell() >= self._end
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = self.raw.seek(offset, whence)
-        self.is_cut = self.is_cut or position > self._end
-        return position
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._end - self.raw.tell())
-        wanted = left if size < 0 else size
-        if wanted > left > 0:
-            self.is_cut = True
-        wanted = min(wanted, left)
-        self._reads_left -= 1
-        self._bytes_left -= wanted
-        if self._reads_left < 0 or self._bytes_left < 0:
-            raise HeaderTooLong("the header is longer than a header may be")
-        if wanted > _LONGEST_TEXT and self._element.startswith(_CHARACTER_SETS):
-            raise ValueError("more character sets than there are")  # pydicom converts these as soon as it reads them
-        data = self.raw.read(wanted)
-        if wanted == _ELEMENT_BYTES:
-            self._note(data)
-        return data
-
-    def _note(self, element: bytes) -> None:
-        """The first bytes of an element, by which pydicom learns what follows."""
-        self._element = element
-        self._items_left -= element.startswith(_ITEM)
-        if self._items_left < 0:
-            raise HeaderTooLong("more items than a header may hold")
-
-
-def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
+def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
     """The file meta information's texts by tag (PS3.10 7.1); the stream is left at the data set."""
     head = stream.read(132)
     stream.seek(132 if head[128:] == b"DICM" else 0)
@@ -259,11 +241,14 @@ def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
 
 def _inflate(stream: BinaryIO, limit: int) -> bytes:
     """The deflated rest of the stream (PS3.5 A.5), at most `limit` bytes of it."""
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    head = stream.read(2)
+    # Some writers put the header of zlib before it, with which a deflated data set does not begin.
+    has_header = head[:1] == b"\x78" and int.from_bytes(head, "big") % 31 == 0
+    inflater = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
     parts: list[bytes] = []
     left = limit
     while left > 0 and not inflater.eof:
-        packed = inflater.unconsumed_tail or stream.read(2**16)
+        packed, head = inflater.unconsumed_tail or head + stream.read(2**16), b""
         if not packed:
             break
         try:
@@ -275,11 +260,23 @@ def _inflate(stream: BinaryIO, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _guess_syntax(stream: _BoundedStream) -> UID:
-    """For files without meta information: guessed from the first element."""
-    start = stream.tell()
-    head = stream.read(6)
-    stream.seek(start)
+def _encoding(head: bytes, stated: UID) -> UID:
+    """That of the first element: as the file states, unless it makes no sense so, and does in another way."""
+    if not head or _makes_sense(head, stated):
+        return stated
+    guessed = _guessed_encoding(head)
+    return guessed if _makes_sense(head, guessed) else stated
+
+
+def _makes_sense(head: bytes, encoding: UID) -> bool:
+    """Whether a data set of this encoding can begin so: its first groups are far below 0x0100, and lengths are too."""
+    group, other_group = (int.from_bytes(head[:2], order) for order in _ORDERS[encoding != ExplicitVRBigEndian])
+    is_explicit = head[4:6] in VALUE_REPRESENTATIONS
+    return is_explicit == (encoding != ImplicitLittle) and not other_group < 0x0100 <= group
+
+
+def _guessed_encoding(head: bytes) -> UID:
+    """By the first element alone, for files without meta information."""
     if not head[4:6].isalpha() or not head[4:6].isupper():
         return ImplicitLittle
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
@@ -296,9 +293,12 @@ def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
     if tag not in tags:
         return None
     representation = prefix[4:6]
+    (short,) = struct.unpack(order + "H", prefix[6:])
     if begun.is_implicit and representation not in (b"OB", b"OW", b"SQ"):
         representation = b"OW"
         (length,) = struct.unpack(order + "I", prefix[4:])
+    elif short and representation not in _LONG_REPRESENTATIONS:  # a wrong one, which has its length at once
+        representation, length = b"OW", short
     else:
         (length,) = struct.unpack(order + "I", stream.read(4).rjust(4, b"\0"))
     return PixelElement(tag, representation.decode("ascii", "replace"), stream.tell(), length)
@@ -347,9 +347,19 @@ def number(dataset: Dataset, keyword: str) -> float | None:
 
 def numbers(dataset: Dataset, keyword: str) -> list[float]:
     """All values that are finite numbers."""
-    values = _value(dataset, keyword)
-    listed = [values] if values is None or isinstance(values, str | bytes | int | float) else _as_list(values)
-    return [value for value in map(_as_number, listed) if value is not None]
+    return [value for value in numbers_in_place(dataset, keyword) if value is not None]
+
+
+def numbers_in_place(dataset: Dataset, keyword: str) -> list[float | None]:
+    """The same with None for each that is none, so that those of two elements still belong together."""
+    value = _value(dataset, keyword)
+    listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)
+    return list(map(_as_number, listed))
+
+
+def has_decimal_comma(dataset: Dataset, keywords: Sequence[str]) -> bool:
+    """Whether one of these numbers is written with a comma, so that pydicom leaves it as text."""
+    return any("," in value for keyword in keywords for value in texts(dataset, keyword))
 
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
@@ -373,12 +383,29 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
-    """As pydicom converts it; None for a value that is longer than values of its kind are."""
+    """As pydicom converts it; None for a value that is longer than values of its kind are.
+
+    One that cannot be converted as what the file calls it is taken as what the dictionary does: as texts, where these
+    are decimal numbers, which may have a comma.
+    """
+    raw = None
     try:
         raw = _raw(dataset, keyword)
-        return None if raw and _is_too_long(raw) else dataset.get(keyword)
+        if raw and _is_too_long(raw):
+            return None
+        is_misnamed = raw is not None and raw.VR in _OF_BYTES and dictionary_VR(raw.tag) in _OF_WORDS
+        return _as_usual(raw) if raw and is_misnamed else dataset.get(keyword)
     except Exception:  # pydicom converts on access, and raises whatever the damaged bytes lead it to
+        with suppress(Exception):
+            return _as_usual(raw) if raw else None
         return None
+
+
+def _as_usual(raw: RawDataElement) -> Any:
+    usual = dictionary_VR(raw.tag)
+    if usual in ("DS", "IS"):
+        return (raw.value or b"").decode("ascii", "replace").split("\\")
+    return DataElement_from_raw(raw._replace(VR=usual)).value if usual in _OF_WORDS else None
 
 
 def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
@@ -389,12 +416,12 @@ def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
 
 def _is_too_long(raw: RawDataElement) -> bool:
     kind = raw.VR or dictionary_VR(raw.tag)
-    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else _LONGEST_TEXT)
+    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else LONGEST_TEXT)
 
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:
     """The items of a sequence of stated length, which pydicom would read again without limits."""
-    readable: Any = _BoundedStream(io.BytesIO(raw.value or b""))
+    readable: Any = BoundedStream(io.BytesIO(raw.value or b""))
     length = len(raw.value or b"")
     try:
         return read_sequence(readable, raw.is_implicit_VR, raw.is_little_endian, length, dataset.original_character_set)
@@ -411,7 +438,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _as_number(value: Any) -> float | None:
     try:
-        converted = float(value)
+        converted = float(value.replace(",", ".") if isinstance(value, str) else value)
     except (TypeError, ValueError):
         return None
     return converted if math.isfinite(converted) else None

@@ -19,6 +19,7 @@ from fieldray.imaging.dicom_header import (
     DicomHeader,
     all_text,
     items,
+    problem_without_pixels,
     read_header,
     text,
     texts,
@@ -101,11 +102,9 @@ def _header(stream: BinaryIO) -> DicomHeader:
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     facts = _facts(header)
     if header.pixels is None:
-        if header.is_cut:
-            raise Unreadable(reason("truncated"))
-        if not (facts.sop_class_uid or facts.modality or header.media_class):
+        if not (header.is_cut or facts.sop_class_uid or facts.modality or header.media_class):
             raise Unusable(reason("not_an_image"))
-        raise Unusable(reason("no_pixel_data", modality=facts.modality or "?"))
+        raise problem_without_pixels(header)
     frames = facts.number_of_frames
     if frames > MAX_FRAMES:
         problem = reason("too_many_frames", frames=frames, limit=MAX_FRAMES)

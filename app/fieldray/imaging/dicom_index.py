@@ -10,7 +10,8 @@ from pydicom.filereader import read_dataset, read_sequence_item
 from pydicom.values import default_encoding
 
 from fieldray.errors import Unreadable
-from fieldray.imaging.dicom_header import Begun, HeaderTooLong, begin, element_at, has_value, texts
+from fieldray.imaging.dicom_header import Begun, begin, element_at, has_value, texts
+from fieldray.imaging.dicom_stream import HeaderTooLong
 from fieldray.imaging.identify import IndexFound
 from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS
 from fieldray.reasons import Reason, reason

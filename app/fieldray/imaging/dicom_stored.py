@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
@@ -16,20 +16,48 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
-from pydicom.encaps import get_frame
+from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels import get_decoder
 from pydicom.pixels.decoders.base import Decoder
-from pydicom.uid import UID, ExplicitVRBigEndian
+from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+)
 
-from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.codec import Codec, Frame, codec_of, decoded, not_supported
-from fieldray.imaging.dicom_header import DicomHeader, text, whole_number
+from fieldray.errors import Unreadable
+from fieldray.imaging.codec import (
+    Codec,
+    Frame,
+    codec_of,
+    codestreams_in,
+    decoded,
+    not_supported,
+    stored_values_of,
+    syntax_of,
+)
+from fieldray.imaging.dicom_header import (
+    UNDEFINED_LENGTH,
+    DicomHeader,
+    problem_without_pixels,
+    text,
+    whole_number,
+)
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.reasons import reason
 
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
 _PIXEL_DATA: Final = 0x7FE00010
 _ITEM: Final = 0xFFFEE000
+# Where a JPEG states its process: after its metadata.
+_HEAD_BYTES: Final = 2**16
 _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 
 
@@ -54,9 +82,7 @@ def shape_of(header: DicomHeader) -> Shape:
     """What the header says about the pixels. Raises Unreadable if it cannot be true, Unusable if there are none."""
     dataset = header.dataset
     if header.pixels is None:
-        if header.is_cut:
-            raise Unreadable(reason("truncated"))
-        raise Unusable(reason("no_pixel_data", modality=text(dataset, "Modality") or "-"))
+        raise problem_without_pixels(header)
     rows, columns = whole_number(dataset, "Rows"), whole_number(dataset, "Columns")
     if rows < 1 or columns < 1:
         raise Unreadable(reason("damaged", detail="the header does not state the size of the image"))
@@ -79,19 +105,70 @@ def shape_of(header: DicomHeader) -> Shape:
 def pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     """The value of the pixel data element in `data`, from which `header` was read (inflated if it was deflated).
 
-    Raises Unreadable `truncated` if part of it is missing, Unusable if it is empty.
+    Raises Unreadable `truncated` if part of it is missing, and as `problem_without_pixels` if it is empty.
     """
     pixels = header.pixels
     assert pixels is not None
     rest = memoryview(data)[pixels.offset :]
     if pixels.length == 0:
-        raise Unusable(reason("no_pixel_data", modality=text(header.dataset, "Modality") or "-"))
+        raise problem_without_pixels(header)
     if pixels.is_encapsulated:
         _check_fragments(rest)
         return rest
     if pixels.length > len(rest):
         raise Unreadable(reason("truncated"))
     return rest[: pixels.length]
+
+
+_WAVELETS: Final = frozenset({JPEG2000, JPEG2000Lossless, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL})
+_UNCOMPRESSED: Final = frozenset(
+    {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
+)
+
+
+def pixels_as_they_are(header: DicomHeader, shape: Shape, value: memoryview) -> tuple[DicomHeader, memoryview]:
+    """The header with the transfer syntax that its pixels really have, and the pixels in the form of that one.
+
+    Raises Unreadable: `damaged` for what contradicts the header and is nothing known, `more_images`.
+    """
+    assert header.pixels is not None
+    stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
+    fragments = list(_fragments(value)) if is_encapsulated else [value]
+    begin_so = [syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
+    found = begin_so[0] if is_encapsulated or stated not in _UNCOMPRESSED else None
+    if found is not None:
+        _check_count(len(begin_so) - begin_so.count(None), shape)
+        if shape.frames == 1:
+            _check_count(codestreams_in(bytes(fragments[0])), shape)
+        is_known = codec_of(found) is codec_of(stated) or (found in _WAVELETS and stated in _WAVELETS)
+        if is_known and is_encapsulated:
+            return header, value
+        if not is_encapsulated:
+            value = memoryview(encapsulate([bytes(value)]))
+        pixels = replace(header.pixels, length=UNDEFINED_LENGTH)
+        syntax = stated if is_known else found
+        return replace(header, transfer_syntax=syntax, pixels=pixels, is_contradicted=True), value
+    if is_encapsulated:
+        if stated in _UNCOMPRESSED:
+            raise Unreadable(not_supported("", "unknown, and said to be none"))
+        return header, value
+    frames_held = len(value) // _frame_bytes(header, shape)
+    if codec_of(stated) is None:
+        _check_count(frames_held, shape)
+        return header, value
+    if frames_held != shape.frames:
+        raise Unreadable(reason("damaged", detail="its image is not compressed in the way that its header says"))
+    return replace(header, transfer_syntax=ExplicitVRLittleEndian, is_contradicted=True), value
+
+
+def _check_count(found: int, shape: Shape) -> None:
+    if found > shape.frames:
+        raise Unreadable(reason("more_images", found=found, stated=shape.frames))
+
+
+def _frame_bytes(header: DicomHeader, shape: Shape) -> int:
+    is_subsampled = text(header.dataset, "PhotometricInterpretation").upper() == "YBR_FULL_422"
+    return ceil(shape.frame_bits / 8 * (2 / 3 if is_subsampled else 1))
 
 
 def compressed_frame(header: DicomHeader, shape: Shape, value: memoryview, frame: int, codec: Codec) -> Frame:
@@ -121,6 +198,41 @@ def _frame(header: DicomHeader, shape: Shape, source: bytes) -> Frame:
         is_plain_grey=shape.is_plain_grey,
         has_padding="PixelPaddingValue" in dataset,
     )
+
+
+_CUT_SHARE: Final = 0.01
+_DARK_SHARE: Final = 0.1
+_EMPTY_SHARE: Final = 1 / 3
+_ROWS_ABOVE: Final = 8
+
+
+def is_lower_part_dark(header: DicomHeader, shape: Shape, value: memoryview) -> bool:
+    """Whether a tenth of the rows or more, at the bottom of uncompressed pixels, hold nothing but zeros.
+
+    A copy that allocates its file first, and is then cut off, leaves zeros; so does a collimator. Those of a copy begin
+    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third.
+
+    Raises Unreadable `lower_part_empty` for what no collimator does.
+    """
+    row_bytes = shape.columns * shape.samples * shape.bits_allocated // 8
+    if header.transfer_syntax not in _UNCOMPRESSED or shape.frames > 1 or len(value) < shape.rows * row_bytes:
+        return False
+    if row_bytes == 0 or any(value[(shape.rows - 1) * row_bytes : shape.rows * row_bytes]):
+        return False
+    rows = np.frombuffer(value, np.uint8, shape.rows * row_bytes).reshape(shape.rows, row_bytes)
+    filled = int(np.flatnonzero(rows.any(axis=1))[-1]) + 1 if rows.any() else 0
+    share = 1 - filled / shape.rows
+    if filled <= _ROWS_ABOVE:
+        return False
+    # where the last values of a row are: of the last one that has any, of the one above it, and of one further up
+    last, above, further = (
+        int(np.flatnonzero(rows[at])[-1]) if rows[at].any() else 0
+        for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
+    )
+    is_cut = above - last > 0.02 * row_bytes and above >= further - 0.01 * row_bytes
+    if share >= _EMPTY_SHARE or (share >= _CUT_SHARE and is_cut):
+        raise Unreadable(reason("lower_part_empty", percent=round(100 * share)))
+    return share >= _DARK_SHARE
 
 
 def stored_values(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> NDArray[Any]:
@@ -155,39 +267,26 @@ def _floats(shape: Shape, value: memoryview, frame: int, kind: str) -> NDArray[A
 
 def _native(header: DicomHeader, decoder: Decoder, shape: Shape, value: memoryview, frame: int) -> NDArray[Any]:
     assert header.pixels is not None
-    is_subsampled = text(header.dataset, "PhotometricInterpretation").upper() == "YBR_FULL_422"
-    frame_bytes = ceil(shape.frame_bits / 8 * (2 / 3 if is_subsampled else 1))
-    if header.pixels.is_encapsulated or (frame + 1) * frame_bytes > len(value) + 1:
+    frame_bytes = _frame_bytes(header, shape)
+    if (frame + 1) * frame_bytes > len(value) + 1:
         raise Unreadable(reason("truncated"))
     plain = _as_it_lies(header, shape, value, frame)
     if plain is not None:
         return plain
     frames = min(shape.frames, max(frame + 1, len(value) // frame_bytes))
-    shift = _unused_low_bits(header.dataset, shape)
-    options = {"number_of_frames": frames, "allow_excess_frames": False, "correct_unused_bits": shift == 0}
-    values = _with_pixels(header, value)
-    raw: NDArray[Any] = decoder.as_array(values, index=frame, **options)[0]
-    stored = raw.astype(raw.dtype.newbyteorder("="), copy=False)
-    return _right_aligned(stored, whole_number(header.dataset, "HighBit"), shift) if shift else stored
+    options = {"number_of_frames": frames, "allow_excess_frames": False}
+    return _by_pydicom(header, decoder, _frame(header, shape, b""), value, frame, **options)
 
 
 def _as_it_lies(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> NDArray[Any] | None:
-    """Grey values as they lie in the file; None if they need correction, or a byte is missing."""
+    """Grey values as they lie in the file; None if a byte is missing, or bytes are swapped in pairs."""
     is_big = header.transfer_syntax == ExplicitVRBigEndian
     size = shape.frame_bits // 8
     if not shape.is_plain_grey or (is_big and shape.bits_allocated == 8) or (frame + 1) * size > len(value):
         return None
     values = _frame(header, shape, b"")
     flat = np.frombuffer(value, (">" if is_big else "<") + values.kind, shape.rows * shape.columns, frame * size)
-    stored = flat.reshape(shape.rows, shape.columns).astype(values.kind, copy=False)
-    return stored if values.holds(stored) else None
-
-
-def _right_aligned(stored: NDArray[Any], high_bit: int, shift: int) -> NDArray[Any]:
-    """The stored bits alone, without those above `high_bit` and the `shift` bits below; the sign is kept."""
-    above = 8 * stored.dtype.itemsize - 1 - high_bit
-    aligned: NDArray[Any] = (stored << above) >> (above + shift)
-    return aligned
+    return stored_values_of(flat.reshape(shape.rows, shape.columns).astype(values.kind, copy=False), values)
 
 
 def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
@@ -203,22 +302,33 @@ def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
 def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memoryview, index: int) -> NDArray[Any]:
     if why := codec.unavailable_reason():
         raise Unreadable(why)
-    stored = decoded(codec, compressed_frame(header, shape, value, index, codec))
-    if stored is None:
-        stored = _by_pydicom(header, codec, value, index)
-    return stored
-
-
-def _by_pydicom(header: DicomHeader, codec: Codec, value: memoryview, index: int) -> NDArray[Any]:
-    """What a codec leaves, by its one plugin of pydicom."""
+    frame = compressed_frame(header, shape, value, index, codec)
+    values = decoded(codec, frame)
+    if values is not None:
+        return stored_values_of(values, frame) if shape.is_plain_grey else values
     if not codec.pydicom_plugin:
         raise Unreadable(not_supported(header.transfer_syntax, codec.name))
     decoder = _pydicom_decoder(header.transfer_syntax)
     if codec.plugin_function and codec.pydicom_plugin not in decoder.available_plugins:
         decoder.add_plugin(codec.pydicom_plugin, codec.plugin_function)
-    values = _with_pixels(header, bytes(value))
-    stored: NDArray[Any] = decoder.as_array(values, index=index, decoding_plugin=codec.pydicom_plugin)[0]
-    return stored
+    return _by_pydicom(header, decoder, frame, bytes(value), index, decoding_plugin=codec.pydicom_plugin)
+
+
+# pydicom knows some of what `stored_values_of` does, for some codecs.
+_AS_ENCODED: Final = dict.fromkeys(
+    ("correct_unused_bits", "apply_j2k_sign_correction", "apply_jls_sign_correction"), False
+)
+
+
+def _by_pydicom(
+    header: DicomHeader, decoder: Decoder, frame: Frame, value: bytes | memoryview, index: int, **options: Any
+) -> NDArray[Any]:
+    """What is not plain, or what a codec leaves, by pydicom."""
+    is_usual = frame.bits_allocated in (8, 16)
+    options |= _AS_ENCODED if is_usual else {}
+    raw: NDArray[Any] = decoder.as_array(_with_pixels(header, value), index=index, **options)[0]
+    values = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+    return stored_values_of(values, frame) if is_usual else values
 
 
 # ---- fragments of encapsulated pixel data
@@ -229,21 +339,19 @@ def _check_fragments(value: memoryview) -> None:
 
     Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
     """
-    if len(list(_fragment_lengths(value))) < 2:
+    if not list(_fragments(value)):
         raise Unreadable(reason("damaged", detail="it holds no image data"))
 
 
 def _only_fragment(value: memoryview) -> bytes | None:
     """What follows the offset table, if it is a single fragment: an image's one frame, without pydicom's copies."""
-    table, *lengths = _fragment_lengths(value)
-    if len(lengths) != 1:
-        return None
-    start = 16 + table
-    return bytes(value[start : start + lengths[0]])
+    fragments = list(_fragments(value))
+    return bytes(fragments[0]) if len(fragments) == 1 else None
 
 
-def _fragment_lengths(value: memoryview) -> Iterator[int]:
-    position = 0
+def _fragments(value: memoryview) -> Iterator[memoryview]:
+    """What follows the offset table, which is the first item."""
+    position, is_table = 0, True
     while position + 8 <= len(value):
         group, element, length = struct.unpack("<HHI", value[position : position + 8])
         tag = group << 16 | element
@@ -252,7 +360,9 @@ def _fragment_lengths(value: memoryview) -> Iterator[int]:
         position += 8 + length
         if position > len(value):
             raise Unreadable(reason("truncated"))
-        yield length
+        if not is_table:
+            yield value[position - length : position]
+        is_table = False
 
 
 # ---- what pydicom is given
@@ -267,6 +377,8 @@ def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:
             setattr(dataset, keyword, usual)
     if "BitsStored" not in dataset:
         dataset.BitsStored = dataset.BitsAllocated
+    if dataset.SamplesPerPixel == 3 and "PlanarConfiguration" not in dataset:
+        dataset.PlanarConfiguration = 0
     if "PhotometricInterpretation" not in dataset:
         dataset.PhotometricInterpretation = "RGB" if dataset.SamplesPerPixel == 3 else "MONOCHROME2"
     element = DataElement(_PIXEL_DATA, header.pixels.representation, value, already_converted=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
@@ -27,7 +28,11 @@ _PROGRAMS: Final = (
 )
 # ITU-T T.81 table B.1 (SOF0 to SOF15 without DHT, JPG and DAC) and T.87 C.1.1 (SOF55).
 _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
-_VALUE_REPRESENTATIONS: Final = frozenset(
+_WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
+_START_OF_SCAN: Final = 0xDA
+_END_OF_IMAGE: Final = 0xD9
+_MARKER: Final = re.compile(rb"\xff+([^\x00\xff])", re.DOTALL)
+VALUE_REPRESENTATIONS: Final = frozenset(
     b"AE AS AT CS DA DS DT FD FL IS LO LT OB OD OF OL OV OW PN SH SL SQ SS ST SV TM UC UI UL UN UR US UT UV".split()
 )
 
@@ -53,11 +58,11 @@ def _begins_with_element(head: bytes) -> bool:
         return False
     group, element = struct.unpack("<HH", head[:4])
     if group in (0x0200, 0x0800):  # big-endian, which is always written with value representations
-        return head[4:6] in _VALUE_REPRESENTATIONS
+        return head[4:6] in VALUE_REPRESENTATIONS
     if group not in (0x0002, 0x0008):
         return False
     (length,) = struct.unpack("<I", head[4:8])
-    return head[4:6] in _VALUE_REPRESENTATIONS or (length % 2 == 0 and length <= 64 and element <= 0x0100)
+    return head[4:6] in VALUE_REPRESENTATIONS or (length % 2 == 0 and length <= 64 and element <= 0x0100)
 
 
 def png_size(head: bytes) -> tuple[int, int] | None:
@@ -68,20 +73,52 @@ def png_size(head: bytes) -> tuple[int, int] | None:
     return rows, columns
 
 
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(rows, columns) of the first JPEG or JPEG-LS frame header in `data`; None if there is none."""
-    position = 2
-    while position + 9 <= len(data) and data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == 0xFF:
-            position += 1
-            continue
-        if marker in _FRAME_MARKERS:
-            rows, columns = struct.unpack(">HH", data[position + 5 : position + 9])
-            return rows, columns
-        (length,) = struct.unpack(">H", data[position + 2 : position + 4])
-        position += 2 + length
+class JpegFrame(NamedTuple):
+    """What a JPEG or JPEG-LS frame header states; `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
+
+    process: int
+    bits: int
+    rows: int
+    columns: int
+
+
+def jpeg_frame(data: bytes) -> JpegFrame | None:
+    """The first JPEG or JPEG-LS frame header in `data`; None if there is none."""
+    for marker, start in jpeg_markers(data):
+        if marker in _FRAME_MARKERS and start + 7 <= len(data):
+            return JpegFrame(marker, *struct.unpack(">BHH", data[start + 2 : start + 7]))
+        if marker == _START_OF_SCAN:
+            break
     return None
+
+
+def jpeg_end(data: bytes) -> int | None:
+    """Where a JPEG ends, behind its end of image; None where that is missing."""
+    end = next((position for marker, position in jpeg_markers(data) if marker == _END_OF_IMAGE), None)
+    if end is not None:
+        return end
+    # a segment of a wrong length may have hidden the end
+    return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
+
+
+def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
+    """Each marker of a JPEG after its first, and where what follows it begins, up to its end of image.
+
+    Stray bytes and fill bytes before a marker are passed over, as all decoders do.
+    """
+    position = 2
+    while found := _MARKER.search(data, position):
+        marker, position = found[1][0], found.end()
+        yield marker, position
+        if marker == _END_OF_IMAGE:
+            return
+        if marker not in _WITHOUT_LENGTH and position + 2 <= len(data):
+            position += struct.unpack(">H", data[position : position + 2])[0]
+
+
+def _jpeg_size(head: bytes) -> tuple[int, int] | None:
+    frame = jpeg_frame(head)
+    return (frame.rows, frame.columns) if frame else None
 
 
 log = logging.getLogger(__name__)
@@ -144,9 +181,11 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         return [_raster(ref, "png", png_size(head))]
     if content == "jpeg":
         stream.seek(0)
-        return [_raster(ref, "jpeg", jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
+        return [_raster(ref, "jpeg", _jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
     if content == "unknown":
-        raise Unusable(reason("not_an_image"))
+        # what a power cut leaves of a file that was being written
+        is_empty = not any(head) and not any(stream.read(_JPEG_HEAD_BYTES))
+        raise Unreadable(reason("truncated")) if is_empty else Unusable(reason("not_an_image"))
     return _dicom_identifier()(stream, ref)
 
 

@@ -232,10 +232,10 @@ def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
         assert image.voi_lut is not None
         index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
         return np.take(image.voi_lut, index).astype(np.float32) * np.float32(255 / 65535)
-    return _windowed(values, window)
+    return windowed(values, window)
 
 
-def _windowed(values: Grey, window: Window) -> Grey:
+def windowed(values: Grey, window: Window) -> Grey:
     """DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2, onto 0..255."""
     if window.function == "SIGMOID":
         exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import imagecodecs
@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.identify import jpeg_size, png_size
+from fieldray.imaging.identify import jpeg_end, jpeg_frame, png_size
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, block_means, largest_reduction
 from fieldray.reasons import reason
@@ -31,26 +31,39 @@ _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 def decode_png(data: bytes, *, needed: TargetSize | None = None) -> Image:
     """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); `needed` as for `decode.decode`.
 
-    Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`.
+    Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`, `several_images`.
     """
     size = _checked(png_size(data))
+    if (count := _png_pictures(data)) > 1:
+        raise Unusable(reason("several_images", count=count))
     plain = decode_grey_png(data)
     if plain is not None and plain.shape == size:
         return _finished(plain, [], size, needed)
+    if data[24] == 16 and data[25] != 0:  # of 16 bits in colour or with alpha Pillow keeps eight
+        return _finished(*_deep_png(data), size, needed)
     return _image(_load(data, PngImageFile), size, needed)
 
 
 def decode_jpeg(data: bytes, *, needed: TargetSize | None = None) -> Image:
     """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; `needed` as for `decode.decode`.
 
-    Raises Unreadable; Unusable `colour` for a colour or CMYK image.
+    More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
+    image, `several_images`.
     """
-    size = _checked(jpeg_size(data))
+    frame = jpeg_frame(data)
+    size = _checked((frame.rows, frame.columns) if frame else None)
+    assert frame is not None
+    data, notes = _one_whole_jpeg(data, size)
+    if frame.process == _JPEG_LS:
+        raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
+    if frame.bits != 8 or frame.process not in _PILLOWS_PROCESSES:
+        pixels, more = _deep_jpeg(data)
+        return _finished(pixels, [*notes, *more], size, needed)
     step = 1
     if needed is not None:  # whether it has to be rotated is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     picture = _load(data, JpegImageFile, step)
-    return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1)
+    return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1, notes=notes)
 
 
 def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
@@ -61,13 +74,18 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _image(
-    picture: PIL.Image.Image, size: tuple[int, int], needed: TargetSize | None, *, picture_step: int = 1
+    picture: PIL.Image.Image,
+    size: tuple[int, int],
+    needed: TargetSize | None,
+    *,
+    picture_step: int = 1,
+    notes: Sequence[str] = (),
 ) -> Image:
     """`size` is that of the file, `picture_step` the one at which it was read."""
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
-    pixels, notes = _grey(picture)
-    return _finished(pixels, notes, size, needed, step=picture_step)
+    pixels, more = _grey(picture)
+    return _finished(pixels, [*notes, *more], size, needed, step=picture_step)
 
 
 def _finished(
@@ -96,7 +114,7 @@ def _is_alike(shape: tuple[int, ...], size: tuple[int, int], step: int) -> bool:
     return shape == (-(-size[0] // step), -(-size[1] // step))
 
 
-def _load(data: bytes, kind: type[ImageFile], step: int = 1) -> PIL.Image.Image:
+def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool = True) -> PIL.Image.Image:
     """The upright image; a grey JPEG at 1 / `step`, and anything else in full.
 
     `PIL.Image.open` would do the same, but has a limit of pixels for the whole process. Here sizes were checked before.
@@ -109,7 +127,7 @@ def _load(data: bytes, kind: type[ImageFile], step: int = 1) -> PIL.Image.Image:
                     # Colour shows in single pixels: only a grey file may be read at a lower resolution.
                     image.draft("L", (image.width // step, image.height // step))
                 image.load()
-                return _upright(image)
+                return _upright(image) if is_turned else image
     except (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
@@ -123,24 +141,33 @@ def _opened(data: bytes, kind: type[ImageFile]) -> ImageFile:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
-    """Rotated as EXIF says, and not even copied if it says nothing; a damaged EXIF block is ignored."""
+def _orientation(picture: PIL.Image.Image) -> int:
+    """As EXIF says; 1, upright, where it says nothing. A damaged EXIF block is ignored."""
     try:
-        is_upright = picture.getexif().get(_ORIENTATION, 1) == 1
-        return picture if is_upright else ImageOps.exif_transpose(picture)
+        found = picture.getexif().get(_ORIENTATION, 1)
+        return found if found in _TURNS else 1
     except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
-        return picture
+        return 1
+
+
+def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Rotated as EXIF says, and not even copied if it says nothing."""
+    return picture if _orientation(picture) == 1 else ImageOps.exif_transpose(picture)
 
 
 def _grey(picture: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
     """Grey pixels uint8 or uint16, and notes."""
-    notes: list[str] = []
     if picture.mode == "P":
         picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
     if picture.mode == "1":
         picture = picture.convert("L")
-    values = np.asarray(picture)
-    if picture.mode in ("LA", "RGBA", "PA", "La", "RGBa"):
+    return _grey_of(np.asarray(picture), has_alpha=picture.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
+
+
+def _grey_of(values: NDArray[Any], *, has_alpha: bool) -> tuple[NDArray[Any], list[str]]:
+    """The same of values (rows, columns) or (rows, columns, channels)."""
+    notes: list[str] = []
+    if has_alpha:
         values, is_see_through = _over_black(values)
         notes += ["alpha_over_black"] if is_see_through else []
     if values.ndim == 3 and values.shape[2] == 1:
@@ -155,11 +182,90 @@ def _grey(picture: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
 
 def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
     """Colours times alpha, without the alpha channel; whether anything was see-through."""
-    alpha = values[:, :, -1]
-    if alpha.min() == 255:
+    alpha, opaque = values[:, :, -1], np.iinfo(values.dtype).max
+    if alpha.min() == opaque:
         return values[:, :, :-1], False
-    weighted = values[:, :, :-1].astype(np.uint16) * alpha[:, :, None] + 127
-    return (weighted // 255).astype(np.uint8), True
+    weighted = values[:, :, :-1].astype(np.uint32) * alpha[:, :, None] + opaque // 2
+    return (weighted // opaque).astype(values.dtype), True
+
+
+# ---- more bits than Pillow keeps, and more images than one
+
+
+# What EXIF says was done to an upright picture, by the turn that undoes it.
+_TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    1: lambda values: values,
+    2: np.fliplr,
+    3: lambda values: np.rot90(values, 2),
+    4: np.flipud,
+    5: lambda values: values.swapaxes(0, 1),
+    6: lambda values: np.rot90(values, -1),
+    7: lambda values: np.rot90(values, 2).swapaxes(0, 1),
+    8: np.rot90,
+}
+_ALPHA: Final = 4
+_PILLOWS_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
+_JPEG_LS: Final = 0xF7
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+
+
+def _deep_png(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """Upright grey pixels of a PNG of 16 bits in colour or with alpha, and notes."""
+    picture = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
+    try:
+        values = imagecodecs.png_decode(data)
+    except (ValueError, RuntimeError) as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+    if values.dtype != np.uint16 or values.shape[:2] != picture.size[::-1]:
+        raise Unreadable(reason("unsupported_pixels", detail="PNG, 16 bits"))
+    return _grey_of(_TURNS[_orientation(picture)](values), has_alpha=bool(data[25] & _ALPHA))
+
+
+def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
+    """The same of a JPEG of another depth than 8 bits, or of another process than Pillow's; EXIF is not asked."""
+    from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
+
+    try:
+        return _grey_of(decode_jpeg_values(data), has_alpha=False)
+    except ValueError as error:
+        raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
+
+
+def _png_pictures(data: bytes) -> int:
+    """How many pictures a PNG holds: frames of an animation (APNG), or further files behind its end."""
+    end = len(data)
+    for kind, start in _chunks(data):
+        if kind == b"acTL":
+            return max(1, int.from_bytes(data[start : start + 4], "big"))
+        if kind == b"IEND":
+            end = start + 4
+            break
+    return 1 + data.count(_SIGNATURE, end)
+
+
+def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
+    """The JPEG, with its end where only that was missing, and notes.
+
+    Raises Unreadable `truncated`; Unusable `several_images` where another picture of its size follows (MPO, or files
+    joined together). Smaller ones, previews and gain maps of cameras, are noted.
+    """
+    end = jpeg_end(data)
+    if end is None:
+        from fieldray.imaging.codecs.jpeg import with_end
+
+        return with_end(data), ["end_was_missing"]
+    sizes = [(frame.rows, frame.columns) for frame in map(jpeg_frame, _jpegs(data, end)) if frame]
+    if size in sizes:
+        raise Unusable(reason("several_images", count=1 + sizes.count(size)))
+    return data, ["further_images"] if sizes else []
+
+
+def _jpegs(data: bytes, position: int) -> Iterator[bytes]:
+    """What begins as a JPEG behind `position`; of what lies in the one before, nothing."""
+    while (start := data.find(b"\xff\xd8\xff", position)) >= 0:
+        rest = data[start:]
+        yield rest
+        position = start + (jpeg_end(rest) or 3)
 
 
 # ---- colour that is really grey

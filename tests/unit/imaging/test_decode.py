@@ -9,6 +9,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.uid import UID
 
+from benchmarks.image_files import put_frame
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
@@ -119,6 +120,7 @@ def test_unknown_compression_is_named(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=LOSSLESS["jpeg2000-lossless"])
     dataset = dcmread(path)
     dataset.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.4.110")
+    put_frame(dataset, b"\xff\x0a which is how it begins")
     dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
     with pytest.raises(Unreadable) as caught:
         _read(path)

@@ -86,10 +86,10 @@ def test_a_voi_table_is_applied(photometric: str, as_bytes: bool, tmp_path: Path
 
 def test_eight_bit_table_entries_packed_in_bytes(tmp_path: Path) -> None:
     item = Dataset()
-    item.add_new("LUTDescriptor", "US", [256, 0, 8])
+    item.add_new("LUTDescriptor", "US", [256, 1920, 8])
     item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))
     shown = to_display(_read(tmp_path, changes={"VOILUTSequence": [item]})).reshape(-1)
-    assert shown[[0, 100, 255, 4000]].tolist() == [255, 155, 0, 0]
+    assert shown[[1920, 2020, 2175, 4000]].tolist() == [255, 155, 0, 0]
 
 
 @pytest.mark.parametrize("descriptor", [[0, 0, 16], [4096, 0, 99], [1, 0, 16]])
@@ -125,6 +125,84 @@ def test_a_window_that_shows_nothing_is_passed_over(changes: dict[str, Any], tmp
     image = _read(tmp_path, changes={"WindowCenter": 2000, "WindowWidth": 100, **changes})
     assert image.window is None
     assert to_display(image).std() > 50
+
+
+GOOD = Window(2047.5, 4095, "LINEAR_EXACT")
+RAW = {"RescaleSlope": 1, "RescaleIntercept": 0, "WindowCenter": 2048, "WindowWidth": 4096}
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"VOILUTSequence": _table(np.linspace(0, 65535, 256), first=50_000)}, GOOD),  # beside the values
+        ({"VOILUTSequence": _table(np.full(4096, 700), bits=12)}, GOOD),  # of one grey
+        ({"VOILUTSequence": _table(np.arange(1))}, GOOD),
+        ({"VOILUTSequence": _table(np.where(np.arange(4096) < 2000, 0, 4095), bits=12)}, GOOD),  # a step
+        ({"WindowCenter": [60_000, 2048], "WindowWidth": [100, 4096]}, GOOD),
+        ({"WindowCenter": 2048, "WindowWidth": 1}, None),
+        ({"WindowCenter": 2048, "WindowWidth": 1e7}, None),
+        ({"WindowCenter": 1, "WindowWidth": 2}, None),  # shows the black corner and no more
+    ],
+)
+def test_a_presentation_that_shows_nothing_is_passed_over_for_the_next(
+    changes: dict[str, Any], window: Window | None, tmp_path: Path
+) -> None:
+    pixels = IMAGE.clip(100)
+    pixels[:4, :4] = 0
+    image = _read(tmp_path, pixels, changes=RAW | changes)
+    assert (image.window, image.voi_lut) == (window, None)
+    assert image.notes == ("presentation_ignored",)
+
+
+def test_a_good_presentation_is_used_without_a_note(tmp_path: Path) -> None:
+    for changes in (
+        {},
+        {"WindowCenter": 1500, "WindowWidth": 600},
+        {"VOILUTSequence": _table(np.arange(4096), bits=12)},
+    ):
+        image = _read(tmp_path, IMAGE, changes=RAW | changes)
+        assert image.notes == () and (image.window or image.voi_lut is not None)
+
+
+def test_an_image_of_one_grey_keeps_its_window(tmp_path: Path) -> None:
+    assert _read(tmp_path, np.full((64, 64), 1000, np.uint16), changes=RAW).window == GOOD
+
+
+@pytest.mark.parametrize(("slope", "center", "width"), [(1 / 4095, 0.5, 1.0), (1e-4, 0.2048, 0.4095), (1e-3, 2.0, 4.0)])
+def test_a_narrow_window_over_fractions_is_meant_as_it_stands(
+    slope: float, center: float, width: float, tmp_path: Path
+) -> None:
+    changes = {"RescaleSlope": f"{slope:.8g}", "RescaleIntercept": 0, "WindowCenter": center, "WindowWidth": width}
+    window = _read(tmp_path, IMAGE, changes=changes).window
+    assert window is not None
+    assert window.center == pytest.approx(center / slope, rel=1e-5)
+    assert window.width == pytest.approx(width / slope, rel=1e-5)
+
+
+def test_decimal_commas_are_read_and_noted(tmp_path: Path) -> None:
+    places = {"RescaleSlope": "+11111", "RescaleIntercept": "+22222", "WindowCenter": "+33333", "WindowWidth": "+44444"}
+    data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=places).read_bytes()
+    for place, written in zip(places.values(), (b"0,5000", b"-10,00", b"1014,0", b"2048,0"), strict=True):
+        data = data.replace(place.encode(), written)
+    image = decode(data, ImageRef(path=tmp_path))
+    assert (image.value_scale, image.value_offset) == (0.5, -10)
+    assert image.window == Window((1013.5 + 10) / 0.5, 2047 / 0.5, "LINEAR_EXACT")
+    assert image.notes == ("decimal_comma",)
+
+
+@pytest.mark.parametrize("slope", ["0", "1e400", "-inf", "NaN", "one"])
+def test_a_slope_that_is_no_factor_is_left_out_and_noted(slope: str, tmp_path: Path) -> None:
+    data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=RAW | {"RescaleSlope": "+12345"}).read_bytes()
+    image = decode(data.replace(b"+12345", slope.ljust(6).encode()), ImageRef(path=tmp_path))
+    np.testing.assert_array_equal(image.pixels, IMAGE)
+    assert image.notes == ("rescale_ignored",)
+
+
+def test_a_modality_table_of_one_grey_is_left_out_and_noted(tmp_path: Path) -> None:
+    for entries in (np.full(4096, 9), np.arange(1)):
+        image = _read(tmp_path, IMAGE, changes=RAW | {"ModalityLUTSequence": _table(entries)})
+        np.testing.assert_array_equal(image.pixels, IMAGE)
+        assert image.notes == ("rescale_ignored",)
 
 
 # ---- polarity

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,9 +16,11 @@ from PIL import Image as Picture
 
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Unusable
+from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify
 from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.synthetic import chest_phantom
 
 GREY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
 
@@ -92,22 +97,95 @@ def test_damaged_exif_says_nothing() -> None:
     assert image.pixels.shape == (8, 8)
 
 
-def test_sixteen_bit_colour_that_is_grey() -> None:
-    chunk = _png_rgb16(np.full((4, 4), 40_000, np.uint16))
-    assert decode(chunk, ImageRef(path=Path("x"))).pixels.max() == 40_000 >> 8
+# ---- all the bits, and all the images
 
 
-def _png_rgb16(values: NDArray[np.uint16]) -> bytes:
-    """A 16-bit RGB PNG, which Pillow does not write."""
-    import struct
-    import zlib
+WIDE = chest_phantom(96, 80, 7, abnormal=True)  # twelve bits
+NARROW = (WIDE >> 4).astype(np.uint8)
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    rows, columns = values.shape
-    lines = np.repeat(values[:, :, None], 3, axis=2).astype(">u2")
-    raw = b"".join(b"\0" + line.tobytes() for line in lines)
-    header = struct.pack(">IIBBBBB", columns, rows, 16, 2, 0, 0, 0)
-    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(raw)), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+def _read(data: bytes) -> Image:
+    return decode(data, ImageRef(path=Path("x")))
+
+
+def _problem(data: bytes) -> str:
+    with pytest.raises(InputProblem) as caught:
+        _read(data)
+    return caught.value.reason.code
+
+
+def _jpeg(**options: Any) -> bytes:
+    stream = io.BytesIO()
+    Picture.fromarray(NARROW).save(stream, "JPEG", quality=95, **options)
+    return stream.getvalue()
+
+
+def test_sixteen_bits_in_colour_and_with_alpha_are_kept() -> None:
+    opaque = np.full_like(WIDE, 65535)
+    for channels in ((WIDE, WIDE, WIDE), (WIDE, opaque), (WIDE, WIDE, WIDE, opaque)):
+        values = np.ascontiguousarray(np.dstack(channels))
+        np.testing.assert_array_equal(_read(imagecodecs.png_encode(values)).pixels, WIDE)
+    half = _read(imagecodecs.png_encode(np.ascontiguousarray(np.dstack([WIDE, opaque // 2]))))
+    assert np.abs(half.pixels.astype(int) * 2 - WIDE).max() <= 2 and "alpha_over_black" in half.notes
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_deep_pixels_are_turned_as_shallow_ones(orientation: int) -> None:
+    exif = Picture.Exif()
+    exif[0x0112] = orientation
+    shallow = _decoded(_rgb(NARROW, NARROW, NARROW), exif=exif)
+    chunk = struct.pack(">I", len(exif.tobytes()[6:])) + b"eXIf" + exif.tobytes()[6:]
+    deep = imagecodecs.png_encode(np.ascontiguousarray(np.dstack([NARROW.astype(np.uint16)] * 3)))
+    turned = _read(deep[:33] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + deep[33:])
+    np.testing.assert_array_equal(turned.pixels, shallow.pixels)
+
+
+def test_jpegs_of_other_depths_keep_their_values_or_say_what_they_are() -> None:
+    twelve = _read(imagecodecs.jpeg8_encode(WIDE, level=98, bitspersample=12)).pixels
+    assert np.abs(twelve.astype(int) - WIDE).max() < 30
+    for bits in (12, 16):
+        lossless = imagecodecs.jpeg8_encode(WIDE, lossless=True, bitspersample=bits)
+        np.testing.assert_array_equal(_read(lossless).pixels, WIDE)
+    assert _problem(imagecodecs.jpegls_encode(WIDE)) == "unsupported_compression"
+
+
+@pytest.mark.parametrize("stray", [bytes(7), b"\xff\0" * 2, b"\xff" * 5, b"\0", b"ab"])
+def test_stray_bytes_before_a_marker_are_passed_over(stray: bytes) -> None:
+    whole = _jpeg()
+    second = 4 + struct.unpack(">H", whole[4:6])[0]
+    data = whole[:second] + stray + whole[second:]
+    np.testing.assert_array_equal(_read(data).pixels, _read(whole).pixels)
+    found = identify(io.BytesIO(data), ImageRef(path=Path("x")))
+    assert isinstance(found, list) and found[0].header.rows == 96
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole(options: dict[str, Any]) -> None:
+    whole = _jpeg(**options)
+    for data in (whole[:-2], whole[:-1], whole[:-2] + bytes(500)):
+        image = _read(data)
+        np.testing.assert_array_equal(image.pixels, _read(whole).pixels)
+        assert image.notes == ("end_was_missing",)
+    for data in (whole[:-4], whole[:-40], whole[: len(whole) // 2], whole[: len(whole) // 2] + bytes(len(whole))):
+        assert _problem(data) == "truncated"
+
+
+def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
+    pictures = [Picture.fromarray(values) for values in (NARROW, 255 - NARROW)]
+    for kind in ("MPO", "PNG"):
+        stream = io.BytesIO()
+        pictures[0].save(stream, kind, save_all=True, append_images=pictures[1:])
+        assert _problem(stream.getvalue()) == "several_images"
+    stream = io.BytesIO()
+    pictures[0].save(stream, "PNG")
+    assert _problem(stream.getvalue() * 2) == "several_images"
+    assert _problem(_jpeg() * 2) == "several_images"
+
+
+def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
+    small = io.BytesIO()
+    Picture.fromarray(NARROW[::4, ::4]).save(small, "JPEG")
+    assert _read(_jpeg() + small.getvalue()).notes == ("further_images",)
+    exif = Picture.Exif()
+    exif[0x010E] = "\xff\xd8\xff, which begins no image here"
+    assert _read(_jpeg(exif=exif) + b"a camera's own words").notes == ()

@@ -11,25 +11,48 @@ from PIL.JpegImagePlugin import JpegImageFile
 from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
-from fieldray.imaging.codec import Codec, Frame
+from fieldray.imaging.codec import Codec, Frame, codestream_bits
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 from fieldray.registry import missing_library
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
+_WHAT_FOLLOWS: Final = (b"", b"\x5a\xa5" * 16, b"\xc3\x3c\x99" * 16)
+
+
+def with_end(source: bytes) -> bytes:
+    """A JPEG that has its end, or of which only the end marker is missing, with it.
+
+    libjpeg-turbo silently makes up what a scan lacks of whatever follows. So nothing is missing where it does not
+    matter what follows. Raises Unreadable `truncated` where it does, or where the JPEG cannot be decoded.
+    """
+    # After the end there is at most the byte that makes a fragment's length even, whatever its value, and zeros.
+    bare = source.rstrip(b"\0")
+    if _END_OF_IMAGE in bare[-3:]:
+        return source
+    bare = bare + b"\0" if bare.endswith(b"\xff") and len(bare) < len(source) else bare.removesuffix(b"\xff")
+    try:
+        first, *others = (decode_jpeg_values(bare + more + _END_OF_IMAGE) for more in _WHAT_FOLLOWS)
+    except ValueError as error:
+        raise Unreadable(reason("truncated")) from error
+    if not all(np.array_equal(first, other) for other in others):
+        raise Unreadable(reason("truncated"))
+    return bare + _END_OF_IMAGE
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
+    """As `decode_jpeg_values`, of a whole JPEG. Raises Unreadable `truncated` as well."""
+    return decode_jpeg_values(with_end(source))
+
+
+def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     """Decode a JPEG of any process but arithmetic: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
 
-    The size that the codestream states must have been checked before. Raises Unreadable `truncated` where its end is
-    missing, because libjpeg-turbo would silently make up the rest, and ValueError for what it cannot read.
+    The size that the codestream states must have been checked before, and that it has its end. Raises ValueError for
+    what libjpeg-turbo cannot read.
     """
     import imagecodecs
 
-    # After the end there is at most the byte that makes a fragment's length even, whatever its value, and zeros.
-    if _END_OF_IMAGE not in source.rstrip(b"\0")[-3:]:
-        raise Unreadable(reason("truncated"))
     try:
         values: NDArray[Any] = imagecodecs.jpeg8_decode(source)
     except RuntimeError as error:
@@ -37,16 +60,16 @@ def decode_jpeg(source: bytes) -> NDArray[Any]:
     return values
 
 
-def _has_twelve_bits(frame: Frame) -> bool:
-    """Process 4 (ITU-T T.81), which none of pydicom's plugins decodes."""
-    return frame.transfer_syntax == JPEGExtended12Bit and frame.samples == 1 and frame.bits_stored > 8
+def _is_left_by_pydicom(frame: Frame) -> bool:
+    """Twelve bits (process 4 of ITU-T T.81), and eight in words of sixteen: no plugin of pydicom decodes these."""
+    return frame.samples == 1 and (codestream_bits(frame.source), frame.bits_allocated) != (8, 8)
 
 
-def _decode(frame: Frame) -> NDArray[np.uint16]:
+def _decode(frame: Frame) -> NDArray[Any]:
     values = decode_jpeg(frame.source)
     if values.shape != (frame.rows, frame.columns):
         raise ValueError(f"a frame of shape {values.shape} where {(frame.rows, frame.columns)} was expected")
-    return values.astype(np.uint16, copy=False)
+    return values
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
@@ -65,7 +88,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
-    takes=_has_twelve_bits,
+    takes=_is_left_by_pydicom,
     decode=_decode,
     reduced=_reduced,
     pydicom_plugin="pillow",

@@ -101,8 +101,8 @@ def reduced_wavelets(
     if frame.has_padding:
         return None
     stream, bits = wavelets_of(frame.source), frame.bits_stored
-    if stream is None or stream.bits < bits:
-        return None
+    if stream is None or stream.bits < bits or (stream.bits > bits and frame.is_lossless):
+        return None  # bits that lie above the stored ones cannot be told from them at a lower resolution
     steps = [1 << level for level in range(min(stream.levels, _MOST_LEVELS) + 1)]
     step = largest_reduction(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:

@@ -26,8 +26,7 @@ def decode_lossless_jpeg(source: bytes, rows: int, columns: int, bytes_each: int
 
 
 def _decode(frame: Frame) -> NDArray[Any] | None:
-    stored = decode_lossless_jpeg(frame.source, frame.rows, frame.columns, frame.bits_allocated // 8)
-    return stored if stored is not None and frame.holds(stored) else None
+    return decode_lossless_jpeg(frame.source, frame.rows, frame.columns, frame.bits_allocated // 8)
 
 
 def is_available(_syntax: UID) -> bool:

@@ -23,13 +23,14 @@ _END: Final = b"\xff\xd9"
 
 
 def _decode(frame: Frame) -> NDArray[Any] | None:
-    """None where the codestream's own precision is not Bits Stored, or it has colours."""
+    """None where it has colours."""
     import jpeg_ls
 
     values, facts = jpeg_ls.decode_pixel_data(frame.source + _END)
-    if (facts["components"], facts["bits_per_sample"]) != (1, frame.bits_stored):
+    if facts["components"] != 1:
         return None
-    return np.frombuffer(values, np.uint8 if frame.bits_stored <= 8 else np.uint16).reshape(frame.rows, frame.columns)
+    kind = np.uint8 if facts["bits_per_sample"] <= 8 else np.uint16
+    return np.frombuffer(values, kind).reshape(frame.rows, frame.columns)
 
 
 def is_available(_syntax: UID) -> bool:

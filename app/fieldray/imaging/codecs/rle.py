@@ -33,14 +33,12 @@ def decode_run_lengths(source: bytes, rows: int, columns: int, kind: str) -> NDA
 
 
 def _decode(frame: Frame) -> NDArray[Any] | None:
-    stored = decode_run_lengths(frame.source, frame.rows, frame.columns, frame.kind)
-    return stored if stored is not None and frame.holds(stored) else None
+    return decode_run_lengths(frame.source, frame.rows, frame.columns, frame.kind)
 
 
 CODEC: Final = Codec(
     name="RLE",
     transfer_syntaxes=frozenset({RLELossless}),
-    takes=lambda frame: frame.is_plain_grey,
     decode=_decode,
     pydicom_plugin="pydicom",
     runtime_modules=("imagecodecs._imcd",),

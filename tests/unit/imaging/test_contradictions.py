@@ -1,0 +1,200 @@
+"""Files that are written in another way than they say, or hold more or less than they say: read right, or named."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.filebase import DicomBytesIO
+from pydicom.filewriter import write_dataset
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from fieldray.domain.image import Image
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
+
+IMAGE = chest_phantom(160, 128, 7, abnormal=True)
+PRIVATE = UID("1.2.840.113619.5.2")
+PIXELS = b"\xe0\x7f\x10\x00OW\0\0"
+
+
+def _read(data: bytes) -> Image:
+    return decode(data, ImageRef(path=Path("x")))
+
+
+def _problem(data: bytes) -> str:
+    with pytest.raises(InputProblem) as caught:
+        _read(data)
+    return caught.value.reason.code
+
+
+def _file(syntax: UID, body: bytes) -> bytes:
+    """A file whose meta information states `syntax`."""
+    value = syntax.encode() + b"\0" * (len(syntax) % 2)
+    return bytes(128) + b"DICM" + struct.pack("<HH2sH", 2, 0x10, b"UI", len(value)) + value + body
+
+
+def _body(dataset: Dataset, *, implicit: bool = False, little: bool = True) -> bytes:
+    stream = DicomBytesIO()
+    stream.is_implicit_VR, stream.is_little_endian = implicit, little
+    write_dataset(stream, dataset)
+    return stream.getvalue()
+
+
+def _dataset(tmp_path: Path, syntax: UID = ExplicitVRLittleEndian) -> Dataset:
+    return dcmread(write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax))
+
+
+@pytest.mark.parametrize("stated", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize("way", ["explicit", "implicit", "big"])
+def test_the_data_set_is_read_as_it_is(stated: UID, way: str, tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path)
+    if way == "big":
+        dataset.PixelData = IMAGE.astype(">u2").tobytes()
+    body = _body(dataset, implicit=way == "implicit", little=way != "big")
+    image = _read(_file(stated, body))
+    np.testing.assert_array_equal(image.pixels, IMAGE)
+    is_true = {"explicit": ExplicitVRLittleEndian, "implicit": ImplicitVRLittleEndian, "big": ExplicitVRBigEndian}
+    assert image.notes == (() if is_true[way] == stated else ("syntax_contradicted",))
+
+
+def test_a_deflated_data_set_that_is_plain_or_has_the_header_of_zlib_is_read(tmp_path: Path) -> None:
+    body = _body(_dataset(tmp_path))
+    for data in (body, zlib.compress(body)):
+        np.testing.assert_array_equal(_read(_file(DeflatedExplicitVRLittleEndian, data)).pixels, IMAGE)
+
+
+@pytest.mark.parametrize("stated", [ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEG2000Lossless, RLELossless, PRIVATE])
+@pytest.mark.parametrize("held", [JPEG2000Lossless, HTJ2KLossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless])
+def test_a_frame_is_decoded_by_what_it_is(stated: UID, held: UID, tmp_path: Path) -> None:
+    body = _body(_dataset(tmp_path, held))
+    np.testing.assert_array_equal(_read(_file(stated, body)).pixels, IMAGE)
+
+
+def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path, JPEG2000Lossless)
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    plain = _dataset(tmp_path)
+    for value, stated in ((frame, JPEG2000Lossless), (plain.PixelData, JPEGLosslessSV1)):
+        plain.PixelData = value
+        plain["PixelData"].VR = "OW"
+        image = _read(_file(stated, _body(plain)))
+        np.testing.assert_array_equal(image.pixels, IMAGE)
+        assert image.notes == ("syntax_contradicted",)
+    plain.PixelData = plain.PixelData[:5000]
+    assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
+
+
+def test_an_unknown_form_is_named(tmp_path: Path) -> None:
+    data = _file(PRIVATE, _body(_dataset(tmp_path), implicit=True))
+    with pytest.raises(InputProblem, match=r"1\.2\.840\.113619\.5\.2"):
+        _read(data)
+    dataset = _dataset(tmp_path)
+    dataset.PixelData = encapsulate([b"nothing that is known"])
+    dataset["PixelData"].is_undefined_length = True
+    dataset["PixelData"].VR = "OB"
+    assert _problem(_file(ExplicitVRLittleEndian, _body(dataset))) == "unsupported_compression"
+
+
+@pytest.mark.parametrize("kind", [b"UL", b"OB", b"SS", b"IS", b"UN"])
+def test_a_wrong_value_representation_is_passed_over(kind: bytes, tmp_path: Path) -> None:
+    data = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
+    for tag in (b"\x28\0\x10\0", b"\x28\0\x11\0", b"\x28\0\0\1", b"\x28\0\1\1"):
+        size = struct.pack("<HI", 0, 2) if kind in (b"OB", b"UN") else struct.pack("<H", 2)
+        data = data.replace(tag + b"US\2\0", tag + kind + size, 1)
+    if kind != b"IS":
+        np.testing.assert_array_equal(_read(data).pixels, IMAGE)
+    else:
+        assert _problem(data) == "damaged"
+    data = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
+    for wrong in (b"UN\0\0", b"OB\0\0", b"US\0\0"):
+        np.testing.assert_array_equal(_read(data.replace(PIXELS, PIXELS[:4] + wrong)).pixels, IMAGE)
+
+
+# ---- more than is stated
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, HTJ2KLossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless])
+def test_a_second_frame_that_is_not_stated_is_told(syntax: UID, tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path, syntax)
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    for frames in ([frame, frame], [frame + frame]):
+        if len(frames) == 1 and syntax == RLELossless:
+            continue  # behind the end of its runs nothing is read
+        dataset.PixelData = encapsulate(frames)
+        dataset["PixelData"].is_undefined_length = True
+        assert _problem(_file(syntax, _body(dataset))) == "more_images"
+    dataset.PixelData = encapsulate([frame], fragments_per_frame=3) if syntax != RLELossless else encapsulate([frame])
+    dataset["PixelData"].is_undefined_length = True
+    np.testing.assert_array_equal(_read(_file(syntax, _body(dataset))).pixels, IMAGE)
+
+
+def test_uncompressed_pixels_may_be_padded_but_not_doubled(tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path)
+    plain = dataset.PixelData
+    dataset.PixelData = plain + bytes(100)
+    np.testing.assert_array_equal(_read(_file(ExplicitVRLittleEndian, _body(dataset))).pixels, IMAGE)
+    dataset.PixelData = plain + plain
+    assert _problem(_file(ExplicitVRLittleEndian, _body(dataset))) == "more_images"
+    dataset.NumberOfFrames = 2
+    np.testing.assert_array_equal(_read(_file(ExplicitVRLittleEndian, _body(dataset))).pixels, IMAGE)
+
+
+# ---- less than is stated
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8, 0.97])
+def test_an_empty_lower_part_is_an_incomplete_file(share: float, tmp_path: Path) -> None:
+    image = IMAGE.clip(1)  # no zeros of its own
+    data = write_dicom(tmp_path / "image.dcm", image).read_bytes()
+    start = data.index(PIXELS) + 12
+    kept = start + int(share * 160) * 256 + 100  # in the middle of a row
+    assert _problem(data[:kept] + bytes(len(data) - kept)) == "lower_part_empty"
+    halved = start + 80 * 256  # at its end
+    assert _problem(data[:halved] + bytes(len(data) - halved)) == "lower_part_empty"
+
+
+@pytest.mark.parametrize("edge", [lambda rows, _: rows < 120, lambda rows, columns: rows + columns / 20 < 125])
+def test_a_collimator_is_no_incomplete_file(edge: Callable[..., np.ndarray], tmp_path: Path) -> None:
+    rows, columns = np.indices(IMAGE.shape)
+    shuttered = np.where(edge(rows, columns), IMAGE.clip(1), 0).astype(np.uint16)
+    image = _read(write_dicom(tmp_path / "image.dcm", shuttered).read_bytes())
+    np.testing.assert_array_equal(image.pixels, shuttered)
+    assert image.notes == ("lower_part_dark",)
+
+
+def test_a_jpeg_within_dicom_that_lacks_its_end_marker_alone_is_read(tmp_path: Path) -> None:
+    for bits, syntax in ((12, JPEGLosslessSV1), (16, JPEGLosslessSV1)):
+        dataset = _dataset(tmp_path)
+        frame = imagecodecs.jpeg8_encode(IMAGE, lossless=True, bitspersample=bits)
+        for less, code in ((2, None), (60, "truncated")):
+            dataset.PixelData = encapsulate([frame[:-less]])
+            dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+            data = _file(syntax, _body(dataset))
+            if code:
+                assert _problem(data) == code
+            else:
+                np.testing.assert_array_equal(_read(data).pixels, IMAGE)
