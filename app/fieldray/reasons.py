@@ -83,14 +83,11 @@ NOTES: Final[Mapping[str, Template]] = {
 
 FAILED: Final[Mapping[str, Template]] = {
     "unreadable": "The file cannot be opened: {detail}.",
-    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the "
-                   "file from elsewhere. Then screen it again.",
+    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
     "missing": "The file is no longer there.",
     "changed": "The file has changed in the meantime. Screen it again.",
-    "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is "
-                       "not known.",
-    "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not "
-                   "screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
+    "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
+    "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
     "index_alone": Plural("The DICOMDIR lists {count} file, which is not there: it was probably copied without it. Open "
                           "the disc it came from, or copy all of the disc.",
@@ -127,14 +124,12 @@ FAILED: Final[Mapping[str, Template]] = {
                              "Different files in this zip file share {count} names ({name} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
-    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to "
-                     "screen what is in it.",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to screen what is in it.",
     "encrypted": "The file is encrypted. Unpack it with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
     "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
-    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other "
-                     "programs and screen the file again.",
+    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other programs and screen the file again.",
     "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
