@@ -36,6 +36,7 @@ from fieldray.imaging.dicom_stored import (
     stored_values,
 )
 from fieldray.imaging.limits import MAX_FILE_BYTES
+from fieldray.imaging.preprocess import squared
 from fieldray.imaging.raster import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, largest_reduction
 from fieldray.reasons import reason
@@ -98,7 +99,9 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     value = pixel_value(header, data if header.stream is stream else inflated(header))
     header, value = pixels_as_they_are(header, shape, value)
     is_dark = is_lower_part_dark(header, shape, value)
-    image = _decode_pixels(header, shape, value, frame, needed)
+    aspect = dicom_grey.pixel_aspect(header.dataset)
+    # The shape of pixels that are not square is put right once, from all of them.
+    image = squared(_decode_pixels(header, shape, value, frame, needed if aspect == 1 else None), aspect)
     notes = [*["syntax_contradicted"] * header.is_contradicted, *["lower_part_dark"] * is_dark, *image.notes]
     return replace(image, notes=tuple(notes))
 

@@ -50,6 +50,7 @@ KEYWORDS: Final = (
     "PixelSpacing",
     "ImagerPixelSpacing",
     "PixelSpacingCalibrationType",
+    "PixelAspectRatio",
     "ViewPosition",
 )
 _NARROWEST: Final = 1e-3
@@ -63,6 +64,7 @@ _SAMPLE_SIDE: Final = 128
 _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
 _LEAST_BETWEEN: Final = 0.05
+_SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
 
 Pixels = NDArray[Any]
 
@@ -398,6 +400,13 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
     elif imager:
         plane = "detector"
     return (found[0] * step, found[1] * step), plane
+
+
+def pixel_aspect(dataset: Dataset) -> float:
+    """A pixel's height by its width: 1 for square ones, and where the file is silent."""
+    keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
+    height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))
+    return height / width if abs(height / width - 1) > _SQUARE else 1.0
 
 
 def _two_sides(dataset: Dataset, keyword: str) -> tuple[float, float] | None:

@@ -211,6 +211,34 @@ def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArra
     return first, weights
 
 
+def squared(image: Image, aspect: float) -> Image:
+    """The image in its true shape: with square pixels, averaged along the side on which they are finer.
+
+    aspect  a pixel's height by its width
+    """
+    if aspect == 1:
+        return image
+    pixels = _without_padding(image)
+
+    def fewer(values: Pixels) -> Grey:
+        lines = np.ascontiguousarray(values.T if aspect > 1 else values, np.float32)
+        averaged = _averaged(lines, 0.0, len(lines), max(1, round(len(lines) * min(aspect, 1 / aspect))))
+        return averaged.T if aspect > 1 else averaged
+
+    found = np.rint(fewer(pixels)).astype(pixels.dtype)
+    if image.padding is not None:
+        found[fewer(image.pixels == image.padding) > 0.5] = image.padding
+    side = image.spacing_mm and max(image.spacing_mm)
+    return replace(
+        image,
+        pixels=np.ascontiguousarray(found),
+        full_rows=found.shape[0],
+        full_columns=found.shape[1],
+        spacing_mm=(side, side) if side else None,
+        notes=(*image.notes, "pixels_not_square"),
+    )
+
+
 def _without_padding(image: Image) -> Pixels:
     """The pixels with "no data" as black, so that it does not bleed into its neighbours' averages."""
     if image.padding is None:

@@ -259,6 +259,14 @@ def test_a_name_that_could_not_be_read_is_left_out(exporter: Exporter, one: Scre
     assert (str(made.PatientName), made.PatientID) == ("", "7")
 
 
+def test_lungs_are_on_the_grid_of_a_file_whose_pixels_are_not_square(one: Screened, tmp_path: Path) -> None:
+    """The image was screened with half as many columns as its file has."""
+    (square,) = written(tmp_path / "square", seg.EXPORTER, [one])
+    (wide,) = written(tmp_path / "wide", seg.EXPORTER, [with_header(one, columns=2 * one.ref.header.columns)])
+    assert (wide.Rows, wide.Columns) == (square.Rows, 2 * square.Columns)
+    np.testing.assert_array_equal(wide.pixel_array, np.repeat(square.pixel_array, 2, axis=1))
+
+
 @pytest.mark.parametrize("names_people", [True, False])
 @pytest.mark.parametrize("exporter", WRITERS, ids=lambda exporter: exporter.name)
 def test_two_patients_of_one_study_share_no_series(

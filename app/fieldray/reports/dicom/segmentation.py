@@ -32,19 +32,25 @@ def lung_mask(subject: Subject) -> Mask | None:
     mask: Mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
     if not mask.any():
         return None
-    turn = subject.ref.turn  # the capture shows the image as it was turned, the file's own image lies as it lies
-    return turn.back.grid(mask) if can_be_referenced(subject.ref) else on_capture(mask)
+    if not can_be_referenced(subject.ref):
+        return on_capture(mask)
+    # The capture shows the image as it was turned, with square pixels; the file's own image is as it is.
+    lying, header = subject.ref.turn.back.grid(mask), subject.ref.header
+    return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
 
 
 def on_capture(mask: Mask) -> Mask:
     """A mask of an image on the secondary capture of that image."""
-    rows, columns = mask.shape
-    layout = layout_of(rows, columns)
-    down = (np.arange(layout.height) + 0.5) * rows / layout.height
-    across = (np.arange(layout.width) + 0.5) * columns / layout.width
+    layout = layout_of(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
-    seen = mask[np.ix_(down.astype(int), across.astype(int))]
+    seen = _sampled(mask, rows=layout.height, columns=layout.width)
     found[: layout.height, layout.left : layout.left + layout.width] = seen
+    return found
+
+
+def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
+    down, across = ((np.arange(n) + 0.5) * of / n for n, of in zip((rows, columns), mask.shape, strict=True))
+    found: Mask = mask[np.ix_(down.astype(int), across.astype(int))]
     return found
 
 
