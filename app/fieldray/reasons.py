@@ -344,6 +344,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
+    "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",

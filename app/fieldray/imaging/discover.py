@@ -258,9 +258,11 @@ class _Search:
             if error.reason.code in ("not_an_image", "no_pixel_data") and self._is_own(stream):
                 return None
             raise
-        # A secondary capture in the folder of reports, or a map beside its image.
-        may_be_own = isinstance(found, list) and found[0].kind in ("dicom", "png")
-        return None if may_be_own and self._is_own(stream) else found
+        # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
+        # a patient by it: an image is never left out without a row.
+        if isinstance(found, list) and found[0].kind in ("dicom", "png") and self._is_own(stream):
+            raise Unusable(reason("own_image"))
+        return found
 
     def _is_own(self, stream: BinaryIO) -> bool:
         stream.seek(0)
