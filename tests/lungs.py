@@ -28,7 +28,11 @@ def two_lungs() -> NDArray[np.float32]:
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:
     """What `find_lungs` makes of drawn shares; `changes` are scores of checks, or its other arguments."""
-    options = {name: changes.pop(name) for name in ("pixel_map", "rows", "columns", "rules") if name in changes}
+    options = {
+        name: changes.pop(name)
+        for name in ("pixel_map", "rows", "columns", "rules", "says_chest", "grey")
+        if name in changes
+    }
     given = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS, **options}
     rules = given.pop("rules", RULES)
     return find_lungs(two_lungs() if shares is None else shares, {**CHEST, **changes}, rules, **given)

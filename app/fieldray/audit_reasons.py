@@ -65,6 +65,9 @@ AUDIT: Final[Mapping[str, Template]] = {
     "audit_run_unfinished": "The run did not finish, so there is no audit.",
     "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
                     "{index}, by chance below {limit} ({images} against {others} images).",
+    "drift_evidence": "These images look unlike those the pack was made for: other patients? The heat map lies outside of "
+                      "the lungs far more often than in {reference}: population stability index {index}, limit {limit} "
+                      "({images} against {others} images).",
     "drift_refused": "The share of refused images differs from that of {reference}: population stability index {index}, "
                      "by chance below {limit} ({images} against {others} images).",
     "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "

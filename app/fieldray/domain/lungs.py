@@ -32,7 +32,20 @@ _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is bo
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
-_FAR_SMALLER: Final = 0.5  # a lung whose area is less than this share of its mirror image's
+# A lung is not seen that has less than this share of the area or the height of its mirror image, or is so much whiter,
+# from air (0) to what lies around the lungs (1): a network draws lungs into white ones as well (decision 54).
+_FAR_SMALLER: Final = 0.5
+_FAR_SHORTER: Final = 0.72
+_FAR_WHITER: Final = 0.4
+_AIR: Final = 10  # percentile of a lung
+# What the check doubts is a chest all the same where the mask is that of two lungs: large, on both sides, and with few
+# cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 54).
+_LEAST_FRONTAL: Final = 0.025  # of the check
+_LEAST_OF_TWO: Final = 0.2  # of the image's area
+_LEAST_OF_SMALLER: Final = 0.06
+_LEAST_ACROSS: Final = 0.6  # of the image's width
+_UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
+_MOST_UNDECIDED: Final = 0.8  # such cells, as a share of those in the lungs
 _PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is never pointed out, however rare it is
 
 
@@ -117,7 +130,7 @@ class LungFields:
         image: the white side is what must be judged. The whole image where no lungs were found.
         """
         shares = self.shares
-        if shares.max() < self.threshold or len(self.unseen) > 1:
+        if shares.max() < self.threshold or not self.found:
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
         down, across = edges(self.pixel_map, shares.shape)
         top, bottom = _span(down, shares.max(axis=1), threshold=self.threshold, margin=margin, limit=rows)
@@ -144,39 +157,39 @@ def find_lungs(
     rows: int,
     columns: int,
     latency_ms: float = 0.0,
+    says_chest: bool = False,
+    grey: NDArray[np.uint8] | None = None,
 ) -> LungFields:
     """What follows from the network's answer for an image of `rows` x `columns` pixels.
 
-    Parameters
-    ----------
-    shares
-        (rows, columns) share of lung, 0..1, of the cells of the network's mask.
-    scores
-        Of each check, 0..1.
-    rules
-        The pack's thresholds.
-    pixel_map
-        Where a cell of the mask lies in the image.
-    rows, columns, latency_ms
-        Of the image; what the network took for it.
+    shares      (rows, columns) share of lung, 0..1, of the cells of the network's mask
+    scores      of each check, 0..1
+    rules       the pack's thresholds
+    pixel_map   where a cell of the mask lies in the image
+    latency_ms  what the network took for it
+    says_chest  whether the file's header says that this is a frontal chest image
+    grey        (height, width) what the network saw, 0 is air; without it a white lung is known by its size alone
     """
     threshold = max(1, round(255 * rules.mask_threshold))
-    fields, parts = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    quantised = np.rint(255 * shares.clip(0, 1)).astype(np.uint8)
+    fields, parts = _fields(quantised, threshold)
     down, across = edges(pixel_map, fields.shape)
     areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns))) / (rows * columns)
-    passed = {name for name in LUNG_CHECKS if scores[name] >= rules.thresholds[name]}
-    is_frontal_chest = "frontal_chest" in passed
-    passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
     first, second = _sides(parts, areas)
+    passed = {name for name in LUNG_CHECKS if scores[name] >= rules.thresholds[name]}
+    is_doubted = "frontal_chest" not in passed
+    looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
+    is_frontal_chest = not is_doubted or says_chest or looks_so
+    passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
     turned = [name for name in ROTATIONS if name in passed]
     left, right = (first, second) if "mirrored" in passed else (second, first)
-    found = is_frontal_chest and first + second >= _LEAST_LUNG_SHARE
+    white = _hidden(parts, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
-        found=found,
+        found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
         left_share=left,
         right_share=right,
-        unseen=_unseen(left, right) if found else (),
+        unseen=_unseen(left, right, is_doubted=is_doubted, white=white) if is_frontal_chest else (),
         cut_off=_cut_off(parts > 0, areas),
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
@@ -222,9 +235,15 @@ def evidence_limit(manifest: Manifest) -> float | None:
     `metrics.evidence_inside.limit` of its pack where that is a share, at most `_PLAINLY_INSIDE`. None where nobody
     measured it: a warning that stands beside nearly every image is read by nobody.
     """
+    limit = measured_evidence_limit(manifest)
+    return None if limit is None else min(limit, _PLAINLY_INSIDE)
+
+
+def measured_evidence_limit(manifest: Manifest) -> float | None:
+    """Below which share inside the lungs the evidence of one in twenty of a pack's own images lies."""
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
-    return min(float(limit), _PLAINLY_INSIDE) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
+    return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
 def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
@@ -275,8 +294,58 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
     return left, total - left
 
 
-def _unseen(left: float, right: float) -> tuple[LungSide, ...]:
-    """The lung that is far smaller than the other, of lungs with these shares of the image's area."""
+def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts: NDArray[np.intp]) -> bool:
+    """Whether a mask is that of two lungs: large on both sides, reaching across the image, and decided.
+
+    first, second  shares of the image's area on both sides
+    """
+    if first + second < _LEAST_OF_TWO or min(first, second) < _LEAST_OF_SMALLER:
+        return False
+    is_lung = parts > 0
+    low, high = _UNDECIDED
+    undecided = np.count_nonzero((shares >= low) & (shares <= high))
+    filled = np.flatnonzero(is_lung.any(axis=0))
+    across = (filled[-1] - filled[0] + 1) / is_lung.shape[1]
+    return bool(across >= _LEAST_ACROSS and undecided <= _MOST_UNDECIDED * np.count_nonzero(is_lung))
+
+
+def _hidden(
+    parts: NDArray[np.intp], areas: NDArray[np.float64], grey: NDArray[np.uint8] | None, *, is_mirrored: bool
+) -> LungSide | None:
+    """The patient's lung that is far shorter or whiter than the other; None where neither is."""
+    is_lung = parts > 0
+    rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
+    if grey is None or not len(rows):
+        return None
+    sides: tuple[LungSide, LungSide] = ("left", "right") if is_mirrored else ("right", "left")
+    is_left = np.arange(parts.shape[1]) < _middle(columns, np.flatnonzero(areas.any(axis=0)))
+    lungs = (is_lung & is_left, is_lung & ~is_left)
+    inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+    cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(parts.shape, grey.shape, strict=True)))]
+    around = cells[inside][~is_lung[inside]]
+    if not (lungs[0].any() and lungs[1].any() and around.size):
+        return None
+    heights = [np.count_nonzero(lung.any(axis=1)) for lung in lungs]
+    if min(heights) < _FAR_SHORTER * max(heights):
+        return sides[0] if heights[0] < heights[1] else sides[1]
+    air = min(np.percentile(cells[lung], _AIR) for lung in lungs)
+    first, second = (float(np.median(cells[lung])) for lung in lungs)
+    if abs(first - second) < _FAR_WHITER * max(float(np.median(around)) - air, 1.0):
+        return None
+    return sides[0] if first > second else sides[1]
+
+
+def _unseen(left: float, right: float, *, is_doubted: bool, white: LungSide | None) -> tuple[LungSide, ...]:
+    """The lungs of a chest that cannot be made out: both, or one that is far smaller, shorter or whiter than the other.
+
+    left, right  their shares of the image's area
+    is_doubted   whether the check did not know the image for a chest
+    white        the one that is shorter or whiter
+    """
+    if is_doubted or left + right < _LEAST_LUNG_SHARE:
+        return ("left", "right")
+    if white:
+        return (white,)
     if min(left, right) >= _FAR_SMALLER * max(left, right):
         return ()
     return ("left",) if left < right else ("right",)

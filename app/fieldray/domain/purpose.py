@@ -21,6 +21,11 @@ TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
 _OTHERS = frozenset({"age", "ages_contradict", "body_part"})
 
 
+def says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:
+    """Whether a header names a body part and a view, both of them a pack's: a lateral film is of the chest as well."""
+    return body_part_says(header, accepted) == view_says(header, accepted) == "accepted"
+
+
 def patients(accepted: HeaderRules) -> Reason:
     """Whose images a pack judges."""
     if accepted.ages_years is None:

@@ -141,10 +141,12 @@ class TakenOver:
 class ImageGist:
     """The little of a stored result that one run is compared with others by.
 
-    scores  calibrated, by label
-    grey    median of the small picture, 0 (black) to 255; None if the image was not read
+    scores           calibrated, by label
+    grey             median of the small picture, 0 (black) to 255; None if the image was not read
+    evidence_inside  share of the evidence that lies inside the lungs, 0..1; None where no lungs were looked for
     """
 
     category: Category
     scores: Mapping[str, float]
     grey: float | None
+    evidence_inside: float | None = None

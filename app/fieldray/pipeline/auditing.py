@@ -17,6 +17,7 @@ from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import AuditReport, Subject, propose, require_sensitivity
 from fieldray.domain.finding import Screened
+from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
@@ -230,15 +231,16 @@ _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"}
 
 
 def _drifts(query: HistoryQuery, run: Run, label: str, model: Model | None) -> tuple[Drift, ...]:
-    now = drift.gist_counts(query.gists(run.run_id, limit=_MOST_COMPARED), label)
+    limit = measured_evidence_limit(model.manifest) if model else None
+    now = drift.gist_counts(query.gists(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_counts(model.manifest.metrics, label) if model else {}
-    earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label)
+    earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     """What a reader should know of a pack that carries no scores to compare with."""
-    has_any = model is None or drift.reference_counts(model.manifest.metrics, label)
+    has_any = model is None or "scores" in drift.reference_counts(model.manifest.metrics, label)
     return () if has_any else (reason("drift_no_reference"),)
 
 

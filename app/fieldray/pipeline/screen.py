@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
 from fieldray.domain.model import Model, Prediction, Request
-from fieldray.domain.purpose import header_notes
+from fieldray.domain.purpose import header_notes, says_frontal_chest
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
@@ -165,7 +165,8 @@ def _run_networks(
             return image.stopped(read.problem, is_refusal=read.problem_is_refusal)
         image.stage = "inference"
         if finder:
-            image.lungs = find_lungs_of(read, image.facts, finder, lung_engine, run)
+            says_chest = says_frontal_chest(image.ref.header, model.manifest.accepted)
+            image.lungs = find_lungs_of(read, image.facts, finder, lung_engine, run, says_chest=says_chest)
             why = image.lungs.refusal
             if why and not image.is_overruled(why, assessment):
                 return image.stopped(why, is_refusal=True)
@@ -199,7 +200,9 @@ def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
     return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
 
 
-def find_lungs_of(read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run) -> LungFields:
+def find_lungs_of(
+    read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run, *, says_chest: bool = False
+) -> LungFields:
     """The lung fields of the image that was read. Raises BackendProblem that names the pack."""
     rules = finder.manifest.lung_rules
     if read.lungs is None or engine is None or rules is None:
@@ -221,6 +224,8 @@ def find_lungs_of(read: ReadResult, facts: ReadFacts, finder: Model, engine: Eng
         rows=facts.rows,
         columns=facts.columns,
         latency_ms=found.latency_ms,
+        says_chest=says_chest,
+        grey=read.lungs.values[0, :, :, 0],
     )
 
 

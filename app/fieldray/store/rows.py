@@ -312,7 +312,8 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
 def gist_of(row: sqlite3.Row) -> ImageGist:
     """What runs are compared by, of a row of `results`."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
-    return ImageGist(category=category_in(row), scores=scores, grey=row["grey"])
+    inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
+    return ImageGist(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:

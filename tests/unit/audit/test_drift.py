@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.audit.drift import compare, gist_counts, reference_counts
+from fieldray.audit.drift import Drift, compare, gist_counts, reference_counts
 from fieldray.domain.run import ImageGist
 
 
@@ -51,3 +51,20 @@ def test_a_pack_gives_its_reference_or_none() -> None:
 def test_a_reference_that_is_something_else_is_none(scores: object) -> None:
     assert reference_counts({"labels": {"opacity": {"reference": {"scores": scores}}}}, "opacity") == {}
     assert reference_counts({"labels": 3}, "opacity") == {}
+
+
+def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients() -> None:
+    """From 20 images on; how many are abnormal says nothing of whose they are."""
+    before = reference_counts({"evidence_inside": {"images": 152, "limit": 0.86}}, "opacity")
+    assert before == {"evidence": (144, 8)}
+
+    def found(below: int, number: int = 40) -> list[Drift]:
+        shares = [0.5] * below + [0.95] * (number - below)
+        gists = [ImageGist(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
+        return list(compare(gist_counts(gists, "opacity", evidence_limit=0.86), before, against="pack"))
+
+    assert [drift.is_out for drift in found(8)] == [False]
+    (out,) = found(24)
+    assert out.is_out and "other patients?" in out.told.text
+    assert found(19, 19) == []
+    assert found(20, 20)[0].is_out

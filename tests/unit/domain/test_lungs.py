@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +26,13 @@ def test_a_frontal_chest_image_is_found_with_its_areas() -> None:
 @pytest.mark.parametrize(
     ("scores", "code"),
     [
-        ({"frontal_chest": 0.4}, "not_frontal_chest"),
+        ({"frontal_chest": 0.02}, "not_frontal_chest"),
         ({"rotated_90": 0.9}, "rotated"),
         ({"rotated_270": 0.9}, "rotated"),
         ({"rotated_180": 0.9}, "upside_down"),
         ({"inverted": 0.9}, "inverted"),
         ({"inverted": 0.9, "rotated_180": 0.9}, "upside_down"),
-        ({"frontal_chest": 0.4, "inverted": 0.9, "rotated_180": 0.9}, "not_frontal_chest"),
+        ({"frontal_chest": 0.02, "inverted": 0.9, "rotated_180": 0.9}, "not_frontal_chest"),
         ({"mirrored": 0.9}, None),
     ],
 )
@@ -42,13 +43,13 @@ def test_what_cannot_be_judged_is_refused_with_what_to_do(scores: dict[str, floa
 
 def test_the_strongest_rotation_counts_and_nothing_is_said_of_what_is_no_chest() -> None:
     assert lungs(rotated_90=0.7, rotated_270=0.8).rotation_degrees == 270
-    hand = lungs(frontal_chest=0.1, rotated_90=0.9, inverted=0.9, mirrored=0.9)
+    hand = lungs(frontal_chest=0.01, rotated_90=0.9, inverted=0.9, mirrored=0.9)
     assert (hand.rotation_degrees, hand.is_inverted, hand.is_mirrored, hand.found) == (0, False, False, False)
 
 
 def test_a_threshold_is_the_packs() -> None:
     strict = LungRules(mask_threshold=0.9, thresholds={**RULES.thresholds, "frontal_chest": 0.95})
-    assert not lungs(rules=strict).is_frontal_chest
+    assert lungs(rules=strict).unseen == ("left", "right")  # doubted
     assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_share == 0
     with pytest.raises(ValueError, match="checks must be"):
         LungRules(mask_threshold=0.5, thresholds={})
@@ -60,10 +61,29 @@ def test_a_mirrored_image_swaps_the_sides_and_is_noted_with_doubt() -> None:
     assert [note.code for note in found.notes] == ["perhaps_mirrored"]
 
 
-def test_a_chest_without_lungs_is_no_usable_image() -> None:
-    found = lungs(np.zeros((SIDE, SIDE), np.float32))
-    assert (found.is_frontal_chest, found.found) == (True, False)
-    assert found.refusal is not None and found.refusal.code == "not_frontal_chest"
+@pytest.mark.parametrize("given", [{}, {"frontal_chest": 0.0, "says_chest": True}])
+def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_knows_it(given: dict[str, Any]) -> None:
+    found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
+    assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
+    assert found.read_first is not None and found.read_first.code == "lungs_unseen"
+    box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
+    assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
+
+
+def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() -> None:
+    """Lungs full of pneumonia; a hand has no such mask."""
+    doubted = lungs(frontal_chest=0.1)
+    assert (doubted.refusal, doubted.unseen, doubted.found) == (None, ("left", "right"), True)
+    assert lungs(frontal_chest=0.1, rotated_90=0.9).rotation_degrees == 90
+    small, narrow, soft, one = two_lungs(), two_lungs(), two_lungs(), two_lungs()
+    small[10:14] = 0
+    narrow[:, :12] = narrow[:, 31:] = 0
+    narrow[10:38, 12:31] = 1
+    soft[:, :5] = soft[:, 33:] = 0.4
+    one[:, 25:] = 0
+    for mask in (small, narrow, soft, one):
+        assert lungs(mask, frontal_chest=0.1).refusal is not None
+        assert lungs(mask).refusal is None
 
 
 @pytest.mark.parametrize(
@@ -87,6 +107,31 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
     assert found.unseen == unseen
     assert (found.read_first.code if found.read_first else None) == code
     assert found.read_first in (found.notes[0] if code else None, None)
+
+
+@pytest.mark.parametrize(
+    ("whiter", "unseen"),
+    [(None, ()), ((slice(10, 30), slice(25, 33)), ("left",)), ((slice(10, 30), slice(5, 15)), ("right",))],
+)
+def test_a_lung_as_white_as_what_lies_around_is_not_seen_although_the_mask_has_it(
+    whiter: tuple[slice, slice] | None, unseen: tuple[str, ...]
+) -> None:
+    grey = np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
+    grey[25:30, 25:33] = 120  # a heart
+    if whiter:
+        grey[whiter] = 190
+    finely = np.repeat(np.repeat(grey, 2, axis=0), 2, axis=1)  # the network's input is finer than its mask
+    assert lungs(grey=finely).unseen == unseen
+    assert lungs(grey=finely, mirrored=0.9).unseen == tuple({"left": "right", "right": "left"}[s] for s in unseen)
+    assert lungs().unseen == ()
+
+
+def test_a_lung_far_shorter_than_the_other_is_not_seen() -> None:
+    shares = two_lungs()
+    shares[20:30, 25:33] = 0
+    shares[10:20, 23:38] = 1  # 150 of the other's 200 cells
+    grey = np.where(shares > 0, np.uint8(40), np.uint8(200))
+    assert (lungs(shares).unseen, lungs(shares, grey=grey).unseen) == ((), ("left",))
 
 
 def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> None:
