@@ -11,6 +11,7 @@ from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 from test_flows import texts
 
+from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
@@ -260,3 +261,12 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert packs.point_name is None
     assert desk.application.controller.screening.point_name is None
+
+
+def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
+    desk.until(lambda: bool(desk.window.welcome.cards))
+    desk.window.welcome.cards[0].card_button.click()
+    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(ModelCard)))
+    shown = next(box for box in desk.window.findChildren(ModelCard) if box.isVisible())
+    assert shown.page.toPlainText().strip() == "Card of made-up-1.2.0"
+    shown.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fieldray.adaptation.card import warnings_of
 from fieldray.adaptation.dataset import find_duplicates, thumbnails
 from fieldray.adaptation.evaluate import (
     Evaluated,
@@ -132,3 +133,30 @@ def test_copies_across_parts_leave_the_training() -> None:
     assert found.across == 1 and found.training_copies == {0}
     facts = found.facts([f"line {n}" for n in range(6)], most=5)
     assert facts["near_examples"] == [["line 1", "line 4"]] and facts["training_copies_left_out"] == 1
+
+
+def test_what_speaks_against_the_figures_is_warned_of() -> None:
+    def label(*, best: float, area: float, positive: int) -> dict[str, object]:
+        test = {"auc": {"value": area}, "positive": positive, "negative": 400}
+        return {"x": {"test": test, "shortcuts": {"border": 0.5, "thumbnail": best}}}
+
+    def codes(labels: dict[str, object], refused: float = 0.0) -> list[str]:
+        return [why.code for why in warnings_of(labels, {"images_refused": {"value": refused}})]  # type: ignore[arg-type]
+
+    assert codes(label(best=0.6, area=0.9, positive=400)) == []
+    assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
+    assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
+    assert codes(label(best=0.5, area=0.9, positive=400), refused=0.06) == ["pack_gate_refuses"]
+
+
+def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:
+    test = dataclasses.replace(_evaluated(5), refused=np.arange(400) < 10)
+    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
+    point = choose_point(wanted, label="x", validation=_evaluated(6), test=test, measured_on=MEASURED_ON)
+    classes = figures(test, points=[point])["points"]["high"]["classes"]
+    kept = test.where(~test.refused)
+    for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
+        assert classes[truth]["refused"]["count"] == 5
+        assert classes[truth]["abnormal"]["count"] == (kept.scores[own] >= point.unsure_high).sum()
+        assert classes[truth]["normal"]["count"] == (kept.scores[own] < point.unsure_low).sum()
+        assert sum(found["count"] for found in classes[truth].values()) == 200
