@@ -33,7 +33,7 @@ EXPOSURE_BINS: Final = 10
 SMALLEST_RUN: Final = 50  # images from which a run is compared
 NOTABLE: Final = 0.1  # below this a difference is too small to matter, however certain it is
 # Of children's images under a pack for adults 73 to 80 in 100 are so, of any hospital's adults at most 20, of adults in
-# bed with opacities 42. At half of the images the index is so large, and 20 images tell (decision 54).
+# bed with opacities 42. At half of the images the index is so large, and 20 images tell (decision 55).
 OTHER_PATIENTS: Final = 1.25
 SMALLEST_OF_OTHERS: Final = 20
 _BELOW_LIMIT: Final = 0.05  # of the images that a pack's `evidence_inside.limit` was measured on

@@ -33,13 +33,13 @@ _BORDER: Final = 0.01  # so near to the border of the image, as a share of its s
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
 # A lung is not seen that has less than this share of the area or the height of its mirror image, or is so much whiter,
-# from air (0) to what lies around the lungs (1): a network draws lungs into white ones as well (decision 54).
+# from air (0) to what lies around the lungs (1): a network draws lungs into white ones as well (decision 55).
 _FAR_SMALLER: Final = 0.5
 _FAR_SHORTER: Final = 0.72
 _FAR_WHITER: Final = 0.4
 _AIR: Final = 10  # percentile of a lung
 # What the check doubts is a chest all the same where the mask is that of two lungs: large, on both sides, and with few
-# cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 54).
+# cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 55).
 _LEAST_FRONTAL: Final = 0.025  # of the check
 _LEAST_OF_TWO: Final = 0.2  # of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
