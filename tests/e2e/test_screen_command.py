@@ -61,7 +61,8 @@ def test_a_person_gets_a_list_counts_and_the_notice(
     assert "image-001.png" in done.stdout
     assert "Operating point screening (opacity): threshold 0." in done.stdout
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
-    assert "refused 1  failed 0" in done.stdout
+    assert "refused 0  failed 0" in done.stdout
+    assert "1 file is no image." in done.stdout
     assert done.stdout.rstrip().endswith(NOTICE)
     assert done.stderr == ""
 

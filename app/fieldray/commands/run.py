@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
+_NO_IMAGE: Final = "not_an_image"
 _HEADER: Final = f"{'result':<13} {'score':>6} {'threshold':>9}  file"
 
 
@@ -113,7 +114,8 @@ class RunReport:
         self._patients = PatientCount()
         self._resumed = 0
         self._is_nothing_there = False
-        self._images = 0  # less the files that turned out to be something else
+        self._images = 0
+        self._other_files = 0  # that turned out to be no images: of no patient, and so nobody's refusal
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -240,9 +242,11 @@ class RunReport:
                 self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
-        self._counts[event.outcome.category] += 1
+        is_image = not (isinstance(event.outcome, Refused) and event.outcome.reason.code == _NO_IMAGE)
+        self._counts[event.outcome.category] += is_image
         self._patients.add(event.outcome)
-        self._images += not (isinstance(event.outcome, Refused) and event.outcome.reason.code == "not_an_image")
+        self._images += is_image
+        self._other_files += not is_image
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
@@ -255,7 +259,10 @@ class RunReport:
 
     def _count(self, event: ResultsTakenOver) -> None:
         for kind in event.kinds:
-            self._counts[kind.category] += kind.number
+            if _NO_IMAGE in kind.codes:
+                self._other_files += kind.number
+            else:
+                self._counts[kind.category] += kind.number
             self._patients.add_kind(kind)
         self._images += len(event.row_ids)
         self._resumed += len(event.row_ids)
@@ -286,6 +293,8 @@ class RunReport:
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        if self._other_files:
+            print_line(reason("other_files", count=self._other_files).text)
         if self._model.manifest.is_bare:
             print_line(reason("unsigned_operating_point_unknown").text)
         for note in self._patients.notes(self._model.manifest.accepted):
