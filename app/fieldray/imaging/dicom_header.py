@@ -191,7 +191,9 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
     if syntax == DeflatedExplicitVRLittleEndian:
         start = stream.tell()
         try:
-            bounded = BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)), reads=reads)
+            plain, is_whole = _inflate(stream, inflated_limit)
+            bounded = BoundedStream(io.BytesIO(plain), reads=reads)
+            bounded.is_cut = not is_whole
         except ValueError:  # plain all the same?
             stream.seek(start)
             if not _makes_sense(bounded.head(), ExplicitVRLittleEndian):
@@ -206,8 +208,10 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
 
 
 def inflated(header: DicomHeader) -> bytes:
-    """The data set of a deflated file, as far as it was inflated; `PixelElement.offset` refers to it."""
+    """The data set of a deflated file; `PixelElement.offset` refers to it. Raises Unreadable if it breaks off."""
     assert isinstance(header.stream, io.BytesIO)
+    if header.is_cut:
+        raise Unreadable(reason("truncated"))
     return header.stream.getvalue()
 
 
@@ -239,8 +243,8 @@ def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
         meta[group << 16 | element] = value[:_TEXT_LIMIT].decode("ascii", "replace").strip(" \0")
 
 
-def _inflate(stream: BinaryIO, limit: int) -> bytes:
-    """The deflated rest of the stream (PS3.5 A.5), at most `limit` bytes of it."""
+def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
+    """The deflated rest of the stream (PS3.5 A.5), at most `limit` bytes of it, and whether it goes on to its end."""
     head = stream.read(2)
     # Some writers put the header of zlib before it, with which a deflated data set does not begin.
     has_header = head[:1] == b"\x78" and int.from_bytes(head, "big") % 31 == 0
@@ -257,7 +261,7 @@ def _inflate(stream: BinaryIO, limit: int) -> bytes:
             raise ValueError("the deflated data set is damaged") from error
         parts.append(part)
         left -= len(part)
-    return b"".join(parts)
+    return b"".join(parts), inflater.eof or left <= 0
 
 
 def _encoding(head: bytes, stated: UID) -> UID:

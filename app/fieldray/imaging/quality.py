@@ -12,17 +12,21 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from fieldray.domain.header_words import Saying, body_part_says, view_says
 from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.study import ImageHeader
-from fieldray.imaging.preprocess import coarse_means, percentiles
+from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
 from fieldray.reasons import Reason, reason
 
 SMALLEST_SIDE: Final = 64
 LARGEST_ASPECT: Final = 2.5
 _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
+# Of 255, between what is dark and what is bright. Noise in blocks of an image that is blank is shown far closer.
+_LEAST_SHOWN: Final = 64
 
 
 def check_header(
@@ -65,10 +69,21 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Whether large areas hardly differ in grey: noise alone does not make an image."""
+    """Whether large areas hardly differ in grey: noise alone does not make an image.
+
+    Hardly is little of the values, counted from 0 or from what stands for 0 where values may be negative or are turned;
+    and little of the grey levels, where the file says which values are black and white.
+    """
     means = coarse_means(image)
     low, high = percentiles(means, (1.0, 99.0))
-    return bool(high - low < max(_LEAST_LEVELS, _LEAST_CONTRAST * float(means.max())))
+    zero = -image.value_offset / image.value_scale
+    greatest = min(float(means.max()), float(np.abs(means - zero).max()))
+    if high - low >= max(_LEAST_LEVELS, _LEAST_CONTRAST * greatest):
+        return False
+    if high - low < _LEAST_LEVELS or image.window is None:
+        return True
+    black, white = windowed(np.array([low, high], np.float32), image.window)
+    return bool(white - black < _LEAST_SHOWN)
 
 
 _WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
@@ -278,3 +280,16 @@ def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.L
         with path.open("rb") as stream:
             identify(stream, ImageRef(path=path))
     assert "Doe" not in caplog.text
+
+
+def test_wavelets_may_begin_beside_the_origin_of_their_grid(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    options = {"offset": (16, 32), "tile_size": (1024, 1024), "tile_offset": (0, 0), "num_resolutions": 4}
+    Picture.fromarray(IMAGE).save(stream, "JPEG2000", no_jp2=True, **options)
+    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE))
+    put_frame(dataset, stream.getvalue())
+    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    dataset.save_as(tmp_path / "image.dcm")
+    np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)
+    whole = decode((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path), needed=NEEDED)
+    assert (whole.step, whole.is_approximate) == (2, False)

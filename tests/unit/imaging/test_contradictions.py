@@ -186,6 +186,12 @@ def test_a_collimator_is_no_incomplete_file(edge: Callable[..., np.ndarray], tmp
     assert image.notes == ("lower_part_dark",)
 
 
+def test_a_deflated_data_set_that_breaks_off_is_incomplete(tmp_path: Path) -> None:
+    data = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=DeflatedExplicitVRLittleEndian).read_bytes()
+    for kept in (len(data) // 2, len(data) * 9 // 10):
+        assert _problem(data[:kept]) == _problem(data[:kept] + bytes(len(data) - kept)) == "truncated"
+
+
 def test_a_jpeg_within_dicom_that_lacks_its_end_marker_alone_is_read(tmp_path: Path) -> None:
     for bits, syntax in ((12, JPEGLosslessSV1), (16, JPEGLosslessSV1)):
         dataset = _dataset(tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, Window
 from fieldray.domain.model import InputSpec, Label, Manifest, OutputRoles
 from fieldray.domain.study import ImageHeader
 from fieldray.imaging.quality import check_header, check_pixels
@@ -133,6 +133,21 @@ def test_the_size_is_the_files_where_it_was_read_reduced() -> None:
 @pytest.mark.parametrize("value", [0, 2000, 65535])
 def test_blank_images_are_refused(value: int) -> None:
     assert _pixel_code(np.full((200, 200), value, np.uint16)) == "blank"
+
+
+@pytest.mark.parametrize("base", [0, 30_000, 60_000])
+def test_a_window_tells_that_values_far_from_0_are_no_blank_image(base: int) -> None:
+    image = base + chest_phantom(400, 400, 3, abnormal=False) // 10
+    assert _pixel_code(image.astype(np.uint16), window=Window(base + 200, 400, "LINEAR_EXACT")) is None
+    flat = (base + np.random.default_rng(1).normal(200, 30, (1000, 1000))).astype(np.uint16)
+    assert _pixel_code(flat, window=Window(base + 200, 400, "LINEAR_EXACT")) == ("blank" if base else None)
+
+
+def test_what_is_hardly_different_is_counted_from_what_stands_for_0() -> None:
+    image = chest_phantom(400, 400, 3, abnormal=False) // 16
+    assert _pixel_code((32768 + image).astype(np.uint16), value_offset=-32768.0) is None  # signed
+    assert _pixel_code((65535 - image).astype(np.uint16), value_scale=-1.0, value_offset=65535.0) is None  # MONOCHROME1
+    assert _pixel_code((40000 + image).astype(np.uint16)) == "blank"
 
 
 def test_noise_is_no_image() -> None:

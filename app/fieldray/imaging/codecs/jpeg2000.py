@@ -146,10 +146,22 @@ def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uin
     return moved
 
 
+def _decode(frame: Frame) -> NDArray[Any] | None:
+    """A whole frame whose origin is not that of its grid, to which the plugin of pydicom adds what lies before it."""
+    if frame.source[16:24] == bytes(8) or not is_whole_codestream(frame.source):
+        return None
+    import imagecodecs
+
+    values: NDArray[Any] = imagecodecs.jpeg2k_decode(frame.source)
+    return values
+
+
 CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless}),
+    decode=_decode,
     reduced=reduced_wavelets,
     pydicom_plugin="pylibjpeg",
-    unavailable_reason=lambda: missing_library("pylibjpeg", "openjpeg"),
+    runtime_modules=("imagecodecs._jpeg2k",),
+    unavailable_reason=lambda: missing_library("imagecodecs", "pylibjpeg", "openjpeg"),
 )
