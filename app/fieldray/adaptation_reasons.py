@@ -24,6 +24,11 @@ ADAPTATION: Final[Mapping[str, Template]] = {
                        "{operators} operators on the CPU.",
     "run_differs": "The run in {path} was started with other settings. Use another folder, or delete that one.",
     "run_damaged": "The run cannot be resumed: {path} is damaged. Delete the run's folder and start again.",
+    "run_file_damaged": "{path} is damaged. Delete it and start again: what made it is done once more.",
+    "run_file_changed": "{path} is not as the step {step} left it. Delete it and start again: the step and those after it are "
+                        "done once more.",
+    "run_split_changed": "{path} was changed after the images were split. Delete it and start again: they are split anew. To "
+                         "choose the parts yourself, name a table with the recipe's key split.table.",
     "run_in_use": "Another run is using {path}: {holder}. Wait until it has finished, stop it, or use another folder.",
     "iteration_missing": "The run {run} has no iteration {iteration} to start from.",
     "training_diverged": "Training diverged in epoch {epoch}, step {step}: the loss is not a number. Lower "

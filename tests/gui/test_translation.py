@@ -37,7 +37,7 @@ AUC ROC abnormal positive our clinic z
     cluster certificates join start workflow sweep out send files tcp tls
     measure slowest simulate output plot picture svg png
     mode sync async split server central distributed staleness torch workers PyTorch
-    chmod unencrypted task status trials e
+    chmod unencrypted task status trials e table uncertain
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
  screen
 """

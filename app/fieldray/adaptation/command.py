@@ -245,7 +245,7 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
 
 
 def _line(name: str, entry: Mapping[str, object]) -> str:
-    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "warnings")}
+    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "left", "warnings")}
     return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
 
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.edgetpu import place
 from fieldray.adaptation.evaluate import auc_difference, known
-from fieldray.adaptation.files import digest, publish, require_publishable
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest, digest, publish, require_publishable
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.prune.timing import time_files
 from fieldray.adaptation.quantise import answer, quantise, to_float_file

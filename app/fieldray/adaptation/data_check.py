@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.adaptation.dataset import empty_classes, targets_of
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source

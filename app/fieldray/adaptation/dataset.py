@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import digest, write_atomically
-from fieldray.adaptation.image_set import ImageSet, content_digest, read_images, read_rows, rows_digest
+from fieldray.adaptation.files import content_digest, digest, write_atomically
+from fieldray.adaptation.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe_data import LabelRule
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.run import SPLIT, Run, Step
 from fieldray.adaptation.split import PARTS, refuse_leak, split_rows, table_counts, table_digest
 from fieldray.adaptation.train import Samples
 from fieldray.errors import UsageProblem
@@ -159,7 +159,6 @@ def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> d
     return {part: {kind: found[part, kind] for kind in ("positive", "negative", "unknown")} for part in PARTS}
 
 
-SPLIT: Final = "split.csv"
 _COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
 _REPORTED: Final = 20
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import arrays_in, write_atomically
 from fieldray.adaptation.specification import Specification, Weights
 
 EngineName = Literal["auto", "tensorflow", "torch"]
@@ -157,19 +157,19 @@ class Checkpoint:
         """Whether there is a state with this key, of an engine of this kind."""
         if not self.path.is_file():
             return False
-        with np.load(self.path, allow_pickle=False) as arrays:
+        with arrays_in(self.path) as arrays:
             return bool(json.loads(arrays["facts"].tobytes()).get("key") == _whole_key(kind, key))
 
     def restore(self, engine: Trainable, *, key: str) -> Kept | None:
         """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
         if not self.path.is_file():
             return None
-        with np.load(self.path, allow_pickle=False) as arrays:
+        with arrays_in(self.path) as arrays:
             facts = json.loads(arrays["facts"].tobytes())
             if facts.pop("key", None) != _whole_key(type(engine), key):
                 return None
             parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
-            for name in set(arrays.files) - {"facts"}:
+            for name in set(arrays) - {"facts"}:
                 part, _, rest = name.partition("/")
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])

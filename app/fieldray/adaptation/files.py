@@ -7,8 +7,11 @@ decides a result sees to it that nothing is taken up again that something else h
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +19,8 @@ from typing import Any, cast
 import numpy as np
 
 from fieldray import persistence
+from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
 from fieldray.reports.outputs import Kind, require_free, write_own
 
 
@@ -38,6 +43,31 @@ def require_publishable(*paths: Path) -> None:
 def _kind(path: Path) -> Kind:
     name = path.suffix.removeprefix(".")
     return cast("Kind", name) if name in ("html", "tflite") else "json"
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """While a file of a run folder is read. Raises StorageProblem (run_file_damaged) for what no run wrote."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
+        raise StorageProblem(reason("run_file_damaged", path=path)) from problem
+
+
+@contextlib.contextmanager
+def arrays_in(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The arrays of a `.npz` file of a run folder, while the block lasts. Raises OSError, and as `reading`."""
+    with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        yield arrays
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file's content as hexadecimal text; "" where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
 
 
 def digest(*parts: object) -> str:

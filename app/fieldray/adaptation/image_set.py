@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import digest, write_atomically
+from fieldray.adaptation.files import arrays_in, content_digest, digest, reading, write_atomically
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe_data import Source
 from fieldray.domain.image import Image, PixelMap
@@ -112,7 +112,10 @@ def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], i
         The time as files have it, in nanoseconds.
     """
     rows, path = [row for source in sources for row in read_source(source)], folder / CACHE
-    before: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    before: dict[str, list[Any]] = {}
+    if path.is_file():
+        with reading(path):
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
     known, digests = dict(before), []
     for row in rows:
         digests.append(_digest_of(row.path, known, now_ns))
@@ -124,15 +127,6 @@ def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], i
 def rows_digest(rows: Sequence[Row]) -> str:
     """What the rows say and what their files hold, in their order; where the files lie does not count."""
     return digest([replace(row, path=Path(), origin="") for row in rows])
-
-
-def content_digest(path: Path) -> str:
-    """SHA-256 of a file's content as hexadecimal text; "" where it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError:
-        return ""
 
 
 def _digest_of(path: Path, known: dict[str, list[Any]], now_ns: Callable[[], int]) -> str:
@@ -300,7 +294,7 @@ def _store(path: Path, key: str, stored: _Stored) -> None:
 def _load(path: Path, key: str) -> _Stored | None:
     if not path.is_file():
         return None
-    with np.load(path, allow_pickle=False) as arrays:
+    with arrays_in(path) as arrays:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["key"] != key:
             return None

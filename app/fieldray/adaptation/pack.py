@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.card import Facts, model_card, warnings_of
 from fieldray.adaptation.cross import CROSS_RESULTS
 from fieldray.adaptation.edgetpu import edgetpu_file
-from fieldray.adaptation.files import digest
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest, digest
 from fieldray.adaptation.quantise import answer
 from fieldray.adaptation.recipe import what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
@@ -36,12 +36,12 @@ from fieldray.domain.model import (
     OutputRoles,
     Requirement,
 )
-from fieldray.errors import UsageProblem
+from fieldray.errors import PackProblem, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.packs.write import write_pack
+from fieldray.packs.write import require_pack, write_pack
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
 
@@ -84,11 +84,24 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         key=own_key(recipe.signing_key),
     )
     warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-    return {
-        "pack": str(place),
-        "bytes": sum(path.stat().st_size for path in place.iterdir()),
-        **({"warnings": warnings} if warnings else {}),
-    }
+    return pack_facts(place) | ({"warnings": warnings} if warnings else {})
+
+
+def pack_facts(place: Path) -> dict[str, Any]:
+    """What the status has of a pack that was written, by which `is_as_written` knows it again."""
+    sealed = read_verified_manifest(place)
+    size = sum(path.stat().st_size for path in place.iterdir())
+    return {"pack": str(place), "signer": sealed.fingerprint, "manifest_sha256": sealed.manifest_sha256, "bytes": size}
+
+
+def is_as_written(facts: Mapping[str, Any]) -> bool:
+    """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
+    place = Path(facts["pack"])
+    try:
+        require_pack(place, fingerprint=facts.get("signer", ""))
+        return bool(read_verified_manifest(place).manifest_sha256 == facts["manifest_sha256"])
+    except (PackProblem, OSError):
+        return False
 
 
 def cross_validation_of(run: Run) -> Mapping[str, Any] | None:
@@ -242,4 +255,5 @@ PACK: Final = Step(
     perform=pack_step,
     reads=("pack", "packs_folder", "results", "signing_key"),
     outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text),
+    stands=is_as_written,
 )

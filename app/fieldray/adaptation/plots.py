@@ -21,7 +21,14 @@ from fieldray.domain.metrics import Scores, Truth
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"
 _GREY: Final = "#8a8f98"
-_STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+# A label may be called anything: dollars in its meaning are no formula.
+_STYLE: Final = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+}
 _BINS: Final = 10
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.dataset import dataset_of
-from fieldray.adaptation.files import publish, write_atomically
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest, publish, write_atomically
 from fieldray.adaptation.page import (
     Code,
     Figure,

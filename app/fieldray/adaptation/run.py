@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from fieldray.adaptation.engine import remove_checkpoints
-from fieldray.adaptation.files import digest, write_atomically
+from fieldray.adaptation.files import content_digest, digest, reading, write_atomically
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.specification import Weights
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
@@ -80,12 +80,16 @@ class Trainer(Protocol):
         """What the status is to have of how it was trained."""
 
 
-_MADE_ELSEWHERE: Final = ("pack", "report")
-"""Facts of a step that are paths of what it made beyond its folder."""
+SPLIT: Final = "split.csv"
+"""Which part each image is in, beside what was trained on it."""
 
 
 def _nothing(_run: Run) -> str:
     return ""
+
+
+def _report_is_there(facts: Mapping[str, Any]) -> bool:
+    return "report" not in facts or Path(facts["report"]).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class Step:
         A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
     leaves
         Files in its folder that later steps read: without them it is not done, whatever the status says.
+    stands
+        Whether what it made beyond its folder is still there, by the facts that it returned.
     """
 
     name: str
@@ -109,6 +115,7 @@ class Step:
     reads: tuple[str, ...]
     outside: Callable[[Run], str] = field(default=_nothing)
     leaves: tuple[str, ...] = ()
+    stands: Callable[[Mapping[str, Any]], bool] = field(default=_report_is_there)
 
 
 def keep_epoch(folder: Path, row: Mapping[str, Any]) -> None:
@@ -150,8 +157,10 @@ class Run:
         write_atomically(self.folder(step) / name, json.dumps(content, indent=1, default=str).encode())
 
     def read(self, step: str, name: str) -> Any:
-        """Read a JSON result. Raises OSError or ValueError."""
-        return json.loads((self.folder(step) / name).read_text(encoding="utf-8"))
+        """Read a JSON result. Raises OSError, StorageProblem (run_file_damaged)."""
+        path = self.folder(step) / name
+        with reading(path):
+            return json.loads(path.read_text(encoding="utf-8"))
 
     def tell_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
         """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""
@@ -160,9 +169,16 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What each step came to: state (running, done, failed), key, made, seconds, facts or problem."""
+        """What each step came to: state (running, done, failed), key, made, left, seconds, facts or problem.
+
+        Raises StorageProblem (run_file_damaged).
+        """
         path = self.recipe.run / STATUS
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        with reading(path):
+            found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+            return {name: dict(entry) for name, entry in found.items()}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
         """Perform the steps that are not done, and every step after one that is performed.
@@ -189,11 +205,17 @@ class Run:
             before = self.status[step.name]["made"]
 
     def _is_done(self, step: Step, key: str) -> bool:
+        """Raises UsageProblem where the step is done but what it left was changed since."""
         entry = self.status.get(step.name, {})
-        left = [self.folder(step.name) / name for name in step.leaves]
-        left += [Path(entry[name]) for name in _MADE_ELSEWHERE if name in entry]
-        is_there = all(path.exists() for path in left)
-        return is_there and entry.get("state") == "done" and entry.get("key") == key
+        is_there = all((self.folder(step.name) / name).exists() for name in step.leaves)
+        if not (is_there and entry.get("state") == "done" and entry.get("key") == key and step.stands(entry)):
+            return False
+        for name, left in entry.get("left", {}).items():
+            path = self.folder(step.name) / name
+            if content_digest(path) != left:
+                code = "run_split_changed" if name == SPLIT else "run_file_changed"
+                raise UsageProblem(reason(code, path=path, **({} if name == SPLIT else {"step": step.name})))
+        return True
 
     def _perform(self, step: Step, key: str) -> None:
         began = time.monotonic()
@@ -209,6 +231,7 @@ class Run:
             "key": key,
             "made": secrets.token_hex(8),
             "seconds": round(time.monotonic() - began, 1),
+            "left": {name: content_digest(self.folder(step.name) / name) for name in step.leaves},
         }
         self._note(step, done | dict(facts) | done)  # first, and whatever a step calls its own facts
         remove_checkpoints(self.folder(step.name))

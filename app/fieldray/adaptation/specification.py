@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import arrays_in, write_atomically
 
 Kind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
@@ -313,6 +313,6 @@ def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
 
 
 def load_weights(path: Path) -> Weights:
-    """Read what `save_weights` wrote, as float32. Raises OSError or ValueError."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return {key: np.asarray(arrays[key], np.float32) for key in arrays.files}
+    """Read what `save_weights` wrote, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
+    with arrays_in(path) as arrays:
+        return {key: np.asarray(arrays[key], np.float32) for key in arrays}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest
 from fieldray.adaptation.layouts import Row, table_rows
 from fieldray.adaptation.recipe_data import Source, Split
 from fieldray.errors import UsageProblem

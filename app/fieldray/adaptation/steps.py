@@ -13,15 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
+from fieldray.adaptation.dataset import dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import content_digest, reading, write_atomically
 from fieldray.adaptation.frozen_part import ChannelScale, FrozenPart, frozen_end
-from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.networks import LABELS, NETWORKS
 from fieldray.adaptation.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.run import SPLIT, Run, Step
 from fieldray.adaptation.specification import (
     Specification,
     Weights,
@@ -36,7 +35,7 @@ from fieldray.adaptation.specification import (
 )
 from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
 from fieldray.adaptation.train import Samples, Schedule, note_statistics, train, validate
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 
 _STATISTICS_IMAGES: Final = 64
@@ -72,7 +71,9 @@ def _load(run: Run, step: str) -> tuple[Specification, Weights]:
     text = run.folder(step) / "specification.json"
     if not text.is_file():
         raise UsageProblem(reason("step_missing", step=step))
-    return specification_from_json(text.read_text(encoding="utf-8")), load_weights(run.folder(step) / "weights.npz")
+    with reading(text):
+        specification = specification_from_json(text.read_text(encoding="utf-8"))
+    return specification, load_weights(run.folder(step) / "weights.npz")
 
 
 def train_step(run: Run) -> Mapping[str, Any]:
@@ -273,8 +274,10 @@ def _other_weights(recipe: Recipe, specification: Specification, images: NDArray
         return onnx_weights(path, specification, images=few, scale=scale, offsets=offsets)
     try:
         return load_weights(path)
-    except (OSError, ValueError) as problem:
-        raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
+    except StorageProblem as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail="no file of weights")) from problem
+    except OSError as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
 
 
 def starting_digest(choice: NetworkChoice) -> str:

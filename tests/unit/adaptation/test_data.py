@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from fieldray.adaptation.dataset import check_classes, targets_of
-from fieldray.adaptation.image_set import CACHE, content_digest, read_images, read_rows
+from fieldray.adaptation.files import content_digest
+from fieldray.adaptation.image_set import CACHE, read_images, read_rows
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source, Split

@@ -17,11 +17,11 @@ from PIL import Image
 
 from fieldray.adaptation.command import STEPS, adapt
 from fieldray.adaptation.cross import CROSS
-from fieldray.adaptation.dataset import DATA, SPLIT, dataset_of, keep_split, refuse_seen
+from fieldray.adaptation.dataset import DATA, dataset_of, keep_split, refuse_seen
 from fieldray.adaptation.engine import CHECKPOINT
 from fieldray.adaptation.files import digest
 from fieldray.adaptation.recipe import read_recipe
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.run import SPLIT, Run, Step
 from fieldray.adaptation.specification import load_weights, save_weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -60,7 +60,8 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
                 raise UsageProblem(reason("training_diverged", epoch=1, step=1))
             return step.perform(run) if step is DATA else {}
 
-        return replace(step, perform=perform, leaves=step.leaves if step is DATA else ())
+        leaves = step.leaves if step is DATA else ()
+        return replace(step, perform=perform, leaves=leaves, stands=lambda _: True)
 
     _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
     return performed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from fieldray.adaptation.page import (
     Code,
     Figure,
@@ -62,3 +65,13 @@ def test_values_are_told_for_a_person() -> None:
         "x",
     ]
     assert [told_seconds(value) for value in (1.25, 125.0, 7384.0)] == ["1.2 s", "2 min 05 s", "2 h 03 min"]
+
+
+@pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
+def test_a_label_may_be_called_anything(meaning: str) -> None:
+    from fieldray.adaptation.plots import class_map_plots, training_curves
+
+    history = [{"epoch": 1, "loss": 1.0, "auc": [0.8]}, {"epoch": 2, "loss": 0.5, "auc": [0.9]}]
+    assert meaning in training_curves(history, labels=[meaning])
+    images, maps = np.zeros((1, 8, 8), np.uint8), np.ones((1, 2, 2), np.float32)
+    assert meaning in class_map_plots(images, maps, titles=[meaning])

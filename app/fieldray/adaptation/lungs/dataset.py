@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.files import digest, write_atomically
-from fieldray.adaptation.image_set import content_digest, read_images, read_rows, rows_digest
+from fieldray.adaptation.files import arrays_in, content_digest, digest, write_atomically
+from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.lungs.check_samples import CheckImages
 from fieldray.adaptation.lungs.masks import (
@@ -168,7 +168,7 @@ def data_of(run: Run) -> LungData:
     path = run.folder("data") / _ARRAYS
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="data"))
-    with np.load(path, allow_pickle=False) as arrays:
+    with arrays_in(path) as arrays:
         return LungData(**arrays)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.files import content_digest
 from fieldray.adaptation.layouts import Row, Wrong, table_rows
 from fieldray.adaptation.lungs.recipe import MaskSource
 from fieldray.errors import UsageProblem

@@ -23,7 +23,7 @@ from fieldray.adaptation.lungs.evaluate import enlarged
 from fieldray.adaptation.lungs.masks import read_mask
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.train import overlay, png, run_file, specification_of
-from fieldray.adaptation.pack import GOLDEN_TOLERANCE, phantom, provenance
+from fieldray.adaptation.pack import GOLDEN_TOLERANCE, is_as_written, pack_facts, phantom, provenance
 from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
 from fieldray.adaptation.quantise import Converted
 from fieldray.adaptation.run import Run, Step
@@ -247,7 +247,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     place = write_described(
         recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
     )
-    return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+    return pack_facts(place)
 
 
 def _described(recipe: LungRecipe, thresholds: Mapping[str, float]) -> LungFieldsManifest:
@@ -300,4 +300,5 @@ LUNG_PACK: Final = Step(
     perform=pack_step,
     reads=("pack", "packs_folder", "signing_key"),
     outside=lambda run: digest(run.recipe.pack.credits_text),
+    stands=is_as_written,
 )

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import digest, write_atomically
-from fieldray.adaptation.image_set import content_digest, read_images, rows_digest
+from fieldray.adaptation.files import arrays_in, content_digest, digest, write_atomically
+from fieldray.adaptation.image_set import read_images, rows_digest
 from fieldray.adaptation.layouts import Row, Wrong, table_rows
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, PairSource, recipe_of
 from fieldray.adaptation.matcher.rough_alignment import roughly_aligned
@@ -180,7 +180,7 @@ def data_of(run: Run) -> MatcherData:
     path = run.folder("data") / _ARRAYS
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="data"))
-    with np.load(path, allow_pickle=False) as arrays:
+    with arrays_in(path) as arrays:
         return MatcherData(**arrays)
 
 

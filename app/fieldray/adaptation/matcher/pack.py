@@ -16,7 +16,7 @@ from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.matcher.engine import specification_of
 from fieldray.adaptation.matcher.evaluate import GROUPS, half_of_band_pass, worse_groups
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray.adaptation.pack import provenance
+from fieldray.adaptation.pack import is_as_written, pack_facts, provenance
 from fieldray.adaptation.page import Code, Report, Section, Table, facts, page
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
@@ -171,7 +171,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     place = write_described(
         recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
     )
-    return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+    return pack_facts(place)
 
 
 def _described(recipe: MatcherRecipe) -> MatcherManifest:
@@ -208,4 +208,5 @@ MATCHER_PACK: Final = Step(
     perform=pack_step,
     reads=("pack", "packs_folder", "signing_key"),
     outside=lambda run: digest(run.recipe.pack.credits_text),
+    stands=is_as_written,
 )

@@ -130,7 +130,7 @@ class RunFolder:
         path = self._path(number, "json")
         try:
             return specification_from_json(path.read_text()), load_weights(self._path(number, "npz"))
-        except (OSError, ValueError, TypeError, KeyError) as problem:
+        except (OSError, ValueError, TypeError, KeyError, StorageProblem) as problem:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 
     def _path(self, number: int, ending: str) -> Path:
