@@ -31,8 +31,7 @@ REFUSED: Final[Mapping[str, Template]] = {
     "view": "Not a frontal view: the view position is {view}.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
-    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to "
-                       "{oldest} years.",
+    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to {oldest} years.",
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
