@@ -149,6 +149,11 @@ def pixels_as_they_are(header: DicomHeader, shape: Shape, value: memoryview) -> 
         syntax = stated if is_known else found
         return replace(header, transfer_syntax=syntax, pixels=pixels, is_contradicted=True), value
     if is_encapsulated:
+        size = _frame_bytes(header, shape)
+        if len(fragments) == shape.frames and {len(part) for part in fragments} <= {size, size + size % 2}:
+            value = memoryview(b"".join(part[:size] for part in fragments))
+            pixels = replace(header.pixels, length=len(value))
+            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, is_contradicted=True), value
         if stated in _UNCOMPRESSED:
             raise Unreadable(not_supported("", "unknown, and said to be none"))
         return header, value

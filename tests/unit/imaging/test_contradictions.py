@@ -104,7 +104,15 @@ def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: 
         image = _read(_file(stated, _body(plain)))
         np.testing.assert_array_equal(image.pixels, IMAGE)
         assert image.notes == ("syntax_contradicted",)
+    plain.PixelData = encapsulate([IMAGE.tobytes()])
+    plain["PixelData"].VR, plain["PixelData"].is_undefined_length = "OB", True
+    for stated in (JPEGLosslessSV1, ExplicitVRLittleEndian, UID("1.2.840.10008.1.2.1.98")):
+        np.testing.assert_array_equal(_read(_file(stated, _body(plain))).pixels, IMAGE)
+    plain = _dataset(tmp_path)
     plain.PixelData = plain.PixelData[:5000]
+    assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
+    plain.PixelData = encapsulate([bytes(5000)])
+    plain["PixelData"].VR, plain["PixelData"].is_undefined_length = "OB", True
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
 
 

@@ -24,8 +24,11 @@ def with_end(source: bytes) -> bytes:
     """A JPEG that has its end, or of which only the end marker is missing, with it.
 
     libjpeg-turbo silently makes up what a scan lacks of whatever follows. So nothing is missing where it does not
-    matter what follows. Raises Unreadable `truncated` where it does, or where the JPEG cannot be decoded.
+    matter what follows. Raises Unreadable `truncated` where it does, or where the JPEG cannot be decoded; ValueError
+    for what is none.
     """
+    if source and not source.startswith(b"\xff\xd8"):
+        raise ValueError("no JPEG")
     # After the end there is at most the byte that makes a fragment's length even, whatever its value, and zeros.
     bare = source.rstrip(b"\0")
     if _END_OF_IMAGE in bare[-3:]:
