@@ -75,8 +75,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger "
-                                        "output. How often it is right was not measured.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger output. How often it is right was not measured.",
     "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have raised the score.",
 }
 
@@ -116,8 +115,7 @@ FAILED: Final[Mapping[str, Template]] = {
                                "Unpack it and screen the folder.",
                                "The zip file contains {count} files. At most {limit} are read from one zip file. "
                                "Unpack it and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by "
-                        "itself, open the folder it is in instead.",
+    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by itself, open the folder it is in instead.",
     "double_members": Plural("Different files in this zip file share {count} name ({name}). Only the last of them "
                              "was read. Pack them again under different names.",
                              "Different files in this zip file share {count} names ({name} and others). Only the "
@@ -144,8 +142,7 @@ PURPOSES: Final[Mapping[str, Template]] = {
     "for_any_age": "The pack names no age range.",
     "measured_own": "On {images} images of the same hospital or hospitals that it was not trained on: area under the "
                     "ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence "
-                          "interval {low} to {high}).",
+    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
     "not_measured_elsewhere": "It was not measured on images of another hospital.",
 }
@@ -159,27 +156,22 @@ PACKS: Final[Mapping[str, Template]] = {
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
-    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was "
-                          "loaded.",
+    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
     "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
-    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the "
-                        "fingerprint its signer gives before you trust it.",
-    "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer "
-                  "before.",
+    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
+    "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
     "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
-    "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a "
-                         "new version.",
+    "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
     "pack_not_classifier": "This pack does not screen images itself; other packs use it (kind: {kind}).",
     "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
     "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
     "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
     "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
                    "is unknown: the class is that of the larger output.",
-    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: "
-                          "without the file for the CPU it cannot be used.",
+    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
     "pack_namesake": "This pack is called {pack}, as one that is known here and signed with the key {known}. This one is "
                      "signed with another key, {fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
     "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but it is signed with the key "
