@@ -217,7 +217,7 @@ class RunReport:
         from fieldray.pipeline.auditing import drift_of
 
         for drift in drift_of(database, run_id, self._model):
-            if drift.is_out:
+            if drift.is_out and drift.of != "evidence":  # the end of the run told that
                 self._console.print_line(drift.told.text)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:

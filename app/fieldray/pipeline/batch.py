@@ -160,6 +160,8 @@ class Batch:
         try:
             with room_kept_back(self._database), open_store(self._database, self._publish) as store:
                 self._screen_into(store)
+            if self._end_state == "finished":
+                self._notes += tuple(self._work.doubts(self._run_id))
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:

@@ -23,6 +23,8 @@ class Work:
         Gives every image once, lazily, but those in files that are known.
     noticed
         What the search met that concerns no single image; asked once it is over.
+    doubts
+        What the results of a run with this number, all of them stored, say against its pack.
     count
         A quick estimate of how many images there are; gives up when the function passed returns True.
     content_hash
@@ -50,5 +52,6 @@ class Work:
     screen: Callable[[ImageRef], Outcome]
     release: Callable[[], None]
     noticed: Callable[[], Sequence[Reason]] = tuple
+    doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: ()
     keeps_previews: bool = True
     resuming: Resuming = field(default_factory=Resuming)
