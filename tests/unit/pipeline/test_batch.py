@@ -72,6 +72,7 @@ class Run:
         decoders: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
         noticed: Sequence[Reason] = (),
+        doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: (),
     ) -> None:
         self.events: list[Event] = []
         self.decoders = decoders or FakeReaders()
@@ -94,6 +95,7 @@ class Run:
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
+            doubts=doubts,
             content_hash=self.decoders.content_hash,
             stamp_with=self.decoders.stamp_with,
             check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
@@ -345,6 +347,15 @@ def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
 
     run = Run(tmp_path, ["dark.png"], count=count).finish()
     assert (run.states, run.names) == (["running", "finished"], ["dark.png"])
+
+
+def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_path: Path) -> None:
+    def doubts(run_id: int) -> list[Reason]:
+        with ResultQuery(tmp_path / "results.sqlite") as query:
+            return [reason("unlike_images", count=sum(query.counts(run_id).values()))]
+
+    run = Run(tmp_path, ["dark.png", "bright.png"], doubts=doubts).finish()
+    assert [event.notes for event in run.of(RunChanged)] == [(), (reason("unlike_images", count=2),)]
 
 
 def test_what_the_search_noticed_is_told_at_the_end(tmp_path: Path) -> None:
