@@ -187,5 +187,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     manifest = candidate.manifest
     if manifest is not None:
         yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
-        for text in (manifest.descriptions["en"], *(why.text for why in performance(manifest)), manifest.limits["en"]):
+        warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
+        measured = (why.text for why in performance(manifest))
+        for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")
