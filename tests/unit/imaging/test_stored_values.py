@@ -31,6 +31,7 @@ from pydicom.uid import (
 
 from benchmarks.image_files import put_frame, set_pixels
 from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.reduction import TargetSize, block_means
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
@@ -186,3 +187,21 @@ def test_a_lossy_jpeg_of_eight_bits_is_read_whatever_the_header_says_of_bits(tmp
     for said in (Case(8, 8, 7, False, "", 8), Case(16, 12, 11, False, "", 8), Case(8, 6, 5, False, "", 8)):
         data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEGBaseline8Bit)
         assert np.abs(decode(data, ImageRef(path=tmp_path)).pixels.astype(int) - values).max() < 12
+
+
+def test_values_whose_two_bytes_are_swapped_are_said_to_be(tmp_path: Path) -> None:
+    values = PHANTOM.astype(np.int64) * 16 + np.arange(PHANTOM.size).reshape(PHANTOM.shape) * 79 % 13
+    swapped = values.astype(np.uint16).byteswap()
+    for syntax in (ExplicitVRLittleEndian, RLELossless, JPEGLSLossless):
+        data = _file(tmp_path / "image.dcm", swapped, Case(16, 16, 15, False, "zeros", 16), "MONOCHROME2", syntax)
+        with pytest.raises(Unreadable) as caught:
+            decode(data, ImageRef(path=tmp_path))
+        assert "swapped" in caught.value.reason.text
+
+
+@pytest.mark.parametrize("top", [1, 256, 65535])
+def test_noise_is_not_taken_for_swapped_values(top: int, tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, top, PHANTOM.shape, np.uint16, endpoint=True)
+    case = Case(16, 16, 15, False, "zeros", 16)
+    data = _file(tmp_path / "image.dcm", noise, case, "MONOCHROME2", ExplicitVRLittleEndian)
+    assert decode(data, ImageRef(path=tmp_path)).pixels.shape == PHANTOM.shape
