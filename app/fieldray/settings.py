@@ -6,6 +6,7 @@ it, keys as well as values, falls back to the default, is reported, and stays in
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from typing import Final, overload
 from fieldray.backends import DeviceChoices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
-from fieldray.persistence import require_plain, write_atomically
+from fieldray.persistence import only_writer, require_plain, write_atomically
 from fieldray.reasons import Reason, reason
 
 Value = str | int | float | bool
+_WAIT_S: Final = 5.0  # for another program that writes its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,7 @@ class Settings:
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._values: dict[str, Value] = {}
-        self._unknown: dict[str, object] = {}
-        self._unread: Reason | None = None
+        self._changed: dict[str, Value] = {}
         for key, value in (values or {}).items():
             self.set(key, value)
 
@@ -99,34 +100,49 @@ class Settings:
         """The value of a whole-number setting."""
         return int(self[key])
 
-    def set(self, key: str, value: Value) -> None:
-        """Change one value. Raises UsageProblem for a value the row does not allow, KeyError for an unknown key."""
+    def set(self, key: str, value: Value, *, is_kept: bool = False) -> None:
+        """Change one value; `is_kept`: the file has it already.
+
+        Raises UsageProblem for a value the row does not allow, KeyError for an unknown key.
+        """
         problem = ROWS[key].problem(value)
         if problem:
             raise UsageProblem(problem)
         self._values[key] = value
+        if not is_kept:
+            self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
         """Make a pack this site's default (its id, or id-version, with its signer), or none ("")."""
         self.set("pack", name)
         self.set("operating_point", operating_point)
 
-    def keep(self, key: str, value: object) -> None:
-        """Hold something from the file that this version cannot use, for the next `save`."""
-        self._unknown[key] = value
-
-    def spare(self, why: Reason) -> None:
-        """Never replace the file: the system did not let it be read, and nobody knows what is in it."""
-        self._unread = why
-
     def save(self, path: Path | None = None) -> None:
-        """Write the file. Raises StorageProblem, also where a link lies in its place or it could not be read."""
+        """Write what was changed since the last time into the file; all else stays as it is there by now.
+
+        Raises StorageProblem, also where a link lies in its place or it cannot be read: nobody knows what is in it.
+        """
         path = path or default_path()
-        if self._unread:
-            raise StorageProblem(self._unread)
         require_plain(path)
-        content = {**self._unknown, **self._values}
-        write_atomically(path, json.dumps(content, indent=1, sort_keys=True).encode())
+        with only_writer(path, path.with_suffix(".lock"), wait_s=_WAIT_S):
+            changed, self._changed = self._changed, {}
+            try:
+                content = {**_content(path), **changed}
+                write_atomically(path, json.dumps(content, indent=1, sort_keys=True).encode())
+            except BaseException as error:
+                self._changed = {**changed, **self._changed}
+                if isinstance(error, OSError):
+                    detail = error.strerror or type(error).__name__
+                    raise StorageProblem(reason("settings_not_saved", path=path, detail=detail)) from error
+                raise
+
+
+def _content(path: Path) -> dict[str, object]:
+    """What is in the file; nothing where there is none, or what is there makes no sense. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return values if isinstance(values, dict) else {}
+    return {}
 
 
 def default_path() -> Path:
@@ -147,14 +163,12 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
         return settings, (problem.reason,)
     except OSError as error:
         detail = error.strerror or type(error).__name__
-        settings.spare(reason("settings_not_saved", path=path, detail=detail))
         return settings, (reason("settings_unreadable", path=path, detail=detail),)
     except (ValueError, RecursionError) as error:
         return settings, (reason("settings_unreadable", path=path, detail=type(error).__name__),)
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
-            settings.set(key, value)
+            settings.set(key, value, is_kept=True)
         except (KeyError, UsageProblem) as error:
-            settings.keep(key, value)
             problems.append(getattr(error, "reason", reason("setting_unknown", key=key)))
     return settings, tuple(problems)

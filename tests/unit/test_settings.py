@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -49,15 +50,58 @@ def test_a_value_out_of_range_is_refused() -> None:
         Settings({"decoders": 65})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that cannot be read")
-def test_what_the_system_did_not_let_be_read_is_not_replaced() -> None:
-    path = Path("/proc/self/mem")  # nothing is at its beginning: reading there is an input/output error
+def test_only_what_was_changed_is_written_on_what_is_there(tmp_path: Path) -> None:
+    """A window is open while a default pack is set on the command line."""
+    path = tmp_path / "settings.json"
+    Settings({"pack": "old", "theme": "dark"}).save(path)
+    (window, _), (elsewhere, _) = load(path), load(path)
+    elsewhere.choose_pack("new")
+    elsewhere.save(path)
+    for opacity in (60, 70):
+        window.set("heat_map_opacity", opacity)
+        window.save(path)
+        assert json.loads(path.read_text())["pack"] == "new"
+        elsewhere.set("heat_map_opacity", 10)
+        elsewhere.save(path)
+    window.set("language", "uk")  # the slider was saved before and is not put back
+    window.save(path)
+    assert [load(path)[0][key] for key in ("pack", "theme", "heat_map_opacity", "language")] == [
+        "new",
+        "dark",
+        10,
+        "uk",
+    ]
+
+
+def test_what_could_not_be_saved_is_saved_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    settings = Settings({"theme": "dark"})
+    path.mkdir()
+    with pytest.raises(StorageProblem):
+        settings.save(path)
+    path.rmdir()
+    settings.save(path)
+    assert load(path)[0]["theme"] == "dark"
+
+
+class _FailingPath(type(Path())):  # type: ignore[misc]
+    """A file on a disk that fails while it is read."""
+
+    def read_text(self, *_: object, **__: object) -> str:
+        raise OSError(errno.EIO, "input/output error")
+
+
+def test_what_the_system_did_not_let_be_read_is_not_replaced(tmp_path: Path) -> None:
+    path = _FailingPath(tmp_path / "settings.json")
+    path.write_text('{"decoders": 5}')
     settings, problems = load(path)
     assert [problem.code for problem in problems] == ["settings_unreadable"]
     settings.set("theme", "dark")
     with pytest.raises(StorageProblem) as caught:
         settings.save(path)
     assert caught.value.reason.code == "settings_not_saved"
+    settings.save(tmp_path / "settings.json")  # it can be read again
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"decoders": 5, "theme": "dark"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")

@@ -168,6 +168,7 @@ class HistoryPage(QScrollArea):
             "paused": text("paused"),
             "finished": text("finished"),
             "cancelled": text("stopped before its end"),
+            "interrupted": text("interrupted"),
             "failed": text("ended early"),
         }
         return states[found.run.state]

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import Notice, NoticeBoard
 from fieldray.desktop.services import BatchPort, SessionPort
-from fieldray.domain.events import Progress, RunChanged, RunState
+from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.packs.legacy import known_manifest
@@ -170,7 +170,7 @@ class Screening(QObject):
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.manifest, self.run_model = model.manifest if model else known_manifest(run.spec.trust), model
         self.run_id, self.progress = run.run_id, None
-        is_over: dict[RunState, State] = {"finished": "finished", "failed": "failed"}
+        is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
 
     def forget_run(self) -> None:

@@ -54,11 +54,14 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over."""
+    """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over.
+
+    state  "interrupted" where it did not end and nobody works on it: its program was killed, or the power went
+    """
 
     run_id: int
     spec: RunSpec
-    state: RunState
+    state: RunState | Literal["interrupted"]
     reason: Reason | None
     started_s: float
     ended_s: float | None

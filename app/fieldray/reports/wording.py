@@ -147,6 +147,7 @@ class Wording:
             "paused": text("paused"),
             "finished": text("finished"),
             "cancelled": text("stopped before its end"),
+            "interrupted": text("interrupted"),
             "failed": text("ended early"),
         }
         state = states[run.state] + (f": {self.translator.reason(run.reason)}" if run.reason else "")

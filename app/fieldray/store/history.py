@@ -13,7 +13,7 @@ from fieldray.domain.run import ImageGist, Run, TakenOver, VerdictChoice
 from fieldray.store import stamps
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
-from fieldray.store.rows import brief_of, category_of, checked, gist_of, run_of
+from fieldray.store.rows import brief_of, category_of, checked, gist_of
 
 _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
 # CROSS: from the verdicts, which are few, to their results, never through all results.
@@ -58,7 +58,7 @@ class HistoryQuery(ResultQuery):
                 verdicts=verdicts[run.run_id],
                 not_present=gone[run.run_id],
             )
-            for run in self._made(run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
+            for run in self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
         )
 
     def briefs(self, run_id: int) -> Iterator[ResultBrief]:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from fieldray.domain.run import Run
 from fieldray.persistence import FileLock, HeldError
 
 _numbers: Final = itertools.count(1)
 _WAIT_S: Final = 1.0  # for one that looks whether a killed session left this file
+_LOOK_S: Final = 0.1  # the same for a run
 
 
 class SessionLock:
@@ -63,7 +66,7 @@ class RunLocks:
         if run_id in self._held:
             return True
         try:
-            self._held[run_id] = FileLock(self._path(run_id), holder=str(os.getpid()))
+            self._held[run_id] = FileLock(_run_lock(self._database, run_id), holder=str(os.getpid()), wait_s=_LOOK_S)
         except HeldError as error:
             self.rival = error.holder
             return False
@@ -75,7 +78,7 @@ class RunLocks:
         if lock:
             lock.release()  # Windows deletes no open file
             with contextlib.suppress(OSError):
-                self._path(run_id).unlink(missing_ok=True)
+                _run_lock(self._database, run_id).unlink(missing_ok=True)
 
     def release(self) -> None:
         """Release all runs."""
@@ -83,5 +86,22 @@ class RunLocks:
             lock.release()
         self._held.clear()
 
-    def _path(self, run_id: int) -> Path:
-        return self._database.with_name(f"{self._database.name}.run-{run_id}.lock")
+
+def as_it_stands(database: Path, run: Run) -> Run:
+    """A run as read, or interrupted: what was killed wrote no end, but nobody holds its lock any more.
+
+    One stays as it is where the system does not say who holds it.
+    """
+    if run.state not in ("running", "paused"):
+        return run
+    try:
+        FileLock(_run_lock(database, run.run_id), holder="", is_made=False).release()
+    except FileNotFoundError:
+        pass
+    except (OSError, HeldError):
+        return run
+    return replace(run, state="interrupted")
+
+
+def _run_lock(database: Path, run_id: int) -> Path:
+    return database.with_name(f"{database.name}.run-{run_id}.lock")

@@ -31,7 +31,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import presence, stamps, verdicts, work_rows
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
-from fieldray.store.locks import RunLocks
+from fieldray.store.locks import RunLocks, as_it_stands
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.refs import image_key, image_text, reason_text
 from fieldray.store.rows import (
@@ -91,14 +91,17 @@ class ResultQuery:
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, the newest first."""
-        return self._made(run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
+        return self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
         """One run. Raises KeyError if there is none."""
         rows = self._all("SELECT * FROM runs WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise KeyError(run_id)
-        return self._made(run_of, rows)[0]
+        return self._made(self._run_of, rows)[0]
+
+    def _run_of(self, row: sqlite3.Row) -> Run:
+        return as_it_stands(self.path, run_of(row))
 
     def rows(self, run_id: int) -> Iterator[StoredResult]:
         """The results of a run that are present, in the order they were first saved."""
@@ -221,6 +224,7 @@ class ResultStore(ResultQuery):
         self._connection.create_function("is_another", 2, presence.is_another)
         self._locks = RunLocks(path)
         self._judged: frozenset[bytes] = frozenset()
+        self._judged_version = -1
 
     @property
     def rival(self) -> str | None:
@@ -240,7 +244,6 @@ class ResultStore(ResultQuery):
         the other's. Refusing would make a script fail because somebody left a window open.
         """
         key = _request_key(spec)
-        self._judged = frozenset(row["result_hash"] for row in self._all("SELECT result_hash FROM verdicts"))
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
@@ -385,6 +388,10 @@ class ResultStore(ResultQuery):
 
     def _bring_verdict(self, run_id: int, row_id: int, result_hash: bytes, image_key: bytes) -> None:
         """The verdict that this result was given in another run."""
+        (row,) = self._all("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
+        if row["data_version"] != self._judged_version:
+            self._judged = frozenset(row["result_hash"] for row in self._all("SELECT result_hash FROM verdicts"))
+            self._judged_version = row["data_version"]
         if result_hash in self._judged:
             about = {"result_hash": result_hash, "image_key": image_key}
             self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
@@ -397,18 +404,22 @@ class ResultStore(ResultQuery):
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
         StorageProblem (verdict_misplaced) where the row is of another image, as after a backup was put back.
         """
+        self._judged_version = -1
+        about = {"row_id": row_id, "result_hash": result_hash(judged)}
         rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
         if not rows or rows[0]["image_key"] != image_key(judged.ref):
             raise StorageProblem(reason("verdict_misplaced", path=self.path))
         with self._durably(), self._transaction():
             if verdict is None:
                 self._write()
-                self._named(verdicts.WITHDRAW, row_id=row_id, result_hash=result_hash(judged))
+                self._named(verdicts.WITHDRAW, **about)
             else:
+                self._named(verdicts.TAKE_BACK, **about)
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
                 marks = ", ".join("?" * len(columns))
                 query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
                 self._all(query, *columns.values())
+                self._named(verdicts.TO_LATER_RUNS, **about)
 
     def _write(self) -> None:
         """Have a transaction write, even one that changes nothing.

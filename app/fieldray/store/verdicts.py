@@ -36,6 +36,23 @@ TO_NEW_RUN: Final = f"""{_COPY}
     ORDER BY image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
 """
 
+# From a row to those of the same image and result in later runs that have not ended: they may have come by it before.
+_LATER: Final = """
+    FROM verdicts JOIN results ON results.id = result_id JOIN runs ON runs.id > results.run_id AND ended_s IS NULL
+    JOIN results AS later ON later.run_id = runs.id AND later.image_key = results.image_key
+                          AND later.result_hash = verdicts.result_hash
+    WHERE verdicts.result_id = :row_id AND verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x''
+"""
+TO_LATER_RUNS: Final = f"""{_COPY}
+    SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
+           verdicts.score {_LATER}
+"""
+# Before another one is given there: its copies go, and not what a person said in such a run.
+TAKE_BACK: Final = f"""
+    DELETE FROM verdicts
+    WHERE result_hash = :result_hash AND (result_id, given_s) IN (SELECT later.id, given_s {_LATER})
+"""
+
 # With all copies of it, in whatever run, or the next run would bring it back.
 WITHDRAW: Final = """
     DELETE FROM verdicts WHERE result_hash = :result_hash AND (

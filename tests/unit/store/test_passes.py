@@ -20,6 +20,7 @@ from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
+from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import spec_text
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
@@ -354,7 +355,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
             store.set_verdict(row.row_id, verdict, judged=row.outcome)
             changes = [text for text in said if "SELECT" not in text[:6] and "user_version" not in text]
             words = ["FULL" if "FULL" in text else text.split()[0] for text in changes]
-            assert words == ["FULL", "BEGIN", "INSERT" if verdict else "DELETE", "COMMIT", "PRAGMA"]
+            assert words == ["FULL", "BEGIN", "DELETE", *(["INSERT", "INSERT"] if verdict else []), "COMMIT", "PRAGMA"]
         with pytest.raises(StorageProblem):
             store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
         assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
@@ -474,3 +475,41 @@ def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultSto
     before = log.read_bytes()
     store.set_verdict(row_id, None, judged=judged)
     assert len(log.read_bytes()) > len(before)
+
+
+def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: ResultStore, path: Path) -> None:
+    """Given by another program: before the later run comes to its image, and after."""
+    early, late = image("a.dcm", "a"), image("b.dcm", "b")
+    go_through(store, early, late)
+    rows = list(store.rows(1))
+    store.finish(1)
+    later = go_through(store, early)
+    with ResultStore(path) as other:
+        for row in rows:
+            other.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    go_through(store, early, late)
+    assert verdicts(store, later) == [AGREE, AGREE]
+    store.set_verdict(rows[0].row_id, DISAGREE, judged=early)  # a copy follows when it changes
+    assert verdicts(store, later) == [DISAGREE, AGREE]
+
+
+def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
+    first = judged_run(store, image("a.dcm", "a"), None)
+    second = judged_run(store, image("a.dcm", "a"), DISAGREE)
+    (row,) = store.rows(first)
+    for verdict in (AGREE, Verdict(choice="unsure")):
+        store.set_verdict(row.row_id, verdict, judged=row.outcome)
+    assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
+
+
+def test_a_run_that_nobody_holds_any_more_is_interrupted(path: Path) -> None:
+    with ResultStore(path) as store, ResultQuery(path) as query, HistoryQuery(path) as history:
+        run_id = go_through(store, screened())
+        assert {query.run(run_id).state, store.run(run_id).state, history.summaries()[0].run.state} == {"running"}
+        store.set_state(run_id, "paused")
+        assert query.runs()[0].state == "paused"
+    with HistoryQuery(path) as history:  # closed without an end, as after a kill
+        assert {history.run(run_id).state, history.runs()[0].state, history.summaries()[0].run.state} == {"interrupted"}
+    with ResultStore(path) as store:
+        assert go_through(store, screened()) == run_id
+        assert store.run(run_id).state == "running"

@@ -230,4 +230,4 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
         assert problem.value.reason.code == "disk_full"
     with ResultQuery(path) as decoder:
         assert decoder.row(kept).outcome.status == "screened"
-        assert decoder.run(run_id).state == "running"
+        assert decoder.run(run_id).state == "interrupted"  # it was let go without an end
