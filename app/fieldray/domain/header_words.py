@@ -37,7 +37,7 @@ _VIEWS: Final[Mapping[str, tuple[str, str]]] = {
     "FRONTAL": (r"\bFACE\b", "FRONT|FRENTE|CORONAL|DORSOVENTRAL|VENTRODORSAL|ФРОНТ|ПРЯМ|正位|正面"),
     "LATERAL": (
         r"\b[LR]{2}\b|\b[LR]?T?LAT\d*\b|\bLAT[LR]T?\b|\bSEIT",
-        "(?<!BI)(?<!UNI)LATER|PROFIL|PERFIL|BOCZN|BOCN|БОКОВ|БІЧН|CROSSTABLE|XTABLE|側|侧",
+        "(?<!BI)(?<!UNI)LATER|PROFIL|PERFIL|SAGIT|САГИТ|САГІТ|BOCZN|BOCN|БОКОВ|БІЧН|CROSSTABLE|XTABLE|側|侧",
     ),
     "OBLIQUE": (r"\bOBL|\b[LR][APL]O\b|\bКОС[АО]", "OBLI[CQ]U|SCHRA|SKOSN|SIKM|斜"),
 }
@@ -92,7 +92,7 @@ _BODY_PARTS: Final[Mapping[str, str]] = {
     "FOOT": "FOOT FEET FUSS PIED =PIE STOPA ANKLE CHEVILLE TOBILLO CAVIGLIA TORNOZELO SPRUNGG HEEL CALCAN "
     "=TOE =TOES СТОП ГОМІЛКОВОСТ ~足",
     "RIB": "=RIB =RIBS RIPPE COTES COSTILL ZEBR STERN РЕБР ГРУДИН ~肋",
-    "BREAST": "BREAST MAMM МОЛОЧН",
+    "BREAST": "BREAST MAMM =MAMA =SENO МОЛОЧН",
     "WHOLEBODY": "WHOLEB BABYGRAM SKELET FULLBODY TOTALBODY PHANTOM",
 }
 # Adjectives of the chest, which the spine and the breast have as well: they count where nothing else is named.

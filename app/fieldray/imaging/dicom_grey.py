@@ -64,6 +64,7 @@ _SAMPLE_SIDE: Final = 128
 _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
 _LEAST_BETWEEN: Final = 0.05
+_LONGEST: Final = 8.0  # a pixel whose sides differ by more than that is an error of the header
 _SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
 
 Pixels = NDArray[Any]
@@ -236,10 +237,14 @@ def _fitted(values: NDArray[Any], highest: int) -> Pixels:
 
 
 def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]:
-    """Wide integers and floats spread over 0..65535: values, step and base with stored = values * step + base."""
+    """Wide integers and floats spread over 0..65535: values, step and base with stored = values * step + base.
+
+    Integers that have room there stay as they are.
+    """
     finite = np.nan_to_num(stored.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     base, top = float(finite.min()), float(finite.max())
-    step = (top - base) / 65535 or 1.0
+    has_room = stored.dtype.kind != "f" and top - base <= 65535
+    step = 1.0 if has_room else (top - base) / 65535 or 1.0
     return np.rint((finite - base) / step).astype(np.uint16), step, base
 
 
@@ -403,10 +408,11 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
 
 
 def pixel_aspect(dataset: Dataset) -> float:
-    """A pixel's height by its width: 1 for square ones, and where the file is silent."""
+    """A pixel's height by its width: 1 for square ones, and where the file is silent or cannot be believed."""
     keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
     height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))
-    return height / width if abs(height / width - 1) > _SQUARE else 1.0
+    is_plausible = 1 / _LONGEST <= height / width <= _LONGEST
+    return height / width if is_plausible and abs(height / width - 1) > _SQUARE else 1.0
 
 
 def _two_sides(dataset: Dataset, keyword: str) -> tuple[float, float] | None:

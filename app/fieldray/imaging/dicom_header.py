@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 from pydicom import config
 from pydicom.datadict import dictionary_VR, tag_for_keyword
@@ -35,8 +35,6 @@ from fieldray.imaging.identify import VALUE_REPRESENTATIONS
 from fieldray.imaging.limits import MAX_HEADER_BYTES
 from fieldray.reasons import reason
 
-Order = Literal["big", "little"]
-
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
@@ -44,7 +42,6 @@ _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
 _UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, ExplicitVRBigEndian})
-_ORDERS: Final[tuple[tuple[Order, Order], ...]] = (("big", "little"), ("little", "big"))
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _TEXT_LIMIT: Final = 200
 # In bytes, of everything but words and decimal numbers: such as a lookup table.
@@ -204,6 +201,8 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
         return Begun(bounded, meta, guessed, guessed)
     stated = syntax if syntax in _UNCOMPRESSED else ExplicitVRLittleEndian
     found = _encoding(bounded.head(), stated)
+    if not bounded.is_at_end() and not _makes_sense(bounded.head(), found):
+        raise ValueError("no data set begins so")
     return Begun(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
 
 
@@ -274,9 +273,9 @@ def _encoding(head: bytes, stated: UID) -> UID:
 
 def _makes_sense(head: bytes, encoding: UID) -> bool:
     """Whether a data set of this encoding can begin so: its first groups are far below 0x0100, and lengths are too."""
-    group, other_group = (int.from_bytes(head[:2], order) for order in _ORDERS[encoding != ExplicitVRBigEndian])
+    group = int.from_bytes(head[:2], "big" if encoding == ExplicitVRBigEndian else "little")
     is_explicit = head[4:6] in VALUE_REPRESENTATIONS
-    return is_explicit == (encoding != ImplicitLittle) and not other_group < 0x0100 <= group
+    return is_explicit == (encoding != ImplicitLittle) and group < 0x0100
 
 
 def _guessed_encoding(head: bytes) -> UID:
@@ -442,7 +441,10 @@ def _as_list(value: Any) -> list[Any]:
 
 def _as_number(value: Any) -> float | None:
     try:
-        converted = float(value.replace(",", ".") if isinstance(value, str) else value)
+        if isinstance(value, str):  # of a point and a comma the last one divides fractions, the other thousands
+            thousands = "." if value.rfind(",") > value.rfind(".") else ","
+            value = value.replace(thousands, "").replace(",", ".")
+        converted = float(value)
     except (TypeError, ValueError):
         return None
     return converted if math.isfinite(converted) else None

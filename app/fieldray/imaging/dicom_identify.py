@@ -66,7 +66,7 @@ _KEYWORDS: Final = (
 _USUAL_HEADER_BYTES: Final = 2**18
 _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
 _AGE: Final = re.compile(r"([DWMY]?)\s*([0-9]{1,3})(?:[.,][0-9]+)?\s*([DWMY]?)[A-Z]*\.?")
-_OLDEST_YEARS: Final = 115.0  # older than that by a birth date is what stands there where nobody knows it
+_OLDEST_YEARS: Final = 115.0  # older than that is what stands there where nobody knows it
 
 
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
@@ -134,7 +134,9 @@ def _facts(header: DicomHeader) -> ImageHeader:
 def _ages_years(dataset: Dataset) -> list[float]:
     """The ages that a file gives: each value of Patient's Age, and that by birth date and the date of the image."""
     ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
-    born = day_of(text(dataset, "PatientBirthDate"))
+    said = text(dataset, "PatientBirthDate")
+    # the middle of the month or of the year, where no more than that is known
+    born = next(filter(None, (day_of(said + rest) for rest in ("", "15", "0701"))), None)
     taken = next(filter(None, (day_of(text(dataset, keyword)) for keyword in _DATES)), None)
     if born and taken and 0 <= (years := _years_between(born, taken)) <= _OLDEST_YEARS:
         ages.append(years)
@@ -152,4 +154,5 @@ def _age_years(age: str) -> float | None:
     found = _AGE.fullmatch(age.strip(" \0").upper())
     if found is None or (found[1] and found[3]):
         return None
-    return int(found[2]) * _DAYS[found[1] or found[3] or "Y"] / _DAYS["Y"]
+    years = int(found[2]) * _DAYS[found[1] or found[3] or "Y"] / _DAYS["Y"]
+    return years if years <= _OLDEST_YEARS else None

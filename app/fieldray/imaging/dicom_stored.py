@@ -178,8 +178,9 @@ def _frame_bytes(header: DicomHeader, shape: Shape) -> int:
 
 def compressed_frame(header: DicomHeader, shape: Shape, value: memoryview, frame: int, codec: Codec) -> Frame:
     """One frame as its codec receives it. Raises Unreadable if the codestream's own size is not the header's."""
-    source = _only_fragment(value) if shape.frames == 1 and frame == 0 else None
-    if source is None:
+    if shape.frames == 1 and frame == 0:  # all of its fragments, whatever a table says of where they begin
+        source = b"".join(_fragments(value))
+    else:
         source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
     size = codec.stated_size(source)
     if size is not None and size != (shape.rows, shape.columns):
@@ -316,7 +317,8 @@ def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memory
     decoder = _pydicom_decoder(header.transfer_syntax)
     if codec.plugin_function and codec.pydicom_plugin not in decoder.available_plugins:
         decoder.add_plugin(codec.pydicom_plugin, codec.plugin_function)
-    return _by_pydicom(header, decoder, frame, bytes(value), index, decoding_plugin=codec.pydicom_plugin)
+    alone = {"number_of_frames": 1, "extended_offsets": None, "decoding_plugin": codec.pydicom_plugin}
+    return _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
 
 
 # pydicom knows some of what `stored_values_of` does, for some codecs.
@@ -346,12 +348,6 @@ def _check_fragments(value: memoryview) -> None:
     """
     if not list(_fragments(value)):
         raise Unreadable(reason("damaged", detail="it holds no image data"))
-
-
-def _only_fragment(value: memoryview) -> bytes | None:
-    """What follows the offset table, if it is a single fragment: an image's one frame, without pydicom's copies."""
-    fragments = list(_fragments(value))
-    return bytes(fragments[0]) if len(fragments) == 1 else None
 
 
 def _fragments(value: memoryview) -> Iterator[memoryview]:

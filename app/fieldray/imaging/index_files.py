@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from fieldray.imaging.folders import is_system_name, parts_of
 
 _MOST_COMPONENTS: Final = 32  # of a name; the standard allows 8 (PS3.10 8.5)
 _STEM: Final = "/"  # no name begins so
+_ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
 _ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
 
 
@@ -63,13 +65,13 @@ class NamesInAnyCase:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """The entry of that name, in another case or with an extension if need be; the name as given if there is none.
+        """The entry of that name, in another case or with another extension; the name as given if there is none.
 
-        An extension counts where one entry alone has the name without it.
+        An extension, or the version that some systems write behind a name, counts where one entry alone has the name
+        without it.
         """
-        names = self._names(folder)
-        found = names.get(name) or names.get(name.casefold()) or names.get(_STEM + name.casefold())
-        return folder / (found or name)
+        names, stem = self._names(folder), _stem(name)
+        return folder / (names.get(name) or names.get(name.casefold()) or names.get(_STEM + stem) or name)
 
     def _names(self, folder: Path) -> dict[str, str]:
         if folder not in self._listed:
@@ -77,9 +79,13 @@ class NamesInAnyCase:
                 names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
             except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
                 return {}
-            stems = [(_STEM + name.rpartition(".")[0].casefold(), name) for name in names if not is_system_name(name)]
+            stems = [(_STEM + _stem(name), name) for name in names if not is_system_name(name)]
             often = Counter(stem for stem, _ in stems)
             self._listed[folder] = {stem: name for stem, name in stems if often[stem] == 1}
             self._listed[folder] |= {name.casefold(): name for name in reversed(names)}
             self._listed[folder] |= {name: name for name in names}
         return self._listed[folder]
+
+
+def _stem(name: str) -> str:
+    return _ENDING.sub("", name.casefold())

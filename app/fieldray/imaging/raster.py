@@ -233,10 +233,14 @@ def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
 
 def _png_pictures(data: bytes) -> int:
     """How many pictures a PNG holds: frames of an animation (APNG), or further files behind its end."""
-    end = len(data)
+    end, frames, is_still = len(data), 0, True
     for kind, start in _chunks(data):
         if kind == b"acTL":
-            return max(1, int.from_bytes(data[start : start + 4], "big"))
+            frames = int.from_bytes(data[start : start + 4], "big")
+        if kind == b"fcTL":  # before the image: that is the first frame, and else a picture beside them
+            is_still = False
+        if kind == b"IDAT" and frames:
+            return frames + is_still
         if kind == b"IEND":
             end = start + 4
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 
@@ -114,6 +116,28 @@ def test_a_frame_may_lie_where_uncompressed_pixels_do_and_the_reverse(tmp_path: 
     plain.PixelData = encapsulate([bytes(5000)])
     plain["PixelData"].VR, plain["PixelData"].is_undefined_length = "OB", True
     assert _problem(_file(JPEGLosslessSV1, _body(plain))) == "damaged"
+
+
+def test_what_begins_like_no_data_set_is_not_called_incomplete(tmp_path: Path) -> None:
+    deflated = zlib.compress(_body(_dataset(tmp_path)), wbits=-zlib.MAX_WBITS)
+    with pytest.raises(InputProblem) as caught:
+        identify(io.BytesIO(_file(ExplicitVRLittleEndian, deflated)), ImageRef(path=Path("x")))
+    assert caught.value.reason.code == "damaged"
+
+
+@pytest.mark.parametrize("table", [(9999,), (0, 77), (0, 1)])
+@pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEG2000Lossless, JPEGLSLossless])
+def test_the_fragments_of_one_frame_are_all_of_it(syntax: UID, table: tuple[int, ...], tmp_path: Path) -> None:
+    """Whatever the offset tables say of where frames begin."""
+    bits = 8 if syntax == JPEGBaseline8Bit else 12
+    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE >> 12 - bits, transfer_syntax=syntax, bits=bits))
+    right = _read(_file(syntax, _body(dataset)))
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    parts = (struct.pack(f"<{len(table)}I", *table), frame[:500], frame[500:])
+    dataset.PixelData = b"".join(struct.pack("<HHI", 0xFFFE, 0xE000, len(part)) + part for part in parts)
+    dataset["PixelData"].is_undefined_length = True
+    dataset.ExtendedOffsetTable, dataset.ExtendedOffsetTableLengths = struct.pack("<Q", 40), struct.pack("<Q", 8)
+    np.testing.assert_array_equal(_read(_file(syntax, _body(dataset))).pixels, right.pixels)
 
 
 def test_an_unknown_form_is_named(tmp_path: Path) -> None:

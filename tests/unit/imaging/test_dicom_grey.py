@@ -190,6 +190,16 @@ def test_decimal_commas_are_read_and_noted(tmp_path: Path) -> None:
     assert image.notes == ("decimal_comma",)
 
 
+@pytest.mark.parametrize("written", [(b"1.014,00", b"2.048,00"), (b"1,014.00", b"2,048.00")])
+def test_of_a_point_and_a_comma_the_first_divides_thousands(written: tuple[bytes, bytes], tmp_path: Path) -> None:
+    places = {"WindowCenter": "+3333333", "WindowWidth": "+4444444"}
+    data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=places).read_bytes()
+    for place, value in zip(places.values(), written, strict=True):
+        data = data.replace(place.encode(), value)
+    usual = _read(tmp_path, IMAGE, changes={"WindowCenter": "1014", "WindowWidth": "2048"})
+    assert decode(data, ImageRef(path=tmp_path)).window == usual.window
+
+
 @pytest.mark.parametrize("slope", ["0", "1e400", "-inf", "NaN", "one"])
 def test_a_slope_that_is_no_factor_is_left_out_and_noted(slope: str, tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=RAW | {"RescaleSlope": "+12345"}).read_bytes()
@@ -283,6 +293,13 @@ def test_wide_integers_and_floats_are_spread_over_16_bits(photometric: str, tmp_
     assert np.abs(values - wide).max() <= 31_250
     assert (image.pixels[0, 0] == 0) == (photometric == "MONOCHROME2")
     assert "scaled_to_16_bits" in image.notes
+
+
+def test_wide_integers_of_a_small_range_keep_their_values(tmp_path: Path) -> None:
+    changes = {"PixelData": RAMP.astype("<u4").tobytes(), "BitsAllocated": 32, "BitsStored": 32, "HighBit": 31}
+    image, plain = _read(tmp_path, changes=changes), _read(tmp_path)
+    np.testing.assert_array_equal(image.pixels, RAMP)
+    assert (image.window, image.value_scale) == (plain.window, plain.value_scale)
 
 
 def test_one_bit_images(tmp_path: Path) -> None:

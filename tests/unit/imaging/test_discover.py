@@ -72,7 +72,7 @@ def test_header_facts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("62", 62), ("x", None)]
+    ("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("62", 62), ("x", None), ("999Y", None)]
 )
 def test_ages(age: str, years: float | None, tmp_path: Path) -> None:
     write_dicom(tmp_path / "a.dcm", IMAGE, changes={"PatientAge": age})

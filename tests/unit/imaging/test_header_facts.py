@@ -45,6 +45,8 @@ def test_spellings_of_an_age(age: str, years: float | None, tmp_path: Path) -> N
         ({"PatientBirthDate": "20170301", "StudyDate": ""}, None, None),
         # the 18th birthday itself: 6,574 days are less than 18 times 365.25
         ({"PatientBirthDate": "20020115"}, 18.0, None),
+        ({"PatientBirthDate": "201703"}, 2.84, None),
+        ({"PatientBirthDate": "2017"}, 2.54, None),
         ({"PatientBirthDate": "19000101"}, None, None),  # nobody's
         ({"PatientBirthDate": "20210101"}, None, None),  # after the study
         ({"PatientBirthDate": "20170301", "PatientAge": "045Y"}, 45.0, 2.88),

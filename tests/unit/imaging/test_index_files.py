@@ -129,6 +129,19 @@ def test_a_file_may_have_an_extension_that_its_index_leaves_out(medium: Path) ->
     assert _found(index)[0] == ("ONE", "missing_listed")
 
 
+@pytest.mark.parametrize(
+    ("listed", "there"), [("ONE", "ONE;1"), ("ONE;1", "ONE"), ("ONE.DCM", "one"), ("ONE.DCM;1", "one.ima;2")]
+)
+def test_a_version_and_an_extension_are_no_part_of_the_name(listed: str, there: str, medium: Path) -> None:
+    (medium / "IMAGES" / "ONE").rename(medium / "IMAGES" / there)
+    assert _found(write_index(medium / "DICOMDIR", [("IMAGES", listed)])) == [(there, None)]
+
+
+def test_the_last_number_of_a_name_is_no_extension(medium: Path) -> None:
+    (medium / "IMAGES" / "ONE").rename(medium / "IMAGES" / "1.2.3")
+    assert _found(write_index(medium / "DICOMDIR", [("IMAGES", "1.2.4")])) == [("1.2.4", "missing_listed")]
+
+
 def test_what_belongs_to_the_system_is_not_looked_at_in_an_index_either(medium: Path) -> None:
     (medium / "IMAGES" / "Thumbs.db").write_bytes(b"x")
     index = write_index(medium / "DICOMDIR", [("IMAGES", "ONE"), ("IMAGES", "Thumbs.db"), ("__MACOSX", "ONE")])

@@ -182,6 +182,17 @@ def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:
     assert _problem(_jpeg() * 2) == "several_images"
 
 
+def test_the_still_picture_of_an_animation_is_one_more() -> None:
+    pictures = [Picture.fromarray(values) for values in (NARROW, 255 - NARROW)]
+    for is_still in (True, False):
+        stream = io.BytesIO()
+        pictures[0].save(stream, "PNG", save_all=True, append_images=pictures[1:][:is_still], default_image=is_still)
+        if is_still:
+            assert _problem(stream.getvalue()) == "several_images"
+        else:
+            np.testing.assert_array_equal(_read(stream.getvalue()).pixels, NARROW)
+
+
 def test_the_smaller_pictures_of_a_camera_are_noted() -> None:
     small = io.BytesIO()
     Picture.fromarray(NARROW[::4, ::4]).save(small, "JPEG")

@@ -49,6 +49,11 @@ def test_the_image_is_the_one_with_square_pixels(
         assert "pixels_not_square" in image.notes
 
 
+@pytest.mark.parametrize("changes", [{"PixelSpacing": [0.1, 100]}, {"PixelAspectRatio": [1000, 1]}])
+def test_pixels_longer_than_any_are_taken_as_square(changes: dict[str, Any], tmp_path: Path) -> None:
+    np.testing.assert_array_equal(_read(tmp_path, IMAGE, changes=changes).pixels, IMAGE)
+
+
 @pytest.mark.parametrize("name", ["jpeg2000-lossless", "rle", "deflated"])
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "RGB"])
 def test_so_it_is_in_every_kind_of_file(name: str, photometric: str, tmp_path: Path) -> None:
