@@ -209,6 +209,22 @@ def test_ages_that_files_do_not_state_are_asked_once_per_run(open_desk: Desk, an
     desk.until(lambda: desk.rooms.session.ages_confirmed == [is_confirmed])
 
 
+def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(open_desk: Desk) -> None:
+    desk = open_desk
+    desk.rooms.lacks_ages = True
+    for folder in ("/first", "/second"):
+        desk.rooms.memory.known[Path(folder)] = RememberedPack("children")
+    choose(desk, "/first")
+    ages_question(desk)
+    choose(desk, "/second")
+    desk.until(lambda: "not screened: /first" in texts(desk.window.banners))
+    choose(desk, "/second")
+    assert "/second" not in texts(desk.window.banners)
+    press(ages_question(desk), "Yes, all of them")
+    desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
+    assert "not screened: /first" in texts(desk.window.banners)
+
+
 def test_another_pack_may_be_the_answer_to_the_ages(open_desk: Desk) -> None:
     desk = open_desk
     desk.rooms.lacks_ages = True

@@ -116,6 +116,40 @@ def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
     assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
 
 
+def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
+    """Although another folder waited, whose run starts at once."""
+    desk.screen("/first")
+    screening = desk.application.controller.screening
+    screening.choose([Path("/second")])
+    why, gone = reason("disk_full", path="/data"), reason("no_image_in", path="/media/drive")
+    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why, notes=(gone,)))
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2 and screening.state == "running")
+    desk.rooms.publish(RunChanged(run_id=2, state="finished", notes=(reason("no_image_in", path="/second"),)))
+    desk.until(lambda: "There is no image file in /second" in texts(desk.window.banners))
+    shown = texts(desk.window.banners)
+    assert "/first" in shown and "The disk is full" in shown and "There is no image file in /media/drive" in shown
+    (failure,) = [notice for notice in desk.application.controller.board.notices if notice.level == "error"]
+    desk.application.controller.board.withdraw(failure.key)
+    desk.until(lambda: "The disk is full" not in texts(desk.window.banners))
+
+
+def test_stop_names_the_folder_that_waited_and_offers_it(desk: Desk) -> None:
+    desk.screen("/first")
+    screening = desk.application.controller.screening
+    screening.choose([Path("/second")])
+    desk.until(lambda: screening.can_stop)
+    screening.stop()
+    desk.until(lambda: screening.state == "cancelled")
+    assert len(desk.rooms.session.started_with) == 1
+    assert "not screened: /second" in texts(desk.window.banners)
+    (notice,) = desk.application.controller.board.notices
+    assert notice.action is not None
+    notice.action.command()
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
+    assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
+    desk.until(lambda: "/second" not in texts(desk.window.banners))
+
+
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
     desk.application.controller.screening.choose([Path("/gone")])

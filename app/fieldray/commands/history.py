@@ -197,7 +197,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 # ---- how it is printed
 
-_RUN_LINE: Final = "{:>5}  {:<23}  {:<9}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
+_RUN_LINE: Final = "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
 _RUN_HEADER: Final = (
     *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal", "refused", "failed"),
     *("verdicts", "folder"),

@@ -9,16 +9,18 @@ from typing import Final, Literal
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Notice, NoticeBoard
+from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.services import BatchPort, SessionPort
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
+from fieldray.errors import FieldrayError
 from fieldray.packs.legacy import known_manifest
+from fieldray.reasons import Reason
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
-_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports", "unlike_images", "asked_for_images")
+_RUN_NOTES: Final = ("run_elsewhere", "not_present", "own_reports", "unlike_images", "asked_for_images")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -78,6 +80,7 @@ class Screening(QObject):
         """Screen these files and folders: now, as soon as a pack is ready, or after the run under way."""
         if not paths:
             return
+        self._board.withdraw(_unscreened(paths))
         if self.is_busy:
             self._next = (*self._next, *paths)
             count = len(self._next)
@@ -93,6 +96,7 @@ class Screening(QObject):
                 )
             )
             return
+        self._name_waiting(paths)
         self.paths, self._starts_when_ready, self._is_approved = tuple(paths), True, False
         self._enter("waiting")
         self.chosen.emit()
@@ -137,8 +141,9 @@ class Screening(QObject):
         """End the run. Its results stay, and Start resumes from there."""
         batch = self._batch
         if batch is not None and self.can_stop:
-            self._next = ()
+            waiting, self._next = self._next, ()
             self._board.withdraw("next")
+            self._name_unscreened(waiting)
             self._enter("stopping")
             self._background.run(batch.cancel, channel="run", failed=self._command_failed)
 
@@ -166,6 +171,7 @@ class Screening(QObject):
         """
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
+        self._name_waiting()
         self._starts_when_ready = self._is_approved = False
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.manifest, self.run_model = model.manifest if model else known_manifest(run.spec.trust), model
@@ -198,9 +204,10 @@ class Screening(QObject):
             return
         self._enter(event.state)
         if event.reason is not None:
-            self._board.post_reason("run", event.reason)
-        for note in event.notes:
-            self._board.post_reason(note.code, note, level="info")
+            self._post_failure(event.reason)
+        for note in event.notes:  # what a drive lacked stays until it is dismissed, as a failure does
+            key = note.text if note.code == "no_image_in" else note.code
+            self._board.post_reason(key, note, level="info")
         if not self.is_busy:
             self._batch = None
             self._after_run()
@@ -247,8 +254,39 @@ class Screening(QObject):
 
     def _not_started(self, error: Exception) -> None:
         self._enter("failed")
-        self._command_failed(error)
+        if isinstance(error, FieldrayError):
+            self._post_failure(error.reason)
+        else:
+            self._command_failed(error)
         self._after_run()
+
+    def _post_failure(self, why: Reason) -> None:
+        """It stays until it is dismissed: nobody may have seen it when the next run starts."""
+        paths = _listed(self.paths)
+        self._board.post(
+            Notice(
+                key=f"failed {paths} {why.code}",
+                level="error",
+                text=lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
+            )
+        )
+
+    def _name_waiting(self, instead: Sequence[Path] = ()) -> None:
+        """Name what waited for an answer, unless the same is chosen again."""
+        if self.state == "waiting" and self.paths != tuple(instead):
+            self._name_unscreened(self.paths)
+
+    def _name_unscreened(self, paths: tuple[Path, ...]) -> None:
+        """What was chosen is not forgotten without a word."""
+        if paths:
+            self._board.post(
+                Notice(
+                    key=_unscreened(paths),
+                    level="warning",
+                    text=lambda t: t.text("Chosen, but not screened: {paths}", paths=_listed(paths)),
+                    action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths)),
+                )
+            )
 
     def _command_failed(self, error: Exception) -> None:
         self._board.post_error("run", error)
@@ -260,3 +298,12 @@ class Screening(QObject):
             following, self._next = self._next, ()
             self._board.withdraw("next")
             self.choose(following)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))
+
+
+def _unscreened(paths: Sequence[Path]) -> str:
+    """The key of the notice that these were not screened."""
+    return f"unscreened {_listed(paths)}"
