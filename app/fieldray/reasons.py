@@ -31,6 +31,7 @@ REFUSED: Final[Mapping[str, Template]] = {
     "view": "Not a frontal view: the view position is {view}.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
+    "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
     "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to {oldest} years.",
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",

@@ -18,7 +18,7 @@ _OWN = "test"
 _ELSEWHERE = "external_test"
 # The images with the finding and those without it.
 TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
-_OTHERS = frozenset({"age", "ages_contradict", "body_part"})
+_OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
 def says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:

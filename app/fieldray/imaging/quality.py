@@ -7,6 +7,7 @@ files say how old a patient is, which a header check may ask for, is told before
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from fieldray.domain.header_words import Saying, body_part_says, view_says
 from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.study import ImageHeader, day_of
 from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
 from fieldray.reasons import Reason, reason
 
@@ -55,6 +56,17 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
     if accepted is not None and not all(accepted[0] <= int(age) <= accepted[1] for age in ages):
         whose = {"age": int(ages[0]), "youngest": accepted[0], "oldest": accepted[1]}
         yield reason("age", **whose) if len(ages) == 1 else reason("ages_contradict", other=int(ages[1]), **whose)
+    if accepted is not None and not ages and _is_born_too_late(header, accepted[0]):
+        born = header.patient_birth_date[:4]
+        yield reason("born_too_late", born=born, youngest=accepted[0], oldest=accepted[1])
+
+
+def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
+    """Whether the patient is younger than `youngest` years even today, whenever the image was taken."""
+    born, today = day_of(header.patient_birth_date), datetime.date.today()
+    if born is None or born > today:
+        return False
+    return (born.year + youngest, born.month, born.day) > (today.year, today.month, today.day)
 
 
 def check_pixels(image: Image) -> Reason | None:

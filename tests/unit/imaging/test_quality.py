@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +86,18 @@ def test_one_of_two_ages_is_enough_to_refuse(stated: float, contrary: float, cod
     header = ImageHeader(patient_age_years=stated, contrary_age_years=contrary)
     why = check_header(header, replace(MANIFEST.accepted, ages_years=(1, 5)))
     assert (why.code if why else None) == code
+
+
+@pytest.mark.parametrize(
+    ("years", "code"), [(17, "born_too_late"), (3, "born_too_late"), (18, None), (40, None), (-1, None)]
+)
+def test_without_any_date_of_the_image_who_is_a_child_today_was_one_then(years: int, code: str | None) -> None:
+    today = datetime.date.today()
+    header = ImageHeader(patient_birth_date=f"{today.year - years}0101")
+    why = check_header(header, replace(MANIFEST.accepted, ages_years=(18, 95)), waives=("view", "body_part"))
+    assert (why.code if why else None) == code
+    stated = replace(header, patient_age_years=44.0)
+    assert check_header(stated, replace(MANIFEST.accepted, ages_years=(18, 95))) is None
 
 
 def test_words_that_nobody_knows_pass_where_the_lungs_are_looked_for() -> None:
