@@ -262,6 +262,25 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     assert [wishes for _, wishes in session.wishes] == [Wishes(turns=True)] * 2
 
 
+def test_what_is_inverted_is_not_said_to_be_turned(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [refused(5, reason("inverted"))]
+    desk.screen()
+    desk.open_row(5)
+    assert [wish.text() for wish in desk.window.result.wishes] == [
+        "Swap black and white, and screen",
+        "Screen it anyway",
+    ]
+
+
+def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [refused(5, reason("not_an_image")), refused(6, reason("blank"))]
+    desk.screen()
+    desk.open_row(6)
+    assert "Read it yourself" in texts(desk.window.result)
+    desk.open_row(5)
+    assert "Read it yourself" not in texts(desk.window.result)
+
+
 def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)

@@ -21,6 +21,8 @@ from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
+from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
+from fieldray.desktop.worklist_model import KEYS as COLUMNS
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
@@ -225,6 +227,21 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     result = desk.window.result
     desk.open_row(1)
     desk.until(lambda: result.widget().width() <= result.viewport().width())
+    table, bar = desk.window.work_list.table, desk.window.work_list.filter_bar
+    assert table.viewport().height() >= 3 * ROW_HEIGHT
+    shown = [(button.toolTip(), button.text()) for button in bar.findChildren(QPushButton) if button.isVisible()]
+    assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Abnormal", "2")]
+
+
+def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(desk: Desk) -> None:
+    desk.screen()
+    table = desk.window.work_list.table
+    place, score = COLUMNS.index("class"), table.columnWidth(COLUMNS.index("score"))
+    words = table.columnWidth(place)
+    table.fit_columns(words + score + 100)
+    assert table.columnWidth(place) == words
+    table.fit_columns(words + score + 99)
+    assert table.columnWidth(place) == SHAPE_ROOM < words
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

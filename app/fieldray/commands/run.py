@@ -22,7 +22,7 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
 )
-from fieldray.domain.finding import Category, Outcome, Refused, Screened
+from fieldray.domain.finding import Category, Outcome, Refused, Screened, can_be_turned
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
@@ -119,6 +119,7 @@ class RunReport:
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
+        self._last_notes: Sequence[Reason] = ()
         self._began_s = time.monotonic()
 
     def publish(self, event: Event) -> None:
@@ -137,8 +138,10 @@ class RunReport:
                     self._tell(event)
                 case RunChanged():
                     self._problem = event.reason
-                    for note in event.notes:
-                        self._console.print_line(note.text)
+                    if event.state == "finished":  # the list would push them out of sight
+                        self._last_notes = event.notes
+                    else:
+                        self._tell_all(event.notes)
                     self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
                 case StoreMended():
                     self._console.print_error(event.reason.text)
@@ -284,6 +287,10 @@ class RunReport:
         if event.state == "unavailable" and event.reason:
             self._console.print_error(f"{event.backend}: {event.reason.text}")
 
+    def _tell_all(self, notes: Iterable[Reason]) -> None:
+        for note in notes:
+            self._console.print_line(note.text)
+
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
         number = sum(self._counts.values()) - self._folders
@@ -297,8 +304,7 @@ class RunReport:
             print_line(reason("other_files", count=self._other_files).text)
         if self._model.manifest.is_bare:
             print_line(reason("unsigned_operating_point_unknown").text)
-        for note in self._patients.notes(self._model.manifest.accepted):
-            print_line(note.text)
+        self._tell_all((*self._patients.notes(self._model.manifest.accepted), *self._last_notes))
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -325,7 +331,8 @@ def _work_list(results: Iterable[ResultBrief]) -> Iterator[str]:
             is_first = False
         yield _line(result)
         if result.why:
-            yield f"{'':<29}{result.why.text}"
+            option = " (--turn)" if can_be_turned(result.why) else ""
+            yield f"{'':<29}{result.why.text}{option}"
         for note in result.notes:
             if note.code not in OF_MANY:
                 yield f"{'':<29}{note.text}"

@@ -220,6 +220,7 @@ class ResultPanel(QScrollArea):
         row.setSpacing(10)
         self._mark = ClassMark(self._theme, side=30)
         self._word = PlainLabel()
+        self._word.setWordWrap(True)  # a pack may have a long name for a class
         row.addWidget(self._mark)
         row.addWidget(self._word, 1)
         return head
@@ -253,10 +254,11 @@ class ResultPanel(QScrollArea):
         outcome, self.wishes = row.outcome, []
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
-            column.addWidget(label(self._unavailable_reason(row), role="muted"))
+            if outcome.reason.code != "not_an_image":
+                column.addWidget(label(self._unavailable_reason(row), role="muted"))
             self._add_wishes(column, row)
             return box
-        for note in outcome.notes:
+        for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
                 role = "muted" if note.code in OF_MANY else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
@@ -272,7 +274,9 @@ class ResultPanel(QScrollArea):
             return
         offered = [(text("Screen it anyway"), Wishes(overrules=True))]
         if can_be_turned(why):
-            offered.insert(0, (text("Turn it and screen"), Wishes(turns=True)))
+            is_grey = why.code == "inverted"
+            turned = text("Swap black and white, and screen") if is_grey else text("Turn it and screen")
+            offered.insert(0, (turned, Wishes(turns=True)))
         for words, wishes in offered:
             button = push_button(words)
             button.clicked.connect(lambda _=False, chosen=wishes: self._image.screen_again(chosen))

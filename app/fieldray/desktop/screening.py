@@ -207,7 +207,7 @@ class Screening(QObject):
             self._post_failure(event.reason)
         for note in event.notes:  # what a drive lacked stays until it is dismissed, as a failure does
             key = note.text if note.code == "no_image_in" else note.code
-            self._board.post_reason(key, note, level="info")
+            self._board.post_reason(key, note, level="warning" if note.code == "drift_evidence" else "info")
         if not self.is_busy:
             self._batch = None
             self._after_run()

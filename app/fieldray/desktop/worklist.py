@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from PySide6.QtCore import QPoint, Qt, Signal
@@ -25,7 +26,7 @@ from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, choice_box, label, name_surface, push_button
 from fieldray.desktop.work_row import WorkRow
-from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
+from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.model import Manifest
@@ -37,6 +38,8 @@ from fieldray.translation import Translator
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
 _MARGIN: Final = 24
+_NAME: Final = 100  # a name or reason needs that much: with less room classes are shown by their shapes alone
+_LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
 class FilterBar(QWidget):
@@ -46,6 +49,8 @@ class FilterBar(QWidget):
         super().__init__()
         self._model, self._translator = model, translator
         self._buttons: dict[Category | None, PlainButton] = {}
+        self._numbers: dict[Category | None, str] = {}
+        self._is_low = False
         group = QButtonGroup(self)
         layout = QGridLayout(self)
         layout.setContentsMargins(8, 8, 8, 8)
@@ -95,8 +100,9 @@ class FilterBar(QWidget):
             word = self._translator.text("All")
             if category is not None:
                 word = category_word(self._translator, category, self._model.manifest)
-            button.setText(f"{word}  {count(number)}")
+            button.setToolTip(word)
             button.setAccessibleName(f"{word}: {number}")
+            self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
         self.unsigned.setText(self._translator.reason(mark) if self._model.is_by_larger else "")
         self.unsigned.setVisible(self._model.is_by_larger)
@@ -106,14 +112,22 @@ class FilterBar(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
+    def fit_height(self, height: int) -> None:
+        """Take fewer lines where the list is low."""
+        self._is_low = height < _LOW
+        self._arrange()
+
     def _arrange(self) -> None:
-        """Three buttons beside each other where there is room for their words and counts, else two or one."""
+        """Three or two buttons beside each other, by the room for their words; else four with shape and count alone."""
         has_unassessed = self._model.counts()["not_assessed"] > 0
         shown = [category for category in self._buttons if category != "not_assessed" or has_unassessed]
-        widest = max(self._buttons[category].sizeHint().width() for category in shown)
-        margins, gap = self._layout.contentsMargins(), self._layout.spacing()
-        room = self.width() - margins.left() - margins.right() + gap
-        columns = min(max(room // (widest + gap), 1), 3)
+        words = {category: f"{self._buttons[category].toolTip()}  {self._numbers[category]}" for category in shown}
+        columns = min(self._room_for(words), 3)
+        if columns < 2 or self._is_low:
+            words |= {category: self._numbers[category] for category in shown if category}
+            columns = min(max(self._room_for(words), 1), 4)
+        for category, text in words.items():
+            self._buttons[category].setText(text)
         if self._arranged == (columns, *shown):
             return
         self._arranged = (columns, *shown)
@@ -124,6 +138,18 @@ class FilterBar(QWidget):
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self.search, len(self._buttons) + 1, 0, 1, columns)
         self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
+
+    def _room_for(self, words: Mapping[Category | None, str]) -> int:
+        """How many buttons with these texts have room beside each other."""
+        buttons = {self._buttons[category]: text for category, text in words.items()}
+        widest = max(
+            button.sizeHint().width()
+            + button.fontMetrics().horizontalAdvance(text)
+            - button.fontMetrics().horizontalAdvance(button.text())
+            for button, text in buttons.items()
+        )
+        margins, gap = self._layout.contentsMargins(), self._layout.spacing()
+        return (self.width() - margins.left() - margins.right() + gap) // (widest + gap)
 
 
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
@@ -146,6 +172,7 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
+        self.class_width = SHAPE_ROOM
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -164,6 +191,9 @@ class WorkTable(QTableView):
             shown = self._chosen_columns.get(key, width >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(column, not shown)
         self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
+        others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
+        is_tight = width - sum(others) - self.class_width < _NAME and not self._rows.is_by_larger
+        self.setColumnWidth(KEYS.index("class"), SHAPE_ROOM if is_tight else self.class_width)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.fit_columns(self.width())
@@ -238,8 +268,8 @@ class WorkList(QWidget):
     def _fit_classes(self) -> None:
         """Room for what the run's pack calls its classes."""
         self._named = self._model.manifest
-        width = class_width(self._translator, self.table.font(), self._named)
-        self.table.setColumnWidth(KEYS.index("class"), width)
+        self.table.class_width = class_width(self._translator, self.table.font(), self._named)
+        self.table.fit_columns(self.table.width())
 
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -255,7 +285,7 @@ class WorkList(QWidget):
         self.table.setAccessibleName(translator.text("Work list"))
         self._translator = translator
         self._fit_classes()
-        model.counts_changed.connect(lambda: None if model.manifest is self._named else self._fit_classes())
+        model.counts_changed.connect(self._fit_other_classes)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
@@ -266,6 +296,14 @@ class WorkList(QWidget):
         model.changed.connect(self._go)
         model.loaded.connect(self._report_chosen)
         model.study_found.connect(self.choose)
+
+    def _fit_other_classes(self) -> None:
+        if self._model.manifest is not self._named:
+            self._fit_classes()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.filter_bar.fit_height(self.height())
 
     def set_hide_patient(self, hidden: bool) -> None:
         """Show or hide names and numbers."""

@@ -29,6 +29,7 @@ ROW_HEIGHT: Final = 54
 _GAP: Final = 8
 _SHAPE: Final = 14
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
+SHAPE_ROOM: Final = 48
 _DRAWN: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
 
@@ -117,9 +118,12 @@ class WorkListDelegate(QStyledItemDelegate):
 
     def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         """Who or which file; below it the number, or in plain words why there is no result."""
-        name = person(row.header.patient_name) or file_name(row.outcome.ref)
+        name = person(row.header.patient_name)
         if self.hide_patient:
             name = self._translator.text("Image {number}", number=row.row_id)
+        elif not name:  # files of a folder often begin alike
+            name = plain(file_name(row.outcome.ref))
+            name = QFontMetrics(font).elidedText(name, Qt.TextElideMode.ElideMiddle, box.width())
         below, shade = self._second_line(row)
         if not below:
             self._line(painter, box, name, "text", font)
@@ -148,6 +152,8 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
         draw_class(painter, row.category, mark, colour(self._theme, row.category))
+        if box.width() + 2 * _GAP <= SHAPE_ROOM:
+            return
         strong = QFont(font)
         strong.setWeight(QFont.Weight.DemiBold)
         words, beside = category_word(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)

@@ -247,6 +247,8 @@ class AuditWords:
 
     def count_of_disagreements(self) -> str:
         """Heading of the list."""
-        return self._translator.text(
-            "Pack and label disagree: {count} images", count=len(self.report.audit.disagreements)
+        return self._translator.plural(
+            "Pack and label disagree: {count} image",
+            "Pack and label disagree: {count} images",
+            len(self.report.audit.disagreements),
         )

@@ -59,6 +59,7 @@ class FindingText:
 class ImageText:
     """One image.
 
+    why         why it is to be read before all others, "" where it is not
     remarks     what a person should know although the image was screened, or why it was not
     priors      for each prior image that it was compared with: what was compared, and what came of it
     caption     under the picture
@@ -71,6 +72,7 @@ class ImageText:
     person: str
     patient: tuple[Field, ...]
     image: tuple[Field, ...]
+    why: str
     findings: tuple[FindingText, ...]
     remarks: tuple[str, ...]
     verdict: tuple[Field, ...]

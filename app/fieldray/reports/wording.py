@@ -203,6 +203,7 @@ class Wording:
         """One image. `picture`: why there is no picture of it, None if there is one."""
         outcome = result.outcome
         leading = leading_finding(outcome)
+        why = why_of(outcome) if isinstance(outcome, Screened) else None
         findings = outcome.findings if isinstance(outcome, Screened) else ()
         patient = patient_of(outcome.ref, self._stored)
         return ImageText(
@@ -212,6 +213,7 @@ class Wording:
             person=self._person(patient),
             patient=self._about_patient(patient, outcome.ref.header),
             image=self._about_image(outcome),
+            why=self._said(why, outcome) if why else "",
             findings=tuple(self._finding(found) for found in sorted(findings, key=lambda found: found is not leading)),
             remarks=self._remarks(outcome),
             verdict=self._about_verdict(result.verdict),
@@ -340,7 +342,8 @@ class Wording:
                 self._said(outcome.reason, outcome),
                 text("The image could not be screened. Read it yourself, or try again."),
             )
-        return (*self._lungs(outcome), *(self._said(note, outcome) for note in notes_of(outcome)))
+        notes = (note for note in notes_of(outcome) if note != why_of(outcome))
+        return (*self._lungs(outcome), *(self._said(note, outcome) for note in notes))
 
     def _lungs(self, outcome: Screened) -> tuple[str, ...]:
         """The lungs' areas, and how much of what speaks for the finding lies inside them."""

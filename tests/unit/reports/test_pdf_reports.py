@@ -234,6 +234,15 @@ def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> Non
     assert not (tmp_path / "s").exists()
 
 
+def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened) -> None:
+    assert one.lungs is not None
+    unseen = replace(one, lungs=replace(one.lungs, unseen=("left",)), notes=(reason("left_lung_unseen"),))
+    told = Wording(run_with([])).image(results_of([unseen])[0])
+    said = "The patient's left lung was not found, or is far smaller or whiter than the right one."
+    assert (told.word, told.why) == ("Read first", said)
+    assert said not in told.remarks
+
+
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     results: list[StoredResult] = results_of([refused(), failed()])  # type: ignore[list-item]
     wording = Wording(run_with([]))

@@ -85,6 +85,8 @@ def image_page(document: Document, text: ImageText, illustration: Illustration |
     below = _picture(document, text, illustration, top)
     document.set_y(top)
     document.paragraph(text.word, tag="H2", style="B", size=16, colour=COLOURS[text.category], column=_BESIDE)
+    if text.why:
+        document.paragraph(text.why, size=9, column=_BESIDE)
     for finding in text.findings:
         _finding(document, finding)
     for remark in text.remarks:
