@@ -158,7 +158,7 @@ def test_studies_are_stepped_through(listed: StoredList, model: WorkListModel) -
     outcomes = []
     for number, study in enumerate(("a", "a", "b", "c"), start=1):
         ref = image_ref(number)
-        ref = replace(ref, header=replace(ref.header, study_instance_uid=study))
+        ref = replace(ref, header=replace(ref.header, study_instance_uid=study, patient_id=study))
         outcomes.append(replace(screened(number, 1 - number / 100), ref=ref))
     listed.add(*outcomes)
     found: list[int] = []

@@ -34,6 +34,7 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import ReportOptions
 from fieldray.store.database import damage_mark
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import run_spec
@@ -431,7 +432,8 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     assert second.batch.run_id == first.batch.run_id
     resumed = reason("taken_over", count=28, sampled=0, whole=28)
     assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2), resumed)
-    paths = export_run(second.database, second.batch.run_id, tmp_path / "out")
+    named = ReportOptions(names_people=True)
+    paths = export_run(second.database, second.batch.run_id, tmp_path / "out", options=named)
     with paths[0].open(encoding="utf-8-sig", newline="") as stream:
         listed = [Path(row["path"]).name for row in csv.DictReader(stream)]
     assert Counter(listed) == Counter(left)
