@@ -66,6 +66,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "view_unknown": "The file names a view that is not known here: {view}. Check that the image is a frontal one.",
     "body_part_unknown": "The file names a body part that is not known here: {body_part}. Check that it is the chest.",
     "burned_in_annotation": "The file says that there is writing in the image itself. It may name the patient.",
+    "pixels_not_cleaned": "What is written in the images themselves, which may name a patient, stays in everything that shows "
+    "them: PDF, secondary captures, maps.",
     "pixels_not_square": "The file says that its pixels are not square. The image is shown and screened in its true shape.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_unseen": "The lungs of this chest X-ray are hard to make out.",

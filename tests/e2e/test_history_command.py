@@ -82,6 +82,10 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     assert len((tmp_path / "out" / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()) == 7
     (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
     assert len(list(folder.iterdir())) == 6
+    assert "which may name a patient" in done.stderr
+    named = screened("history", "export", "1", "--out", tmp_path / "named", "--formats", "pdf-studies", "--names")
+    plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
+    assert "may name a patient" not in named.stderr + plain.stderr
     assert screened("history", "export", "9", "--out", tmp_path / "out").returncode == 2
 
 

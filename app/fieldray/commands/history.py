@@ -159,7 +159,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         options.run,
         options.out,
         options.formats or (),
-        options=report_options(options, settings),
+        options=report_options(options, settings, console),
         decoders=lambda size: open_decoders(settings, size),
         workers=number_of_decoders(settings),
         tell=lambda done, total: console.bar(f"Reports {done}/{total}"),

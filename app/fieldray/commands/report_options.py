@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
 from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fieldray.commands.console import Console
     from fieldray.settings import Settings
 
 
@@ -31,8 +33,11 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def report_options(options: argparse.Namespace, settings: Settings) -> ReportOptions:
-    """What was chosen."""
+def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
+    """What was chosen; who wants pseudonyms is told where they do not reach."""
+    shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))
+    if shows_images and not options.names:
+        console.print_error(reason("pixels_not_cleaned").text)
     language = options.language or str(settings["language"])
     return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
 

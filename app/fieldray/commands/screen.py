@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             done.session,
             out=options.out,
             formats=options.formats,
-            options=report_options(options, done.settings),
+            options=report_options(options, done.settings, console),
         )
         return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.widgets import card, label, lay_out_dialog, name_surface, push_button, set_tip
+from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
 from fieldray.translation import Translator
 
@@ -69,7 +70,8 @@ class ExportDialog(QDialog):
             "Without this, the files carry pseudonyms. Tick it for reports that go into your own archive (PACS): "
             "there a report with a pseudonym is filed under another patient."
         )
-        column.addWidget(label(why, role="muted"))
+        for words in (why, self._translator.reason(reason("pixels_not_cleaned"))):
+            column.addWidget(label(words, role="muted"))
         return frame
 
     def _buttons(self) -> QDialogButtonBox:

@@ -203,7 +203,7 @@ def test_nobody_is_named_unasked(exporter: Exporter, one: Screened, tmp_path: Pa
         accession_number="A7",
     )
     (made,) = written(tmp_path / "alias", exporter, [person])
-    assert made.PatientIdentityRemoved == "YES"
+    assert made.PatientIdentityRemoved == ("NO" if exporter is sc.EXPORTER else "YES")  # whose pixels nobody cleaned
     assert str(made.PatientName) == f"{made.PatientID}^"
     assert made.PatientID.startswith("FR-")
     assert (made.PatientBirthDate, made.AccessionNumber, made.StudyID) == ("", "", "")
@@ -216,6 +216,19 @@ def test_nobody_is_named_unasked(exporter: Exporter, one: Screened, tmp_path: Pa
         "18140309",
     )
     assert named.AccessionNumber == "A7"
+    assert "PatientIdentityRemoved" not in named
+
+
+@pytest.mark.parametrize(("stated", "is_removed"), [("YES", "NO"), ("NO", "YES"), ("", "NO")])
+def test_a_capture_carries_whether_there_is_writing_in_its_image(
+    one: Screened, tmp_path: Path, stated: str, is_removed: str
+) -> None:
+    image = with_header(one, burned_in_annotation=stated)
+    (made,) = written(tmp_path, sc.EXPORTER, [image])
+    assert (made.get("BurnedInAnnotation", ""), made.PatientIdentityRemoved) == (stated, is_removed)
+    (named,) = written(
+        tmp_path / "named", sc.EXPORTER, [with_header(one, burned_in_annotation=stated)], names_people=True
+    )
     assert "PatientIdentityRemoved" not in named
 
 

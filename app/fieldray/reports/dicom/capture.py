@@ -66,6 +66,11 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
     dataset.ImageType = ["DERIVED", "SECONDARY"]
     dataset.PatientOrientation = ""
     dataset.BodyPartExamined = "CHEST"
+    stated = subject.ref.header.burned_in_annotation.upper()
+    if stated in ("YES", "NO"):
+        dataset.BurnedInAnnotation = stated
+    if "PatientIdentityRemoved" in dataset and stated != "NO":
+        dataset.PatientIdentityRemoved = "NO"  # nobody has cleaned the pixels of what may be written there
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
     if can_be_referenced(subject.ref):
         item = reference(subject.source)
