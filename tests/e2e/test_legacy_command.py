@@ -92,8 +92,8 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     about = json.loads(document.read_text(encoding="utf-8"))["about"]
     assert (about["pack_trust"], about["counts"]["abnormal"], about["counts"]["normal"]) == ("legacy", 2, 1)
     (pdf,) = out.glob("*.pdf")
-    if not missing("pdftotext"):  # the signer, the remark, the heading of the list, and each of three images
-        assert " ".join(pdf_text(pdf).split()).count(MARK) >= 5
+    if not missing("pdftotext", "qpdf"):  # the remark, the signer, the heading of the list
+        assert pdf_text(pdf).count(MARK) == 3
     written = [dcmread(path) for path in sorted(out.rglob("*.dcm"))]
     reports = [str(found) for found in written if found.Modality == "SR"]
     assert reports and all(report.count(MARK) >= 2 for report in reports)  # the decision's meaning, and a comment

@@ -130,8 +130,9 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, fieldray: Fieldray
     assert fieldray("screen", folder, *options, "--maps", folder).returncode == 0
     done = fieldray("screen", folder, *options, "--fresh")
     assert done.returncode == 0, done.stderr
-    assert "4 result files of this program were found among the images and left out." in done.stdout
-    assert "1 image in" in done.stdout
+    assert "2 result files of this program were found among the images and left out." in done.stdout, done.stdout
+    assert "3 images in" in done.stdout, done.stdout
+    assert "refused 2" in done.stdout, done.stdout
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(

@@ -14,9 +14,9 @@ from phantoms import write_bad_inputs, write_collection
 from program import Fieldray, command, lines_of, write_images
 
 KEYS = {
-    "path", "study", "image", "status", "category", "label", "score", "operating_point", "threshold", "unsure_low", "unsure_high",
-    "decision", "reason", "reason_code", "stage", "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
-    "images", "lungs", "lungs_pack", "notes", "taken_over_by",
+    "path", "study", "image", "status", "category", "label", "score", "operating_point", "threshold", "unsure_low",
+    "unsure_high", "decision", "reason", "reason_code", "stage", "backend", "pack", "model_sha256", "decode_ms",
+    "inference_ms", "images", "lungs", "lungs_pack", "notes", "taken_over_by",
 }  # fmt: skip
 
 

@@ -204,4 +204,6 @@ def settings(world: World) -> None:
     done.ends_with(1).says("settings.json")
     assert json.loads(place.read_text()) == {"theme": "dark", "decoders": 3}
     world.run("packs", "default", name).ends_with(0)
-    assert json.loads(place.read_text()) == {"theme": "dark", "decoders": 3, "pack": name, "operating_point": ""}
+    kept = json.loads(place.read_text())
+    assert kept.pop("pack").startswith(f"{name}@")
+    assert kept == {"theme": "dark", "decoders": 3, "operating_point": ""}

@@ -39,6 +39,8 @@ DECIDES_NOTHING: Final = {
     "descriptions": "text",
     "intended_use": "text",
     "limits": "text",
+    "class_names": "text",
+    "warnings": "text",
     "provenance": "text",
     "minimum_edgetpu_runtime": "decides which device runs it; each result names its own",
     "operating_points": "those in force are `points`",

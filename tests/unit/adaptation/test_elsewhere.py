@@ -17,7 +17,7 @@ from fieldray.adaptation.run import Run
 from fieldray.adaptation.steps import QUANTISE, TRAIN
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import read_verified_manifest
+from fieldray.packs.verified import read_files, read_verified_manifest
 from tiny_recipe import RECIPE, draw
 
 ELSEWHERE = """
@@ -49,9 +49,11 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     # the middle tells the class there too, the border does not
     assert there["shortcuts"]["thumbnail"] > 0.95 and there["shortcuts"]["border"] < 0.85
     assert results["gate"]["elsewhere_refused"]["of"] == 20
-    manifest = read_verified_manifest(tmp_path / "packs" / "quick-0.1.0").description
+    pack = tmp_path / "packs" / "quick-0.1.0"
+    manifest = read_files(pack, read_verified_manifest(pack)).model("signed").manifest
     said = [sentence.text for sentence in performance(manifest)]
-    assert len(said) == 2 and said[1].startswith("On 20 images of another hospital: area under the ROC curve 1.00")
+    assert len(said) == 4 and said[2].startswith("On 20 images of another hospital: area under the ROC curve 1.00")
+    assert said[3] == "It cannot tell in 0 of 100 of them: not sure about 0 of 20."
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card

@@ -101,7 +101,9 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     adapt("run", recipe, say=lambda _: None, progress=lambda *_: None)
     folder = tmp_path / "packs" / "quick-0.1.0"
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
-    assert model.manifest.requires == (Requirement(kind="lung-fields", minimum_version="1.0.0"),)
+    (required,) = model.manifest.requires
+    assert required.key is not None
+    assert required == Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=required.key)
     assert model.manifest.input.crop == "lungs" and model.manifest.input.crop_margin == 0.05
     inside = model.manifest.metrics["evidence_inside"]
     assert isinstance(inside, dict) and 0 < inside["chance"] < 1

@@ -77,7 +77,7 @@ def test_goes_in(place: str) -> None:
         "ai_edge_litert\\vendors\\intel\\dispatch.dll",
         "imagecodecs/_webp.abi3.so",
         "numpy/_core/_simd.cpython-311-x86_64-linux-gnu.so",
-        "imagecodecs/_jpeg2k.abi3.so",
+        "imagecodecs/_jpegxl.abi3.so",
         "imagecodecs\\_apng.pyd",
         "imagecodecs.libs/libaom-391a2213.so.3.13.1",
         "libstdc++.so.6",

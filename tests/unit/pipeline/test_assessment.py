@@ -138,6 +138,8 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,
         "matcher_rules": MatcherRules(local_radius_px=3),
+        "class_names": {"abnormal": {"en": "Other"}, "normal": {"en": "Other"}},
+        "warnings": {"en": "Other"},
         "is_bare": True,
         "provenance": {"data": "other"},
         "metrics": {"auc": 0.9},
