@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.mask import KeptShares, Mask, Point, components, edges, enlarged, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, LungRules, Manifest
+from fieldray.domain.opacity import UNDECIDED, third_facts, whiteness
 from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
@@ -32,19 +33,14 @@ _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is bo
 _BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
 _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
-# A lung is not seen that has less than this share of the area or the height of its mirror image, or is so much whiter,
-# from air (0) to what lies around the lungs (1): a network draws lungs into white ones as well (decision 55).
-_FAR_SMALLER: Final = 0.5
-_FAR_SHORTER: Final = 0.72
-_FAR_WHITER: Final = 0.4
-_AIR: Final = 10  # percentile of a lung
+_FAR_SMALLER: Final = 0.5  # a lung with less than this share of the area of its mirror image is not seen
+_LEAST_OF_COVERED: Final = 0.15  # of the image's area: a lung and its mirror image, put where the other is not seen
 # What the check doubts is a chest all the same where the mask is that of two lungs: large, on both sides, and with few
 # cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 55).
 _LEAST_FRONTAL: Final = 0.025  # of the check
 _LEAST_OF_TWO: Final = 0.2  # of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
 _LEAST_ACROSS: Final = 0.6  # of the image's width
-_UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _MOST_UNDECIDED: Final = 0.8  # such cells, as a share of those in the lungs
 _PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is never pointed out, however rare it is
 
@@ -168,11 +164,11 @@ def find_lungs(
     pixel_map   where a cell of the mask lies in the image
     latency_ms  what the network took for it
     says_chest  whether the file's header says that this is a frontal chest image
-    grey        (height, width) what the network saw, 0 is air; without it a white lung is known by its size alone
+    grey        (height, width) what the network saw, 0 is air; without it a white lung is known by its area alone
     """
     threshold = max(1, round(255 * rules.mask_threshold))
     quantised = np.rint(255 * shares.clip(0, 1)).astype(np.uint8)
-    fields, parts = _fields(quantised, threshold)
+    fields, parts = lung_parts(quantised, threshold)
     down, across = edges(pixel_map, fields.shape)
     areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns))) / (rows * columns)
     first, second = _sides(parts, areas)
@@ -183,7 +179,7 @@ def find_lungs(
     passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
     turned = [name for name in ROTATIONS if name in passed]
     left, right = (first, second) if "mirrored" in passed else (second, first)
-    white = _hidden(parts, areas, grey, is_mirrored="mirrored" in passed)
+    white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
         found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
@@ -198,6 +194,41 @@ def find_lungs(
         pixel_map=pixel_map,
         latency_ms=latency_ms,
     )
+
+
+def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
+    """An image whose one half is covered by the mirror image of the other, `seen`: (1, height, width, channels)."""
+    is_left = np.arange(values.shape[2])[:, None] < values.shape[2] / 2
+    return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
+
+
+def find_one_lung(
+    shares: NDArray[np.float32],
+    scores: Mapping[str, float],
+    rules: LungRules,
+    *,
+    seen: Side,
+    pixel_map: PixelMap,
+    rows: int,
+    columns: int,
+    latency_ms: float = 0.0,
+) -> LungFields | None:
+    """The lung fields of an image that was no usable chest, with one half of it covered by the other's mirror image.
+
+    Where that is plainly an upright chest with two lungs, the image is a chest with one, and the other is not seen.
+    None else. `seen` is the half that was kept; the rest as of `find_lungs`.
+    """
+    scores = {**scores, "mirrored": 0.0}  # of two equal halves nobody can tell
+
+    def found(of: NDArray[np.float32]) -> LungFields:
+        where: Any = {"pixel_map": pixel_map, "rows": rows, "columns": columns, "latency_ms": latency_ms}
+        return find_lungs(of, scores, rules, **where)
+
+    both = found(shares)
+    if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
+        return None
+    is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
+    return found(np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0)))
 
 
 def evidence_inside(
@@ -246,7 +277,7 @@ def measured_evidence_limit(manifest: Manifest) -> float | None:
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
-def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
     """The shares without parts that are no lung, and the number of the part that each cell is in, 0 for none."""
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
@@ -284,7 +315,7 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
     total = float(weights.sum())
     if not total > 0:
         return 0.0, 0.0
-    middle = _middle(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    middle = middle_between(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
     columns = np.arange(parts.shape[1])
     if weights.max() > _BOTH_LUNGS * total:
         left = float((areas * (parts > 0))[:, columns < middle].sum())
@@ -302,56 +333,39 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
     if first + second < _LEAST_OF_TWO or min(first, second) < _LEAST_OF_SMALLER:
         return False
     is_lung = parts > 0
-    low, high = _UNDECIDED
+    low, high = UNDECIDED
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     filled = np.flatnonzero(is_lung.any(axis=0))
     across = (filled[-1] - filled[0] + 1) / is_lung.shape[1]
     return bool(across >= _LEAST_ACROSS and undecided <= _MOST_UNDECIDED * np.count_nonzero(is_lung))
 
 
-def _hidden(
-    parts: NDArray[np.intp], areas: NDArray[np.float64], grey: NDArray[np.uint8] | None, *, is_mirrored: bool
-) -> LungSide | None:
-    """The patient's lung that is far shorter or whiter than the other; None where neither is."""
-    is_lung = parts > 0
-    rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
-    if grey is None or not len(rows):
-        return None
-    sides: tuple[LungSide, LungSide] = ("left", "right") if is_mirrored else ("right", "left")
-    is_left = np.arange(parts.shape[1]) < _middle(columns, np.flatnonzero(areas.any(axis=0)))
-    lungs = (is_lung & is_left, is_lung & ~is_left)
-    inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-    cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(parts.shape, grey.shape, strict=True)))]
-    around = cells[inside][~is_lung[inside]]
-    if not (lungs[0].any() and lungs[1].any() and around.size):
-        return None
-    heights = [np.count_nonzero(lung.any(axis=1)) for lung in lungs]
-    if min(heights) < _FAR_SHORTER * max(heights):
-        return sides[0] if heights[0] < heights[1] else sides[1]
-    air = min(np.percentile(cells[lung], _AIR) for lung in lungs)
-    first, second = (float(np.median(cells[lung])) for lung in lungs)
-    if abs(first - second) < _FAR_WHITER * max(float(np.median(around)) - air, 1.0):
-        return None
-    return sides[0] if first > second else sides[1]
+def _white(
+    shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
+) -> tuple[LungSide, ...]:
+    """The patient's lungs of which a third is so white that it is not seen."""
+    if not is_lung.any():
+        return ()
+    middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    left, right = whiteness(third_facts(shares, is_lung, grey, middle), is_mirrored=is_mirrored)
+    return (*(("left",) if left > 0 else ()), *(("right",) if right > 0 else ()))
 
 
-def _unseen(left: float, right: float, *, is_doubted: bool, white: LungSide | None) -> tuple[LungSide, ...]:
-    """The lungs of a chest that cannot be made out: both, or one that is far smaller, shorter or whiter than the other.
+def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSide, ...]) -> tuple[LungSide, ...]:
+    """The lungs of a chest that cannot be made out: both, or one that is far smaller than the other, or white.
 
     left, right  their shares of the image's area
     is_doubted   whether the check did not know the image for a chest
-    white        the one that is shorter or whiter
+    white        those with a white third
     """
     if is_doubted or left + right < _LEAST_LUNG_SHARE:
         return ("left", "right")
-    if white:
-        return (white,)
-    if min(left, right) >= _FAR_SMALLER * max(left, right):
-        return ()
+    if white or min(left, right) >= _FAR_SMALLER * max(left, right):
+        return white
     return ("left",) if left < right else ("right",)
 
 
-def _middle(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
+def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
     """Between the lungs where they lie on both sides of the image's middle; else that, for one lung has no middle."""
     middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
     is_both = filled[0] < middle - least and filled[-1] > middle + least

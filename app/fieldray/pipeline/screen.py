@@ -9,6 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fieldray.domain import heat_map
 from fieldray.domain.finding import (
     Failed,
@@ -21,7 +24,14 @@ from fieldray.domain.finding import (
     can_be_turned,
 )
 from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
-from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
+from fieldray.domain.lungs import (
+    LungFields,
+    evidence_inside,
+    evidence_limit,
+    find_lungs,
+    find_one_lung,
+    half_mirrored,
+)
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes, says_frontal_chest
 from fieldray.domain.study import ImageRef
@@ -207,26 +217,27 @@ def find_lungs_of(
     rules = finder.manifest.lung_rules
     if read.lungs is None or engine is None or rules is None:
         raise ValueError("an image without what its lungs are found with")
-    try:
-        found = run(engine, read.lungs)
-    except BackendProblem as problem:
-        if why := engine.unavailable_reason:
-            raise LungsUnavailable(reason("lungs_unavailable", pack=finder.pack_name, detail=why.text)) from problem
-        raise BackendProblem(reason("lungs_failed", detail=problem.reason.text)) from problem
-    if found.mask is None:
-        raise ValueError("a lung-field pack without a mask")
-    spec, (rows, columns) = finder.manifest.input, found.mask.shape
-    return find_lungs(
-        found.mask,
-        found.scores,
-        rules,
-        pixel_map=read.lungs.pixel_map.for_cells((rows, columns), of=(spec.height, spec.width)),
-        rows=facts.rows,
-        columns=facts.columns,
-        latency_ms=found.latency_ms,
-        says_chest=says_chest,
-        grey=read.lungs.values[0, :, :, 0],
-    )
+    spec, size = finder.manifest.input, {"rows": facts.rows, "columns": facts.columns}
+
+    def answer(tensor: Tensor) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        try:
+            found = run(engine, tensor)
+        except BackendProblem as problem:
+            if why := engine.unavailable_reason:
+                raise LungsUnavailable(reason("lungs_unavailable", pack=finder.pack_name, detail=why.text)) from problem
+            raise BackendProblem(reason("lungs_failed", detail=problem.reason.text)) from problem
+        if found.mask is None:
+            raise ValueError("a lung-field pack without a mask")
+        pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
+        return found.mask, {"scores": found.scores, "pixel_map": pixel_map, "latency_ms": found.latency_ms, **size}
+
+    mask, given = answer(read.lungs)
+    lungs = find_lungs(mask, rules=rules, **given, says_chest=says_chest, grey=read.lungs.values[0, :, :, 0])
+    for seen in ("left", "right") if lungs.refusal else ():
+        mask, given = answer(replace(read.lungs, values=half_mirrored(read.lungs.values, seen=seen)))
+        if one := find_one_lung(mask, rules=rules, **given, seen=seen):
+            return one
+    return lungs
 
 
 def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields | None) -> Tensor:

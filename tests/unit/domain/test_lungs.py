@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import evidence_inside, evidence_limit
+from fieldray.domain.lungs import evidence_inside, evidence_limit, find_one_lung, half_mirrored
 from fieldray.domain.model import LUNG_CHECKS, LungRules
-from lungs import COLUMNS, ROWS, RULES, SIDE, WHOLE, lungs, two_lungs
+from lungs import CHEST, COLUMNS, ROWS, RULES, SIDE, WHOLE, lungs, two_lungs
 from tiny_models import tiny_manifest
 
 
@@ -126,12 +126,45 @@ def test_a_lung_as_white_as_what_lies_around_is_not_seen_although_the_mask_has_i
     assert lungs().unseen == ()
 
 
-def test_a_lung_far_shorter_than_the_other_is_not_seen() -> None:
-    shares = two_lungs()
-    shares[20:30, 25:33] = 0
-    shares[10:20, 23:38] = 1  # 150 of the other's 200 cells
-    grey = np.where(shares > 0, np.uint8(40), np.uint8(200))
-    assert (lungs(shares).unseen, lungs(shares, grey=grey).unseen) == ((), ("left",))
+@pytest.mark.parametrize("rows", [slice(10, 16), slice(16, 24), slice(22, 30)])
+@pytest.mark.parametrize(("columns", "unseen"), [(slice(5, 15), "right"), (slice(25, 33), "left")])
+def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice, columns: slice, unseen: str) -> None:
+    shares, grey = two_lungs(), np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
+    shares[rows, columns] = 0.7
+    grey[rows, columns] = 190
+    assert lungs(shares, grey=grey).unseen == (unseen,)
+    grey[10:30, 5:15] = grey[10:30, 25:33] = 40  # white nowhere, and no less decided than the other
+    shares[rows, 5:15] = shares[rows, 25:33] = 0.7
+    assert lungs(shares, grey=grey).unseen == ()
+
+
+@pytest.mark.parametrize(
+    ("shares", "scores"),
+    [
+        (1.0, {"frontal_chest": 0.4}),
+        (1.0, {"rotated_180": 0.9}),
+        (1.0, {"inverted": 0.9}),
+        (0.0, {}),
+        (np.s_[20:], {}),
+        (np.s_[:, 20:], {}),
+    ],
+)
+def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: dict[str, float]) -> None:
+    mask = two_lungs()
+    if isinstance(shares, float):
+        mask *= np.float32(shares)
+    else:
+        mask[shares] = 0
+    where: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
+    assert find_one_lung(mask, {**CHEST, **scores}, RULES, seen="left", **where) is None
+    one = find_one_lung(two_lungs(), {**CHEST, "mirrored": 0.9}, RULES, seen="left", **where)
+    assert one is not None and one.unseen == ("left",) and one.right_share == pytest.approx(0.125)
+
+
+def test_one_half_of_an_image_is_covered_by_the_others_mirror_image() -> None:
+    values = np.arange(10, dtype=np.uint8).reshape(1, 2, 5, 1)
+    assert half_mirrored(values, seen="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
+    assert half_mirrored(values[:, :, :4], seen="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
 
 
 def test_a_classifier_gets_the_side_of_a_lung_that_was_not_seen_as_well() -> None:

@@ -381,7 +381,7 @@ class Lying(FakeReaders):
 
 
 class Looks(FakeLungEngine):
-    """Says of each reading what the test says."""
+    """Says of each reading, and of its two halves where it is refused, what the test says."""
 
     def __init__(self, *said: dict[str, float]) -> None:
         super().__init__(MASK)
@@ -405,7 +405,7 @@ def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
     scores: dict[str, float], turn: Turn, notes: list[str]
 ) -> None:
     decoder = Lying()
-    outcome = wished(Looks(scores, {"mirrored": 0.9}), decoder=decoder, turns=True)
+    outcome = wished(Looks(*3 * (scores,), {"mirrored": 0.9}), decoder=decoder, turns=True)
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
     assert (outcome.ref.turn, decoder.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
@@ -415,11 +415,26 @@ def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
 
 
 def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:
-    nothing = {"frontal_chest": 0.01}
-    outcome = wished(Looks({"rotated_90": 0.9}, nothing), turns=True)
+    turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
+    outcome = wished(Looks(*turned, *nothing), turns=True)
     assert isinstance(outcome, Refused) and outcome.lungs is not None
     assert (outcome.reason.code, outcome.ref.turn, outcome.lungs.rotation_degrees) == ("rotated", Turn(), 90)
-    again = wished(Looks({"rotated_90": 0.9}, nothing), turns=True, overrules=True)
+    again = wished(Looks(*turned, *nothing), turns=True, overrules=True)
     assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
     assert again.ref.turn == Turn(90)
-    assert codes(wished(Looks(nothing), turns=True)) == ["not_frontal_chest"]
+    assert codes(wished(Looks(*nothing), turns=True)) == ["not_frontal_chest"]
+
+
+NO_CHEST = {"frontal_chest": 0.01}
+
+
+@pytest.mark.parametrize("of_whole", [NO_CHEST, {"rotated_90": 0.9}, {"inverted": 0.9}])
+@pytest.mark.parametrize(("of_halves", "unseen"), [(({},), "left"), ((NO_CHEST, {}), "right")])
+def test_a_chest_that_only_one_of_its_halves_shows_is_screened_and_read_first(
+    of_whole: dict[str, float], of_halves: tuple[dict[str, float], ...], unseen: str
+) -> None:
+    """The left half and its mirror image are a chest: the right half, where the patient's left lung is, shows none."""
+    outcome = screen(Looks(of_whole, *of_halves))
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert (outcome.lungs.unseen, codes(outcome)) == ((unseen,), [f"{unseen}_lung_unseen"])
+    assert (outcome.lungs.left_share if unseen == "left" else outcome.lungs.right_share) == 0

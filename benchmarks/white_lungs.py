@@ -1,0 +1,216 @@
+"""Fit the weights of `fieldray.domain.opacity` on lungs painted white: `python -m benchmarks.white_lungs DATA`.
+
+DATA has an index.csv (path, set, part, label, patient_id, fold, split) and a lungs.csv (set, patient_id) beside the
+images. Normal images of five sources are painted in the place of the lungs that the network finds in them, so that no
+other mask is needed: a whole lung, its upper or lower part, or an effusion. Of Shenzhen and Montgomery one half by
+patient is taken, of NIH folds 0 and 1, of Kermany the training part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from PIL import ImageDraw
+from scipy import ndimage
+from scipy.spatial import ConvexHull
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.own_home import own_home
+from fieldray.domain.image import Image
+from fieldray.domain.lungs import lung_parts, middle_between
+from fieldray.domain.mask import Mask
+from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.opacity import THIRDS, halves, third_facts, thirds
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import to_tensor, with_window
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import load_runtime
+from fieldray.packs.library import PackLibrary
+
+KINDS: Final = ("whole", "upper", "lower", "effusion")
+_SIDE: Final = 256
+_MOST_OF_A_SET: Final = 500
+_PAINTED: Final = (
+    0.05,
+    0.6,
+)  # a third painted less is normal, one painted more is not seen; between them it is neither
+_FALSE_ALARMS: Final = 0.02  # of normal images out of fold, the mean over the sources
+_FOLDS: Final = 5
+Row = dict[str, str]
+
+
+class Finder:
+    """The shipped lung fields in this process."""
+
+    def __init__(self, home: Path) -> None:
+        model = PackLibrary(home).shipped_lungs()
+        assert model is not None and model.manifest.lung_rules is not None
+        spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, labels=len(LUNG_CHECKS))
+        self._input, self._rules = model.manifest.input, model.manifest.lung_rules
+        self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
+
+    def find(self, image: Image) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
+        """Share of lung by cell and what the network saw; None where it does not know an upright chest."""
+        grey = to_tensor(with_window(image), self._input).values[0]
+        answer = self._network.run(grey)
+        passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
+        assert answer.mask is not None
+        return (answer.mask, grey[:, :, 0]) if passed - {"mirrored"} == {"frontal_chest"} else None
+
+
+def training_rows(data: Path) -> dict[str, list[Row]]:
+    """Normal images by source, none of which is used to measure."""
+    with (data / "index.csv").open(encoding="utf-8") as lines:
+        normal = [row for row in csv.DictReader(lines) if row["label"] == "normal"]
+    with (data / "lungs.csv").open(encoding="utf-8") as lines:
+        patients = sorted({r["patient_id"] for r in csv.DictReader(lines) if r["set"] in ("shenzhen", "montgomery")})
+    random.Random(37).shuffle(patients)
+    half = set(patients[: len(patients) // 2])
+    wanted: dict[str, Callable[[Row], bool]] = {
+        "kermany_224": lambda row: row["split"] == "train",
+        "rsna_normal": lambda row: row["part"] == "nih_no_finding" and row["fold"] in "01",
+        "nih_224": lambda row: row["fold"] in "01",
+        "shenzhen": lambda row: row["patient_id"] in half,
+        "montgomery": lambda row: row["patient_id"] in half,
+    }
+    drawn = {}
+    for name, is_wanted in wanted.items():
+        drawn[name] = sorted((r for r in normal if r["set"] == name and is_wanted(r)), key=lambda r: r["path"])
+        random.Random(37).shuffle(drawn[name])
+    return {name: rows[:_MOST_OF_A_SET] for name, rows in drawn.items()}
+
+
+def places(shares: NDArray[np.float32]) -> list[Mask]:
+    """The hulls of the two largest parts of a mask, from the left, a little enlarged: (256, 256) each."""
+    parts, number = ndimage.label(np.asarray(Picture.fromarray(shares.astype("f4")).resize((_SIDE, _SIDE))) >= 0.5)
+    sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]
+    hulls = []
+    for part in np.argsort(-sizes)[:2] + 1:
+        points = np.argwhere(parts == part)[:, ::-1]
+        picture = Picture.new("1", (_SIDE, _SIDE))
+        corners = points[ConvexHull(points).vertices] if len(points) > 9 else points
+        ImageDraw.Draw(picture).polygon([(float(x), float(y)) for x, y in corners], fill=1)
+        hulls.append(ndimage.binary_dilation(np.asarray(picture), iterations=3))
+    return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
+
+
+def part_of(place: Mask, kind: str, generator: np.random.Generator, *, is_left: bool) -> Mask:
+    """What of a lung's place is painted."""
+    down, across = np.nonzero(place)
+    y, x = np.mgrid[0:_SIDE, 0:_SIDE]
+    height, inwards = np.ptp(down), (x - across.min()) / max(1, np.ptp(across))
+    outwards = 1 - inwards if is_left else inwards
+    level = {
+        "whole": np.full(place.shape, -np.inf),
+        "upper": down.min() + height * generator.uniform(0.3, 0.75) + 0 * x,
+        "lower": down.min() + height * generator.uniform(0.25, 0.7) + 0 * x,
+        "effusion": down.min() + height * (generator.uniform(0.25, 0.65) - 0.22 * outwards**3 + 0.05 * inwards),
+    }[kind]
+    return np.asarray(place & ((y < level) if kind == "upper" else (y >= level)), bool)
+
+
+def painted(grey: NDArray[np.uint8], place: Mask, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """White with noise and a feathered edge, between what lies around the lungs and the brightest."""
+    pixels = grey.astype(np.float32)
+    low, high = np.percentile(pixels, [50, 97])
+    broad, fine = (ndimage.gaussian_filter(generator.normal(size=grey.shape), sigma) for sigma in (_SIDE / 20, 1))
+    around = ndimage.gaussian_filter(pixels, _SIDE / 8)
+    white = generator.uniform(low + 0.55 * (high - low), high) + 6 * broad / broad.std()
+    white += generator.uniform(2, 5) * fine / fine.std() + 0.15 * (around - around.mean())
+    soft = ndimage.gaussian_filter(place.astype(np.float32), generator.uniform(1.5, 4)) * generator.uniform(0.9, 1)
+    return np.asarray(np.clip(pixels * (1 - soft) + white * soft, 0, 255), np.uint8)
+
+
+def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The facts of an image's thirds, and the share of each that was painted: (2, 3, facts), (2, 3)."""
+    shares = np.rint(255 * mask.clip(0, 1)).astype(np.uint8)
+    is_lung = lung_parts(shares, 128)[1] > 0
+    middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.arange(is_lung.shape[1]))
+    step = _SIDE // len(is_lung)
+    white, outer = halves(place[::step, ::step], middle), [lateral for _, lateral in thirds(halves(is_lung, middle))]
+    covered = [[float(half[where].mean()) if where.any() else 0.0 for where in outer] for half in white]
+    return third_facts(shares, is_lung, grey, middle), np.array(covered)
+
+
+def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:
+    """Source, patient, kind ("" for normal), facts (2, 3, facts) and the share painted (2, 3) of each image."""
+    made = []
+    for name, rows in training_rows(data).items():
+        for number, row in enumerate(rows):
+            path = data / row["path"]
+            plain = finder.find(decode(path.read_bytes(), ImageRef(path=path)))
+            if plain is None:
+                continue
+            hulls = places(plain[0])
+            for order, kind in enumerate(("", *KINDS)):
+                generator = np.random.default_rng([37, len(name), number, order])
+                here = int(generator.integers(2))
+                if kind and len(hulls) < 2:
+                    continue
+                place = part_of(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
+                seen = finder.find(Image(pixels=painted(plain[1], place, generator))) if kind else plain
+                if seen is not None:
+                    made.append((name, f"{name} {row['patient_id']}", kind, *facts_of(*seen, place)))
+    return made
+
+
+def fit(made: list[Any]) -> list[str]:
+    """Weights that leave `_FALSE_ALARMS` of normal images above 0, and what they find out of fold, a line each."""
+    source, patient, kind = (np.array([sample[place] for sample in made]) for place in range(3))
+    facts, covered = (np.array([sample[place] for sample in made]) for place in (3, 4))
+    hot = np.zeros((*covered.shape, THIRDS + 1))
+    hot[..., range(THIRDS), range(THIRDS)] = 1
+    hot[:, 1, :, THIRDS] = 1  # the patient's left is on the right
+    inputs = np.concatenate([facts, hot], axis=-1)
+    weights = np.zeros(covered.shape)
+    for name in np.unique(source):
+        for is_group, share in (((source == name) & (kind == ""), 1.0), ((source == name) & (kind != ""), 2.0)):
+            weights[is_group] = share / max(1, np.count_nonzero(is_group))
+    weights[(covered > _PAINTED[0]) & (covered < _PAINTED[1])] = 0
+    weights *= np.count_nonzero(weights) / weights.sum()
+
+    def learnt(of: NDArray[Any]) -> LogisticRegression:
+        known = of[:, None, None] & (weights > 0)
+        model = LogisticRegression(C=10, fit_intercept=False, max_iter=5000)
+        return model.fit(inputs[known], covered[known] > _PAINTED[1], sample_weight=weights[known])
+
+    patients = np.unique(patient)
+    fold = np.random.default_rng(37).permutation(len(patients))[np.searchsorted(patients, patient)] % _FOLDS
+    score = np.zeros(len(made))
+    for number in range(_FOLDS):
+        out = fold == number
+        score[out] = (inputs[out] @ learnt(~out).coef_[0]).max(axis=(1, 2))
+    sources = [score[(source == name) & (kind == "")] for name in np.unique(source)]
+    limit = next(at for at in np.arange(0, 9, 0.01) if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
+    found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
+    counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
+    counted += [(name, kind == name) for name in KINDS]
+    return [
+        *(f"{name}: {np.count_nonzero(above & of)} of {np.count_nonzero(of)}" for name, of in counted),
+        f"WEIGHTS {found[:-4]}",
+        f"OF_THIRD {[round(value - limit, 2) for value in found[-4:-1]]}",
+        f"OF_LEFT {found[-1]}",
+    ]
+
+
+def main() -> None:
+    """What the command prints: the weights, and what they find."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    data = parser.parse_args().data
+    with own_home() as home:
+        sys.stdout.write("\n".join(fit(samples(data, Finder(home)))) + "\n")
+
+
+if __name__ == "__main__":
+    main()
