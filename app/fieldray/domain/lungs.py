@@ -35,6 +35,7 @@ _ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the midd
 _LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
 _FAR_SMALLER: Final = 0.5  # a lung with less than this share of the area of its mirror image is not seen
 _LEAST_OF_COVERED: Final = 0.15  # of the image's area: a lung and its mirror image, put where the other is not seen
+_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # of a chest on its side half with its mirror image is decided less
 # What the check doubts is a chest all the same where the mask is that of two lungs: large, on both sides, and with few
 # cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 55).
 _LEAST_FRONTAL: Final = 0.025  # of the check
@@ -227,6 +228,8 @@ def find_one_lung(
     both = found(shares)
     if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
         return None
+    if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MOST_UNDECIDED_OF_COVERED:
+        return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
     return found(np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0)))
 
@@ -333,11 +336,15 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
     if first + second < _LEAST_OF_TWO or min(first, second) < _LEAST_OF_SMALLER:
         return False
     is_lung = parts > 0
-    low, high = UNDECIDED
-    undecided = np.count_nonzero((shares >= low) & (shares <= high))
     filled = np.flatnonzero(is_lung.any(axis=0))
     across = (filled[-1] - filled[0] + 1) / is_lung.shape[1]
-    return bool(across >= _LEAST_ACROSS and undecided <= _MOST_UNDECIDED * np.count_nonzero(is_lung))
+    return bool(across >= _LEAST_ACROSS and _undecided(shares, is_lung) <= _MOST_UNDECIDED)
+
+
+def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
+    """How many cells the network could not decide, as a share of those in the lungs."""
+    low, high = UNDECIDED
+    return np.count_nonzero((shares >= low) & (shares <= high)) / max(1, np.count_nonzero(is_lung))
 
 
 def _white(

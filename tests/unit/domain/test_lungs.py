@@ -145,6 +145,7 @@ def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice
         (1.0, {"rotated_180": 0.9}),
         (1.0, {"inverted": 0.9}),
         (0.0, {}),
+        (0.7, {}),
         (np.s_[20:], {}),
         (np.s_[:, 20:], {}),
     ],
@@ -152,7 +153,7 @@ def test_a_lung_with_a_third_that_is_white_and_undecided_is_not_seen(rows: slice
 def test_one_half_of_what_is_no_plain_chest_shows_no_lung(shares: Any, scores: dict[str, float]) -> None:
     mask = two_lungs()
     if isinstance(shares, float):
-        mask *= np.float32(shares)
+        mask *= np.float32(shares)  # 0.7: lungs that the network found but could not decide
     else:
         mask[shares] = 0
     where: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
