@@ -24,9 +24,9 @@ _LEAST_CONTRAST: Final = 8.0  # between air and what lies around, of 255
 _MOST: Final = 3.0  # a fact beyond it says no more
 
 # By fact, in the order of `third_facts`; above 0 in all a third is not seen.
-WEIGHTS: Final = (-2.69, -2.1, 13.03, -13.42, 4.02, 7.8, 2.21, -5.59)
-OF_THIRD: Final = (-7.07, -5.03, -8.03)  # upper, middle, lower
-OF_LEFT: Final = 0.07  # the heart lies there
+WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
+OF_THIRD: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
+OF_LEFT: Final = 0.23  # the heart lies there
 
 
 def third_facts(
