@@ -100,9 +100,10 @@ def is_plain_grey(frame: Frame) -> bool:
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """The stored values among what any codec gave, or what lay in the file uncompressed (PS3.5 8.1.1).
 
-    Bits above HighBit and below the stored ones are left out, and the sign is extended. A codestream says itself how
-    many bits it has: where they are fewer than those of the container, nothing lies above them, and where they are more
-    than Bits Stored, that is wrong. A lossy codec overshoots the range a little, which must not wrap around.
+    Bits above HighBit and below the stored ones are left out, if they are not the image's own; the sign is extended.
+    A codestream says itself how many bits it has: where they are fewer than those of the container, nothing lies above
+    them, and where they are more than Bits Stored, that is wrong. A lossy codec overshoots the range a little, which
+    must not wrap around.
 
     Parameters
     ----------
@@ -137,7 +138,9 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
         return stored.clip(bottom, top)
     above = whole - bits - shift
     aligned: Stored = (stored << above) >> (above + shift)
-    return aligned
+    # An overlay or garbage makes an image rougher. What makes it smoother is its own: Bits Stored is wrong.
+    is_own = _variation(aligned) > _variation(stored) or _is_noise(aligned, beside=stored)
+    return stored if is_own and not shift else aligned
 
 
 _SAMPLED_ROWS: Final = 64
@@ -149,16 +152,25 @@ def _are_swapped(values: Stored) -> bool:
     """Whether values of 16 bits are noise, and an image once their bytes are exchanged: some old writers did that."""
     if values.dtype.itemsize != 2 or values.ndim != 2 or values.shape[1] < 2:
         return False
-    rows = values[:: max(1, len(values) // _SAMPLED_ROWS)]
-    roughness = _roughness(rows)
-    return roughness > _NOISE and _FAR_SMOOTHER * _roughness(rows.byteswap()) < roughness
+    return _is_noise(values, beside=values.byteswap())
 
 
-def _roughness(rows: Stored) -> float:
-    """The mean difference of neighbours in a row, in standard deviations of all values; 0 where these are equal."""
-    real = rows.astype(np.float32)
-    spread = float(real.std())
-    return float(np.abs(np.diff(real, axis=1)).mean()) / spread if spread else 0.0
+def _is_noise(values: Stored, *, beside: Stored) -> bool:
+    """Whether values are noise, and others in their place an image."""
+    roughness = _roughness(values)
+    return roughness > _NOISE and _FAR_SMOOTHER * _roughness(beside) < roughness
+
+
+def _variation(values: Stored) -> float:
+    """The mean difference of neighbours in some rows."""
+    rows = values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32)
+    return float(np.abs(np.diff(rows, axis=1)).mean()) if rows.shape[1] > 1 else 0.0
+
+
+def _roughness(values: Stored) -> float:
+    """The same in standard deviations of all values; 0 where these are equal."""
+    spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
+    return _variation(values) / spread if spread else 0.0
 
 
 def _precision(source: bytes) -> tuple[int, bool]:

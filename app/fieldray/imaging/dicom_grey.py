@@ -63,7 +63,7 @@ _MARGIN: Final = 0.15
 _SAMPLE_SIDE: Final = 128
 _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
-_LEAST_BETWEEN: Final = 0.05
+_LEAST_BETWEEN: Final = 0.08
 _LONGEST: Final = 8.0  # a pixel whose sides differ by more than that is an error of the header
 _SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
 

@@ -58,7 +58,7 @@ _PIXEL_DATA: Final = 0x7FE00010
 _ITEM: Final = 0xFFFEE000
 # Where a JPEG states its process: after its metadata.
 _HEAD_BYTES: Final = 2**16
-_GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
+_GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
 
 
 @dataclass(frozen=True, slots=True)

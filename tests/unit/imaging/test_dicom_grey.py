@@ -141,6 +141,7 @@ RAW = {"RescaleSlope": 1, "RescaleIntercept": 0, "WindowCenter": 2048, "WindowWi
         ({"WindowCenter": [60_000, 2048], "WindowWidth": [100, 4096]}, GOOD),
         ({"WindowCenter": 2048, "WindowWidth": 1}, None),
         ({"WindowCenter": 2048, "WindowWidth": 1e7}, None),
+        ({"WindowCenter": 1500, "WindowWidth": 200}, None),  # black and white, and little between
         ({"WindowCenter": 1, "WindowWidth": 2}, None),  # shows the black corner and no more
     ],
 )
@@ -271,6 +272,12 @@ def test_garbage_above_the_stored_bits_is_cut_off(tmp_path: Path) -> None:
     np.testing.assert_array_equal(image.pixels, RAMP)
 
 
+@pytest.mark.parametrize("stored", [8, 10, 11])
+def test_bits_above_the_stored_ones_that_belong_to_the_image_are_kept(stored: int, tmp_path: Path) -> None:
+    image = _read(tmp_path, IMAGE, changes={"BitsStored": stored, "HighBit": stored - 1})
+    np.testing.assert_array_equal(image.pixels, IMAGE)
+
+
 def test_stored_bits_at_the_top_of_their_words(tmp_path: Path) -> None:
     shifted = RAMP << 4 | 7
     image = _read(tmp_path, changes={"PixelData": shifted.astype("<u2").tobytes(), "HighBit": 15})
@@ -300,6 +307,10 @@ def test_wide_integers_of_a_small_range_keep_their_values(tmp_path: Path) -> Non
     image, plain = _read(tmp_path, changes=changes), _read(tmp_path)
     np.testing.assert_array_equal(image.pixels, RAMP)
     assert (image.window, image.value_scale) == (plain.window, plain.value_scale)
+
+
+def test_monochrome_without_a_number_is_grey(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(_read(tmp_path, changes={"PhotometricInterpretation": "MONOCHROME"}).pixels, RAMP)
 
 
 def test_one_bit_images(tmp_path: Path) -> None:
