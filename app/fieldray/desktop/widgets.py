@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl
-from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextDocument
+from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QComboBox,
@@ -74,6 +74,7 @@ class DocumentView(QTextBrowser):
         self.setOpenExternalLinks(False)
         dialect = QTextDocument.MarkdownFeature.MarkdownDialectGitHub
         self.document().setMarkdown(markdown, dialect | QTextDocument.MarkdownFeature.MarkdownNoHTML)
+        self.moveCursor(QTextCursor.MoveOperation.Start)  # it is at the end, where a long document would be shown first
 
     def loadResource(self, kind: int, name: QUrl | str) -> object:
         """An image of the document. Never nothing: Qt would then look for a file of that name by itself."""
