@@ -133,6 +133,7 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, fieldray: Fieldray
     assert "2 result files of this program were found among the images and left out." in done.stdout, done.stdout
     assert "3 images in" in done.stdout, done.stdout
     assert "refused 2" in done.stdout, done.stdout
+    assert done.stdout.index("refused 2") < done.stdout.index("result files")  # not above a list of any length
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(

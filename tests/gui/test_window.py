@@ -248,7 +248,18 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
 def test_text_and_class_colours_can_be_read(theme: str) -> None:
     """WCAG 2.1 1.4.3: 4.5 to 1."""
     table = colours(theme)  # type: ignore[arg-type]
-    for name in ("text", "muted", "accent", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed"):
+    for name in (
+        "text",
+        "muted",
+        "accent",
+        "read_first",
+        "abnormal",
+        "unsure",
+        "normal",
+        "not_assessed",
+        "refused",
+        "failed",
+    ):
         assert _contrast(table[name], table["surface"]) >= 4.5, name
         assert _contrast(table[name], table["selection"]) >= 3.9, name
 
