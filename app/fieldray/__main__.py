@@ -18,7 +18,19 @@ WITHOUT_SCREEN = "fieldray screen FOLDER"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
+    if arguments is None:
+        _leave_current_directory()
     return _quietly(lambda: _main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _leave_current_directory() -> None:
+    """Where images lie is no place of code: `-m` and an empty entry of PYTHONPATH make it one, before all others."""
+    from os.path import abspath, dirname, isabs
+
+    own, here = dirname(dirname(abspath(__file__))), abspath(".")  # noqa: PTH100, PTH120
+    sys.path[:] = [place for place in sys.path if isabs(place) and (place == own or place != here)]  # noqa: PTH117
+    if not isabs(sys.pycache_prefix or ""):  # noqa: PTH117
+        sys.pycache_prefix = None
 
 
 def window(arguments: Sequence[str]) -> int:
@@ -65,9 +77,10 @@ def _window(arguments: Sequence[str]) -> int:
 
 
 def _keep_foreign_code_out() -> None:
-    from fieldray.surroundings import keep_foreign_code_out
+    from fieldray.surroundings import keep_foreign_code_out, leave_no_core
 
     keep_foreign_code_out()
+    leave_no_core()
 
 
 def _open_closed_streams() -> None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import os
+import platform
 import secrets
 import shutil
 import stat
@@ -85,7 +87,13 @@ def unfinished(path: Path) -> Path:
 @functools.cache
 def process_number() -> str:
     """What the names of `unfinished` have in common besides the process: no other process of any computer has it."""
-    return secrets.token_hex(8)
+    return _this_computer() + secrets.token_hex(8)
+
+
+@functools.cache
+def _this_computer() -> str:
+    """What such names begin with: a home may be shared, and a process id says nothing of another computer."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
@@ -93,7 +101,7 @@ def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
 
     A database has companions there: their names go on behind the ending.
     """
-    for left in folder.glob(f".{process}-{number}*.new*"):
+    for left in folder.glob(f".{process}-{number or _this_computer()}*.new*"):
         _remove(left)
 
 
@@ -104,7 +112,7 @@ def clear_abandoned(folder: Path) -> None:
     """
     for left in folder.glob(".*-*.new*"):
         process, _, number = left.name[1:].partition("-")
-        if process.isdigit() and not _is_at_work(int(process), number):
+        if process.isdigit() and number.startswith(_this_computer()) and not _is_at_work(int(process), number):
             _remove(left)
 
 

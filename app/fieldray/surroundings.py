@@ -31,20 +31,30 @@ _NAMING_CODE: Final = (
     "GIO_EXTRA_MODULES",
     "GIO_MODULE_DIR",
     "GCONV_PATH",
+    "SSLKEYLOGFILE",  # no code, but the keys of a cluster's connections
 )
 _SEARCHED: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "PATH")
+_SEARCHED_ENDINGS: Final = ("_PATH", "_DIRS")  # drivers of OpenGL, EGL, Vulkan and video, layers, plugins
 
 
 def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) -> None:
     """Take such variables out, and the current directory out of search paths; call it before any library is loaded."""
     for name in _NAMING_CODE:
         environment.pop(name, None)
-    for name in _SEARCHED:
-        if name in environment:
+    for name in list(environment):
+        if name in _SEARCHED or name.endswith(_SEARCHED_ENDINGS):
             places = environment[name].split(os.pathsep)
             environment[name] = os.pathsep.join(filter(os.path.isabs, places))
             if not environment[name]:
                 del environment[name]  # an empty one means the current directory as well
+
+
+def leave_no_core() -> None:
+    """A process that crashes leaves no image of its memory, in which names of patients are; its children neither."""
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def polite_ends() -> tuple[int, ...]:

@@ -118,7 +118,8 @@ def test_no_two_commands_share_a_key() -> None:
 
 def test_dropped_files_are_screened(desk: Desk) -> None:
     data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile("/images/a.dcm"), QUrl("https://example.org/b.dcm")])
+    elsewhere = [] if sys.platform == "win32" else [QUrl("file://host/share")]  # which Windows has a path for
+    data.setUrls([QUrl.fromLocalFile("/images/a.dcm"), QUrl("https://example.org/b.dcm"), *elsewhere])
     modifiers, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
     drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, buttons, modifiers)
     desk.window.dropEvent(drop)

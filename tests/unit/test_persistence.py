@@ -202,10 +202,14 @@ def test_a_folder_that_nobody_can_bring_to_the_disk_is_no_error(tmp_path: Path) 
 def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    gone = [f".{ended.pid}-{'0' * 24}.new", f".{ended.pid}-{'0' * 24}.new-wal", f".{os.getpid()}-{'0' * 24}.new"]
-    stays = [unfinished(tmp_path / "x").name, f".{os.getppid()}-{'0' * 24}.new", ".other.new", "1-2.new", ".x-1.new"]
+    own = unfinished(tmp_path / "x").name
+    here = own.partition("-")[2][:8]  # this computer
+    gone = [f".{process}-{here}{'0' * 24}.new{more}" for process, more in ((ended.pid, ""), (ended.pid, "-wal"))]
+    gone += [f".{os.getpid()}-{here}{'0' * 24}.new"]
+    stays = [own, f".{os.getppid()}-{here}{'0' * 24}.new", ".other.new", "1-2.new", ".x-1.new"]
+    stays += [f".{ended.pid}-{'0' * 32}.new"]  # of another computer that has the same home
     for name in (*gone, *stays):
         (tmp_path / name).touch()
-    (tmp_path / f".{ended.pid}-folder.new" / "inner").mkdir(parents=True)
+    (tmp_path / f".{ended.pid}-{here}folder.new" / "inner").mkdir(parents=True)
     clear_abandoned(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(stays)

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,20 @@ def test_no_child_runs_code_from_the_current_directory(
 def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) -> None:
     done = subprocess.run(program_command("packs", "list"), capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("python_path", ["", os.pathsep])
+def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, python_path: str) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in NAMES[:-2]:  # the last two, Python reads before any line of the program
+        (folder / f"{name}.py").write_text("import os\nos._exit(77)\n")
+    environment = {**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), "PYTHONPATH": python_path}
+    done = subprocess.run(
+        [sys.executable, "-m", "fieldray", "doctor"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 def starts(path: Path) -> Iterator[tuple[int, ast.expr | None]]:

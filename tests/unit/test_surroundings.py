@@ -42,9 +42,26 @@ def test_the_current_directory_is_in_no_search_path() -> None:
         "LD_LIBRARY_PATH": separator.join([first, "", ".", "lib", last]),
         "DYLD_LIBRARY_PATH": "",
         "PATH": separator + first,
+        "LIBGL_DRIVERS_PATH": ".",
+        "LIBVA_DRIVERS_PATH": separator.join([".", last]),
+        "SSLKEYLOGFILE": last,
     }
     keep_foreign_code_out(environment)
-    assert environment == {"LD_LIBRARY_PATH": separator.join([first, last]), "PATH": first}
+    assert environment == {
+        **{"LD_LIBRARY_PATH": separator.join([first, last]), "PATH": first},
+        "LIBVA_DRIVERS_PATH": last,
+    }
+
+
+@pytest.mark.skipif(os.name != "posix", reason="core files of POSIX")
+def test_the_program_itself_leaves_no_core_file(tmp_path: Path) -> None:
+    code = (
+        "import resource\nfrom fieldray.__main__ import main\nresource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))\n"
+        "main(['packs', 'list'])\nprint(resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    environment = {**os.environ, "FIELDRAY_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["(0, 0)"], done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler of Linux")

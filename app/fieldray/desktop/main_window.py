@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -347,7 +348,8 @@ def _whole(panes: QSplitter) -> QScrollArea:
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:
-    return [Path(url.toLocalFile()) for url in urls if url.isLocalFile()]
+    is_here = sys.platform == "win32"  # where file://server/share is a path as any other; elsewhere it is none
+    return [Path(url.toLocalFile()) for url in urls if url.isLocalFile() and (is_here or not url.host())]
 
 
 def run(paths: Sequence[Path] = ()) -> int:
