@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
 
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, Window
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import codec_of
@@ -160,6 +160,6 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
         bits = 8 * grey.dtype.itemsize
     bare = Dataset()
     bare.BitsStored = bits
-    bare.WindowCenter, bare.WindowWidth, bare.VOILUTFunction = (2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"
     bare.ViewPosition = text(dataset, "ViewPosition")
-    return dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
+    image = dicom_grey.grey_image(grey, bare, ("grey_from_colour",), step=step)
+    return replace(image, window=Window((2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"))

@@ -309,6 +309,11 @@ def test_wide_integers_of_a_small_range_keep_their_values(tmp_path: Path) -> Non
     assert (image.window, image.value_scale) == (plain.window, plain.value_scale)
 
 
+def test_colour_is_shown_as_stored_however_dark_it_is(tmp_path: Path) -> None:
+    image = _read(tmp_path, IMAGE // 25, bits=8, photometric="RGB")
+    assert (image.window, image.notes) == (Window(127.5, 255, "LINEAR_EXACT"), ("grey_from_colour",))
+
+
 def test_monochrome_without_a_number_is_grey(tmp_path: Path) -> None:
     np.testing.assert_array_equal(_read(tmp_path, changes={"PhotometricInterpretation": "MONOCHROME"}).pixels, RAMP)
 
