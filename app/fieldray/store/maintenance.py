@@ -37,6 +37,7 @@ from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_versio
 from fieldray.store.stamps import KEY, checked_key
 from fieldray.store.wiping import build_again
 
+_LAST_ID: Final = 2**62
 _PAGES: Final = 2048  # that are copied at once: 16 MB
 _RESULTS: Final = "SELECT results.*, spec AS of_run FROM results LEFT JOIN runs ON runs.id = run_id"
 
@@ -59,20 +60,31 @@ def check(path: Path, *, tell: Tell) -> Checked:
     Raises StorageProblem: database_damaged or pictures_damaged, and then the next run mends it.
     """
     with _checked(path, MIGRATIONS) as connection:
-        (total,) = connection.execute("SELECT COUNT(*) FROM results").fetchone()
-        for done, row in enumerate(connection.execute(_RESULTS)):
-            outcome_of(row, spec_of(row["of_run"]) if row["of_run"] else None), category_of(row["rank"])
-            if done % 1000 == 0:
-                tell(done / total)
-        for row in connection.execute("SELECT * FROM runs"):
-            run_of(row)
-        for row in connection.execute(KEY):
-            checked_key(row["value"])
-        verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
-        for row in verdicts:
-            verdict_of(row), category_in(row), moment_in(row, "given_s")
+        total, verdicts = _check_rows(connection, tell)
     pictures = _check_pictures(path)
-    return Checked(results=total, verdicts=len(verdicts), pictures=pictures, size_bytes=size_of(path))
+    return Checked(results=total, verdicts=verdicts, pictures=pictures, size_bytes=size_of(path))
+
+
+def _check_rows(connection: sqlite3.Connection, tell: Tell) -> tuple[int, int]:
+    """How many results and verdicts there are. Raises ValueError and others for a row that makes no sense."""
+    for table in ("runs", "results", "verdicts"):
+        if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
+            raise ValueError("no row has this number")  # behind the last one there is no room for another
+    (total,) = connection.execute("SELECT COUNT(*) FROM results").fetchone()
+    for done, row in enumerate(connection.execute(_RESULTS)):
+        outcome_of(row, spec_of(row["of_run"]) if row["of_run"] else None)
+        if category_of(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
+            raise ValueError("this place in the list is not the outcome's")
+        if done % 1000 == 0:
+            tell(done / total)
+    for row in connection.execute("SELECT * FROM runs"):
+        run_of(row)
+    for row in connection.execute(KEY):
+        checked_key(row["value"])
+    verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
+    for row in verdicts:
+        verdict_of(row), category_in(row), moment_in(row, "given_s")
+    return total, len(verdicts)
 
 
 def _check_pictures(path: Path) -> int:
@@ -239,7 +251,8 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
         if stated_version(beside) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
         with _checked(beside, migrations) as connection:
-            connection.execute("SELECT COUNT(*) FROM sqlite_master")
+            if migrations is MIGRATIONS:
+                _check_rows(connection, lambda _share: None)
     except StorageProblem as problem:
         if problem.reason.code not in ("database_damaged", "database_newer", "not_plain"):
             raise

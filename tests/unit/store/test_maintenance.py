@@ -436,3 +436,29 @@ def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path,
     assert damage_mark(place).exists()
     written = {path.name} if is_of_pictures else set()
     assert {file.name for file in (tmp_path / "out").iterdir()} == written
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "results SET header = CAST(x'7bff7d' AS TEXT)",
+        "results SET id = 9223372036854775807",
+        "results SET rank = 5 - rank",
+        "results SET score = 9e999",
+        "runs SET state = 'zzz'",
+    ],
+)
+def test_rows_that_make_no_sense_are_seen_by_check_and_not_put_back(tmp_path: Path, change: str) -> None:
+    store, folder = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
+    with ResultStore(store) as opened:
+        opened.save(opened.open_run(SPEC), screened(), spec=SPEC)
+    check(store, tell=lambda _share: None)
+    backup(store, folder, has_pictures=False, tell=lambda _share: None)
+    with closing(sqlite3.connect(folder / store.name)) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    with pytest.raises(StorageProblem) as seen:
+        check(folder / store.name, tell=lambda _share: None)
+    assert seen.value.reason.code == "database_damaged"
+    with pytest.raises(UsageProblem) as refused_copy:
+        restore(store, folder)
+    assert refused_copy.value.reason.code == "store_not_ours"
