@@ -180,6 +180,8 @@ def _problems(table: Path, problems: Sequence[str]) -> UsageProblem:
 
 def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
     try:
+        if not table.is_file() and table.exists():  # a pipe or a device: reading it may never end
+            raise UsageProblem(reason("audit_table_no_text", path=table))
         if table.stat().st_size > _LARGEST_BYTES:
             raise UsageProblem(reason("audit_table_large", path=table, limit_mb=_LARGEST_BYTES >> 20))
         text = _decoded(table.read_bytes())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import Reference, folder_labels, positive_classes, table_labels
+from fieldray.audit.cases import Reference, folder_labels, positive_classes, require_table, table_labels
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -154,3 +156,12 @@ def test_minus_one_is_uncertain_and_no_positive(tmp_path: Path) -> None:
     assert "audit_rows_uncertain" in {note.code for note in found.notes}
     asked = read(tmp_path, text, positive=("1.0", "-1.0"))
     assert sorted(asked.truths.values()) == [False, True, True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices of POSIX")
+def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageProblem) as problem:
+            require_table(place)
+        assert problem.value.reason.code == "audit_table_no_text"
