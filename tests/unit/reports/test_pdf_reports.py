@@ -111,7 +111,8 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     results = results_of([called(one, "Шевченко^Тарас")], verdict=Verdict(choice="disagree", note="тінь ребра"))
     write_studies(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
     text = pdf_text(tmp_path / "s" / "00001.pdf")
-    assert text.count(NOTICES[language]) == 1
+    pages = 2 if "2/2" in text else 1  # Ukrainian is longer
+    assert text.count(NOTICES[language]) == pages
     said = {
         "en": ("Abnormal", "0.80", "Operating point “screening”: 0.50", "right lung 13.0 %", "Disagree"),
         "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
