@@ -1,1 +1,1 @@
-{"key": "iqPRK7tWvAjFKnrnKb42z6VBOqXw+4kXnug5M+FsJBM=", "signature": "wcZV/qub2SBZBoiXUTHNHd9QEHCthQ9tgRtLT+IsFZBQ7r/Fszgt2QmI6WiII7hWktGOAmd5GA32RA0MR8+8CA=="}
+{"key": "XddKrSNfQXwtHlG7bpZ4Pa+DIByfZFn9I5Qh/p7UEWU=", "signature": "QFYwzwr31YRvLret9TtK0hOB25P/iQNlm5GJnLdwMMiUt2qVDK8aQhKJ8Nq407WwbNIzI40ItJr1XYnJrII1CA=="}

@@ -1,1 +1,1 @@
-{"key": "9ctajOT3VfGlt4u9YlkoBNr7hUQBF/J5D8m2lzKPWxk=", "signature": "k/Pp2e+2pdW6Ii4mxxj4xNaRYnrwBocSd0byYDeZL4t+BjgjSeYO1GuBxFTypHmb12q7m2a3DfJU4thtlvvBDg=="}
+{"key": "nZ9e3Kr+PHwvqyqQbrvLpfePhkdXLkOvz+HTc9Ise6w=", "signature": "9pNmsfOyqPEqe7LtnuYhtalKaojbtPN5dGLK7blS1Iozmobov//4dOTA9sC61RIR/2AexB9NCKoV9RdrpUCbDQ=="}

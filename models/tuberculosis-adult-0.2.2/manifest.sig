@@ -1,1 +1,1 @@
-{"key": "wvKOJoog8FPiybgCk3IPCz2raOHC/e583fHCfvzDqg4=", "signature": "IeNYXae4HwDwsbUL4j49W7X37IbO/Z5gM42OCLm8P6IGhJCKXsxQjXKzkSAD36tnnQvX6noV2+sPMfCist7ECg=="}
+{"key": "kYMMyKV/S6+FBF7BQQ9/kJXr4qgJ/Gl17pXcysnD6OY=", "signature": "JNg9rC8Gwu6LaM2aGH0V0mppIexvvUA72dipebzHSs+s2QwW0Mmv190SwWo1aRdDz8n5GdA0gce5yiiJb+t+BQ=="}

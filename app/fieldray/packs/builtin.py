@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.4.2": "82c2c7f2394c769dee06d1dab3c6183370c3f8162e0eb169fc3fe8b0f745b066",
+    "adult-normal-abnormal-0.4.2": "c5c62f2827d84bd1e29d557207e1ff7c066c2c67c75dfce18d19e2ea0546a3f0",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
-    "pneumonia-paediatric-1.2.2": "0e7de863fccc05566a50aff8893267aa3cf6b715aed73a10a2292b7093723bfb",
-    "tuberculosis-adult-0.2.2": "6bbcbf55797a7a1d4e67c4ec580375695d7f1fcce1b6a967bd9bac24f7e20abe",
+    "pneumonia-paediatric-1.2.2": "c217938fcd41d8a1c18bea1c03131d00817c5c0776ab8865b1f17f42905cca49",
+    "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 LUNGS: Final = "lung-fields-1.1.0"
