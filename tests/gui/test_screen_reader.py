@@ -33,6 +33,7 @@ from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
 from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.local_point_dialog import LocalPointDialog
+from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.settings_dialog import SettingsDialog
@@ -93,6 +94,7 @@ def dialogs(desk: Desk, translator: Translator) -> Iterator[QDialog]:
     yield ExportDialog(translator, window)
     yield GuideDialog(translator, window)
     yield KeySheet(translator, window)
+    yield ModelCard("A card", translator, window)
     yield LocalPointDialog("proposal", translator, window)
     yield PackDialog(question, translator, window)
     yield SettingsDialog(bench.settings, translator, window)

@@ -69,8 +69,8 @@ class PackCard(QFrame):
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.button.clicked.connect(choose)
         self.card_button = card_button(translator, show_card)
+        column.addWidget(self.card_button)  # before it is shown: without a parent it would be a window
         self.card_button.setVisible(candidate.manifest is not None)
-        column.addWidget(self.card_button)
         column.addWidget(self.button)
 
 

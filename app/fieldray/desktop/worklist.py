@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.history_filters import device_choices, verdict_choices
 from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import PlainButton, choice_box, label, name_surface, push_button
+from fieldray.desktop.widgets import PlainButton, choice_box, label, name_surface, push_button, set_tip
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
@@ -100,7 +100,7 @@ class FilterBar(QWidget):
             word = self._translator.text("All")
             if category is not None:
                 word = category_word(self._translator, category, self._model.manifest)
-            button.setToolTip(word)
+            set_tip(button, word)
             button.setAccessibleName(f"{word}: {number}")
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")

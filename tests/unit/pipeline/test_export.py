@@ -20,7 +20,7 @@ from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.persistence import write_new
+from fieldray.persistence import unfinished, write_new
 from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.pipeline.export_process import SERVICE, export_apart
 from fieldray.processes.child import Child
@@ -290,8 +290,8 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
     def tell(_done: int, _total: int) -> None:
         out.mkdir(exist_ok=True)
         (out / ".1-0123456789abcdef.new").write_bytes(b"of a process that is still there")
-        (out / f".{child.pid}-0123456789abcdef.new").write_bytes(b"a patient")
-        half = out / f".{child.pid}-fedcba9876543210.new"
+        half, other = (out / unfinished(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
+        other.write_bytes(b"a patient")
         half.mkdir()
         (half / "1.pdf").write_bytes(b"a patient")
         child.kill()
