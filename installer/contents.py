@@ -81,6 +81,8 @@ _KEPT: Final = (
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
     "ai_edge_litert/*pywrap_litert_common.*",
     "imagecodecs.libs/libjpeg-*",
+    "imagecodecs.libs/liblcms2-*",
+    "imagecodecs.libs/libopenjp2-*",
     "imagecodecs.libs/libopenjph-*",
     "imagecodecs.libs/libpng16*",
 )

@@ -45,6 +45,8 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
         "imagecodecs/_imcd.abi3.so",
         "imagecodecs/_htj2k.abi3.so",
         "imagecodecs.libs/libopenjph-d93a17fb.so.0.26.3",
+        "imagecodecs.libs/libopenjp2-7e27257a.so.2.5.4",
+        "imagecodecs/_jpeg2k.abi3.so",
         "imagecodecs\\_png.pyd",
         "imagecodecs.libs/libpng16-35002b02.so.16.55.0",
         "imagecodecs.libs/libjpeg-f212e7a6.so.8.3.2",
