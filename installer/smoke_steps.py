@@ -160,7 +160,8 @@ def say_plainly(trial: Trial) -> None:
     """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
     user, root = trial.users["iryna"], trial.root
     no_screen = (
-        r"fieldray: The window needs a screen, and there is none here\. This works without one: fieldray screen FOLDER"
+        r"fieldray: The window needs a screen, and none can be opened here\. "
+        r"This works without one: fieldray screen FOLDER"
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
         expect(root.run(*command, user=user), code=1, errors=(no_screen,))
@@ -356,9 +357,10 @@ def _summary() -> tuple[str, ...]:
     """What is said after a run."""
     return (
         r"\d+ images? in \d+:\d+ \([\d.]+/s\)(, \d+ from an earlier run)?",
-        r"abnormal \d+  not sure \d+  normal \d+  not assessed \d+  refused \d+  failed 0",
+        r"read first \d+  abnormal \d+  not sure \d+  normal \d+  not assessed \d+  refused \d+  failed 0",
         r"\?Model, images/s from the third image on \(min / avg / max\): .*",
         r"\?Ran on cpu: ai_edge_litert .*",
+        r"\?Lung fields: lung-fields-.*",
         r"\?\d+ images? (is|are) unlike those that the pack was measured on\. .*",
         _NOTICE,
     )
@@ -366,7 +368,7 @@ def _summary() -> tuple[str, ...]:
 
 def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
-    row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
+    row = r"(READ FIRST|ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
         r"Operating point standard \(pneumonia\): abnormal from 0\.\d+.*",
