@@ -55,7 +55,7 @@ NOTES: Final[Mapping[str, Template]] = {
     "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. They were read all the same.",
     "syntax_contradicted": "The file is encoded in another way than its header says. It was read as it is.",
     "end_was_missing": "The end marker of the image is missing. All of its pixels are there.",
-    "lower_part_dark": "The lower part of the image is empty. If no collimator lay there, the file is incomplete.",
+    "lower_part_dark": "The lower part of the image is empty, so it is not called normal. If no collimator lay there, the file is incomplete.",
     "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",

@@ -103,6 +103,11 @@ def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
     )
 
 
+def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings of an image of which a part may be missing: what is below is unsure."""
+    return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
+
+
 def place_on_scale(score: float, threshold: float) -> float:
     """Where a score in [0, 1] stands, 0 left to 1 right; the threshold is always at 0.5, each side linear."""
     if score < threshold:

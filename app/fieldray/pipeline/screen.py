@@ -22,6 +22,7 @@ from fieldray.domain.finding import (
     Stage,
     can_be_overruled,
     can_be_turned,
+    without_normal,
 )
 from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
 from fieldray.domain.lungs import (
@@ -270,10 +271,11 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
             if lungs is None and not image.is_overruled(why, assessment):
                 return image.stopped(why, is_refusal=True)
             notes += (reason("unlike_measured"),) if lungs else ()
+    findings = assessment.findings(prediction.scores)
     screened = Screened(
         ref=image.ref,
         facts=facts,
-        findings=assessment.findings(prediction.scores),
+        findings=without_normal(findings) if "lower_part_dark" in facts.notes else findings,
         class_maps=prediction.class_maps,
         pack_name=prediction.pack_name,
         model_sha256=assessment.model.model_sha256,

@@ -184,6 +184,20 @@ def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
     assert (outcome.stage, outcome.reason.code, outcome.facts.decode_ms) == ("decode", "truncated", 4.5)
 
 
+class PartlyEmpty(Reduced):
+    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
+        read = super().read(ref, spec, **wanted)
+        return replace(read, facts=replace(read.facts, notes=("lower_part_dark",)))
+
+
+@pytest.mark.parametrize(("grey", "category"), [(20, "unsure"), (255, "abnormal")])
+def test_an_image_of_which_a_part_may_be_missing_is_never_normal(grey: int, category: str) -> None:
+    outcome = look(PartlyEmpty(grey, grey))
+    assert isinstance(outcome, Screened)
+    assert (outcome.category, [note.code for note in outcome.notes]) == (category, ["lower_part_dark"])
+    assert look(Reduced(20, 20)).category == "normal"
+
+
 def test_without_an_operating_point_no_call_is_close() -> None:
     decoders = Reduced(150, 255)
     assert look(decoders, operating_points=()).category == "not_assessed"
