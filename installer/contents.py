@@ -56,8 +56,8 @@ EXCLUDED: Final = (
 
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
-    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls",
-    "imagecodecs", "psutil", "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "defusedxml",
+    "fieldray", "numpy", "pillow", "pydicom", "imagecodecs", "psutil",
+    "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "defusedxml",
     "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 
@@ -80,6 +80,7 @@ _KEPT: Final = (
     "ai_edge_litert/_pywrap_string_util.*",
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
     "ai_edge_litert/*pywrap_litert_common.*",
+    "imagecodecs.libs/libcharls-*",
     "imagecodecs.libs/libjpeg-*",
     "imagecodecs.libs/liblcms2-*",
     "imagecodecs.libs/libopenjp2-*",

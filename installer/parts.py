@@ -31,7 +31,6 @@ _LICENCES: Final = {
     "ai-edge-litert": "Apache-2.0",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "pydicom": "MIT",
-    "pylibjpeg": "MIT",
     "pyside6-essentials": "LGPL-3.0-only",
     "shiboken6": "LGPL-3.0-only",
 }

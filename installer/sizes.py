@@ -12,7 +12,7 @@ _PARTS: Final = (
     ("inference: LiteRT", ("ai_edge_litert/*",)),
     ("window: Qt and PySide6", ("PySide6/*", "shiboken6/*", "libxcb-*", "libxkb*")),
     ("arrays: NumPy", ("numpy/*", "numpy.libs/*")),
-    ("reading: other codecs", ("_CharLS*", "_openjpeg*", "openjpeg/*", "jpeg_ls/*", "imagecodecs*")),
+    ("reading: other codecs", ("imagecodecs*",)),
     ("reading: Pillow", ("PIL/*", "pillow.libs/*")),
     ("signatures: cryptography", ("cryptography/*", "_cffi_backend*")),
     ("Fieldray: packs", ("fieldray/_data/models/*",)),

@@ -20,8 +20,6 @@ _PROGRAMS: Final = frozenset({*PROGRAMS, "add-to-menu"})
 _STRIPPED: Final = (
     "libpython3*.so*",
     "python3*/lib-dynload/*.so",
-    "_CharLS*.so",
-    "_openjpeg*.so",
     "PIL/*.so",
     "ai_edge_litert/libpywrap_litert_common.so",
     "cryptography/hazmat/bindings/_rust.abi3.so",

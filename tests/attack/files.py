@@ -252,7 +252,7 @@ def resumed_names(world: World) -> None:
     (world.images / "image-059.png").rename(world.images / "aa-renamed.png")
     there: dict[str, Fate] = {path.name: "screened" for path in world.images.iterdir()}
     out = world.folder / "out"
-    done = world.start_screen("--out", out, "--formats", "json").finish().ends_with(0)
+    done = world.start_screen("--out", out, "--names", "--formats", "json").finish().ends_with(0)
     world.check_rows(done.lines, there)
     (path,) = out.glob("*.json")
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["results"] if is_present(row)]

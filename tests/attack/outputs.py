@@ -195,7 +195,7 @@ def names_json(world: World) -> None:
 def names_csv(world: World) -> None:
     expected = named(world)
     out = world.folder / "out"
-    world.run("screen", world.images, *world.pack_options, "--out", out, "--formats", "csv").ends_with(0)
+    world.run("screen", world.images, *world.pack_options, "--out", out, "--names", "--formats", "csv").ends_with(0)
     (path,) = out.glob("*.csv")
     text = path.read_text(encoding="utf-8-sig")
     assert len(list(csv.DictReader(io.StringIO(text)))) == len(expected)

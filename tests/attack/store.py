@@ -143,7 +143,7 @@ def verdicts(world: World) -> None:
 def hold_verdict(world: World, name: str | None, *options: str) -> None:
     """In the next run the verdict is on this image, or on none and told as one on what was there before."""
     out = world.folder / f"reports-{len(list(world.folder.iterdir()))}"
-    world.start_screen("--out", out, "--formats", "json", *options).finish().ends_with(0)
+    world.start_screen("--out", out, "--names", "--formats", "json", *options).finish().ends_with(0)
     (path,) = out.iterdir()
     document = json.loads(path.read_text(encoding="utf-8"))
     judged = [Path(row["path"]).name for row in document["results"] if row["reader_verdict"]]
@@ -177,7 +177,7 @@ def _gone(act: Callable[[Path], None]) -> Callable[[World], None]:
 def remove(store: Path) -> None:
     """The store and its companions are deleted."""
     for path in store.parent.glob(f"{store.name}*"):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def remove_file_only(store: Path) -> None:

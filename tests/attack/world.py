@@ -283,7 +283,7 @@ class World:
     def rows_in_store(self) -> dict[str, dict[str, Any]]:
         """What the newest run has in the store, as the export to JSON tells it, by path below the images' folder."""
         out = self.folder / f"export-{uuid.uuid4().hex}"
-        self.run("screen", self.images, *self.pack_options, "--out", out, "--formats", "json").is_calm()
+        self.run("screen", self.images, *self.pack_options, "--out", out, "--names", "--formats", "json").is_calm()
         (path,) = out.glob("*.json")
         results = json.loads(path.read_text(encoding="utf-8"))["results"]
         names = [os.path.relpath(row["path"], self.images) for row in results]

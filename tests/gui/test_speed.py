@@ -24,7 +24,7 @@ import json, sys
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
 from fieldray.desktop.main_window import run
-LARGE = {"ai_edge_litert", "imagecodecs", "matplotlib", "openjpeg", "pydicom", "tensorflow"}
+LARGE = {"ai_edge_litert", "imagecodecs", "matplotlib", "pydicom", "tensorflow"}
 class Watch(QObject):
     def eventFilter(self, watched, event):
         if event.type() == QEvent.Type.Paint:

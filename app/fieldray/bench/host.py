@@ -37,8 +37,6 @@ _LIBRARIES: Final = {
     "numpy": "numpy",
     "PIL": "pillow",
     "pydicom": "pydicom",
-    "openjpeg": "pylibjpeg-openjpeg",
-    "jpeg_ls": "pyjpegls",
     "imagecodecs": "imagecodecs",
     "psutil": "psutil",
     "cryptography": "cryptography",

@@ -221,15 +221,15 @@ class Codec:
     transfer_syntaxes   UIDs (PS3.5 annex A); where several codecs have the same one, the first available is used
     takes, stated_size  the limits: which frames `decode` is given, and the (rows, columns) that a codestream states
                         itself, which must be the header's before anything is allocated
-    decode              the values as encoded, of which `stored_values_of` makes stored ones: (rows, columns), or
-                        (rows, columns, 3) as RGB; None for a frame that is left to pydicom. May raise anything for a
-                        damaged one
+    decode              the values as encoded of such a frame, (rows, columns), of which `stored_values_of` makes stored
+                        ones; None for one that is left to the next two. May raise anything for a damaged one
     reduced             values that the compression itself gives at a lower resolution, and the step: one value for
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
-    pydicom_plugin      decodes what `decode` leaves; "" if nothing does. One only: a second decoder that tried a
-                        damaged frame has ended the process more than once
-    plugin_function     (module, function) of a plugin that pydicom does not bring along
+    decode_any          the values as encoded of a codestream of any kind, (rows, columns) or (rows, columns, 3), for
+                        frames that `decode` leaves. One library only: a second decoder that tried a damaged frame has
+                        ended the process more than once
+    pydicom_plugin      pydicom's own, for what `decode` leaves where there is no `decode_any`; "" if nothing does
     runtime_modules     modules that its library imports by name, for the installer
     unavailable_reason  why it does not work on this computer, or None
     """
@@ -240,8 +240,8 @@ class Codec:
     stated_size: Callable[[bytes], Size | None] = codestream_size
     decode: Callable[[Frame], Stored | None] | None = None
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
+    decode_any: Callable[[bytes], Stored] | None = None
     pydicom_plugin: str = ""
-    plugin_function: tuple[str, str] | None = None
     runtime_modules: tuple[str, ...] = ()
     unavailable_reason: Callable[[], Reason | None] = always_available
 
@@ -264,8 +264,11 @@ def not_supported(transfer_syntax: str, name: str) -> Reason:
 
 
 def decoded(codec: Codec, frame: Frame) -> Stored | None:
-    """What the codec itself makes of a frame; None for what is left to pydicom."""
-    if codec.decode is None or not codec.takes(frame):
+    """What the codec makes of a frame of the kind that it takes; None for any other."""
+    if not codec.takes(frame):
         return None
-    stored = codec.decode(frame)
-    return stored if stored is not None and stored.shape[:2] == (frame.rows, frame.columns) else None
+    if codec.decode is not None:
+        stored = codec.decode(frame)
+    else:
+        stored = codec.decode_any(frame.source) if codec.decode_any is not None else None
+    return stored if stored is not None and stored.shape == (frame.rows, frame.columns) else None

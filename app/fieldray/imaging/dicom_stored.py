@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
-from pydicom.pixels import get_decoder
+from pydicom.pixels import convert_color_space, get_decoder
 from pydicom.pixels.decoders.base import Decoder
 from pydicom.uid import (
     HTJ2K,
@@ -312,13 +312,23 @@ def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memory
     values = decoded(codec, frame)
     if values is not None:
         return stored_values_of(values, frame) if shape.is_plain_grey else values
+    if codec.decode_any is not None:
+        return _of_any_kind(header, frame, codec.decode_any(frame.source))
     if not codec.pydicom_plugin:
         raise Unreadable(not_supported(header.transfer_syntax, codec.name))
     decoder = _pydicom_decoder(header.transfer_syntax)
-    if codec.plugin_function and codec.pydicom_plugin not in decoder.available_plugins:
-        decoder.add_plugin(codec.pydicom_plugin, codec.plugin_function)
     alone = {"number_of_frames": 1, "extended_offsets": None, "decoding_plugin": codec.pydicom_plugin}
     return _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
+
+
+def _of_any_kind(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:
+    """The stored values, as RGB where they have colours: libraries undo the transform of JPEG 2000, and no other."""
+    if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
+        raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))
+    photometric = str(header.dataset.get("PhotometricInterpretation", ""))
+    if frame.samples == 3 and photometric in ("YBR_FULL", "YBR_FULL_422"):
+        values = convert_color_space(values, photometric, "RGB")
+    return stored_values_of(values, frame)
 
 
 # pydicom knows some of what `stored_values_of` does, for some codecs.

@@ -44,9 +44,7 @@ MACHINE = MachineFacts(
 SOFTWARE = SoftwareFacts(
     program="1.0.0",
     python="3.11.7",
-    versions=dict.fromkeys(
-        ("numpy", "PIL", "pydicom", "openjpeg", "jpeg_ls", "imagecodecs", "psutil", "cryptography"), "1"
-    ),
+    versions=dict.fromkeys(("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography"), "1"),
     runtimes=("ai_edge_litert",),
 )
 PLACES = StorageFacts(

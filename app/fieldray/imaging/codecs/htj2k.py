@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydicom.uid import HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL
 
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.codecs.jpeg2000 import centred, is_whole_codestream, reduced_wavelets, wavelets_of
+from fieldray.imaging.codecs.jpeg2000 import centred, decode_any, is_whole_codestream, reduced_wavelets, wavelets_of
 from fieldray.imaging.reduction import TargetSize
 from fieldray.registry import missing_library
 
@@ -75,7 +75,7 @@ CODEC: Final = Codec(
     transfer_syntaxes=HIGH_THROUGHPUT,
     decode=_decode,
     reduced=_reduced,
-    pydicom_plugin="pylibjpeg",
+    decode_any=decode_any,
     runtime_modules=("imagecodecs._htj2k",),
-    unavailable_reason=lambda: missing_library("imagecodecs", "pylibjpeg", "openjpeg"),
+    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

@@ -1,4 +1,4 @@
-"""JPEG 2000 (ITU-T T.800): whole frames by OpenJPEG through pydicom, lower resolutions by Pillow.
+"""JPEG 2000 (ITU-T T.800): whole frames by OpenJPEG, lower resolutions by Pillow.
 
 A lower resolution is taken of the plain case only: one grey component, unsigned, untiled, of at least the precision
 that the header states.
@@ -146,22 +146,19 @@ def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uin
     return moved
 
 
-def _decode(frame: Frame) -> NDArray[Any] | None:
-    """A whole frame whose origin is not that of its grid, to which the plugin of pydicom adds what lies before it."""
-    if frame.source[16:24] == bytes(8) or not is_whole_codestream(frame.source):
-        return None
+def decode_any(source: bytes) -> NDArray[Any]:
+    """Decode a whole frame of any kind. Raises RuntimeError, ValueError or NotImplementedError for what is damaged."""
     import imagecodecs
 
-    values: NDArray[Any] = imagecodecs.jpeg2k_decode(frame.source)
+    values: NDArray[Any] = imagecodecs.jpeg2k_decode(source)
     return values
 
 
 CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless}),
-    decode=_decode,
+    decode_any=decode_any,
     reduced=reduced_wavelets,
-    pydicom_plugin="pylibjpeg",
     runtime_modules=("imagecodecs._jpeg2k",),
-    unavailable_reason=lambda: missing_library("imagecodecs", "pylibjpeg", "openjpeg"),
+    unavailable_reason=lambda: missing_library("imagecodecs"),
 )
