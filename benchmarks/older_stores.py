@@ -18,6 +18,8 @@ from fieldray.store.rows import outcome_of, spec_of
 from fieldray.store.schema import MIGRATIONS
 
 _LAST = 5  # the last version with rows of the old form
+_ORDER = ("abnormal", "unsure", "not_assessed", "normal", "refused", "failed")
+_OLDER = {"read_first": "abnormal", "not_an_image": "refused"}
 _UNDO = {
     4: (
         "DROP TABLE previews",
@@ -73,7 +75,8 @@ def old_row(row: dict[str, Any], picture: dict[str, Any] | None) -> dict[str, An
     spec = spec_of(row["spec"])
     outcome = outcome_of(row, spec)
     facts = outcome.facts
-    same = ("id", "run_id", "image_key", "status", "category", "rank", "score", "stage", "reason", "frame", "backend")
+    category = _OLDER.get(row["category"], row["category"])
+    same = ("id", "run_id", "image_key", "status", "score", "stage", "reason", "frame", "backend")
     times = ("decode_ms", "inference_ms", "is_resumed", "saved_s", "pass_number", "absent_s", "class_maps")
     details: dict[str, Any] = {
         "rows": facts.rows,
@@ -87,6 +90,8 @@ def old_row(row: dict[str, Any], picture: dict[str, Any] | None) -> dict[str, An
         details |= {"class_maps_shape": None if maps is None else maps.shape, "extra": dict(outcome.extra)}
     return {
         **{name: row[name] for name in (*same, *times)},
+        "category": category,
+        "rank": _ORDER.index(category),
         "thumbnail": picture["thumbnail"] if picture else None,
         "ref": ref_text(outcome.ref),
         "content_sha256": facts.content_sha256,

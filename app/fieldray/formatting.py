@@ -37,6 +37,7 @@ def category_word(translator: Translator, category: Category, manifest: Manifest
         "not_assessed": translator.text("Not assessed"),
         "refused": translator.text("Refused"),
         "failed": translator.text("Failed"),
+        "not_an_image": translator.text("Not an image"),
     }
     return words[category]
 

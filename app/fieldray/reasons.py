@@ -327,7 +327,6 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),
-    "other_files": Plural("{count} file is no image.", "{count} files are no images.", by="count"),
     "other_patients": Plural("{count} image says that it is not for this pack (age or body part). Was the right pack "
                              "chosen? {patients}",
                              "{count} images say that they are not for this pack (age or body part). Was the "

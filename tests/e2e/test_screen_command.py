@@ -61,8 +61,7 @@ def test_a_person_gets_a_list_counts_and_the_notice(
     assert "image-001.png" in done.stdout
     assert "Operating point screening (opacity): threshold 0." in done.stdout
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
-    assert "refused 0  failed 0" in done.stdout
-    assert "1 file is no image." in done.stdout
+    assert "refused 0  failed 0  not an image 1" in done.stdout
     assert done.stdout.rstrip().endswith(NOTICE)
     assert done.stderr == ""
 
@@ -87,6 +86,28 @@ def test_a_folder_of_files_that_are_no_images_is_4_too(
     done = fieldray("screen", tmp_path, *pack_options)
     assert done.returncode == 4, done.stderr
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
+
+
+def test_files_that_are_no_images_are_counted_apart_everywhere(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    folder, out = write_images(tmp_path / "images", 3)[0].parent, tmp_path / "out"
+    (folder / "readme.txt").write_text("read me")
+    (folder / "report.pdf").write_bytes(b"%PDF-1.7\n")
+    (folder / "empty.png").touch()
+    for _ in range(2):  # the second run takes over what the first found
+        done = fieldray("screen", folder, *pack_options, "--json", tmp_path / "lines", "--out", out)
+        assert done.returncode == 1, done.stderr
+        assert "4 images in" in done.stdout and "refused 0  failed 1  not an image 2" in done.stdout
+        lines = lines_of((tmp_path / "lines").read_text())
+        assert Counter((line["category"], line["images"]) for line in lines)["not an image", 0] == 2
+    exported = json.loads((out / "fieldray-run-1.json").read_text())
+    assert (exported["about"]["counts"]["refused"], exported["about"]["counts"]["not_an_image"]) == (0, 2)
+    rows = list(csv.DictReader((out / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()))
+    assert [row["category"] for row in rows][-2:] == ["not an image", "not an image"]
+    assert not any(row["category"] == "refused" for row in rows)
+    runs = json.loads(fieldray("history", "list", "--json", "-").stdout)["runs"]
+    assert {(run["images"], run["counts"]["refused"], run["counts"]["not_an_image"]) for run in runs} == {(4, 0, 2)}
 
 
 def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:

@@ -279,6 +279,8 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     assert "Read it yourself" in texts(desk.window.result)
     desk.open_row(5)
     assert "Read it yourself" not in texts(desk.window.result)
+    buttons = desk.window.work_list.filter_bar.findChildren(QPushButton)
+    assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
 
 def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:

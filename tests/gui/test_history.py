@@ -94,10 +94,10 @@ def said(page: HistoryPage) -> str:
 
 
 def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
-    cells = [[page.table.item(row, column).text() for column in range(12)] for row in range(2)]
+    cells = [[page.table.item(row, column).text() for column in range(13)] for row in range(2)]
     assert [row[1:] for row in cells] == [
-        ["made-up-1.2.0", "4", "0", "2", "0", "0", "1", "0", "1", "1", "/images"],
-        ["made-up-1.1.0", "3", "0", "1", "0", "0", "2", "0", "0", "0", "/images"],
+        ["made-up-1.2.0", "4", "0", "2", "0", "0", "1", "0", "1", "0", "1", "/images"],
+        ["made-up-1.1.0", "3", "0", "1", "0", "0", "2", "0", "0", "0", "0", "/images"],
     ]
     assert "2 runs, 7 images" in said(page)
     page.search.setText("1.1")

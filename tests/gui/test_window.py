@@ -260,6 +260,7 @@ def test_text_and_class_colours_can_be_read(theme: str) -> None:
         "not_assessed",
         "refused",
         "failed",
+        "not_an_image",
     ):
         assert _contrast(table[name], table["surface"]) >= 4.5, name
         assert _contrast(table[name], table["selection"]) >= 3.9, name
@@ -307,7 +308,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
             rows._counts = dict.fromkeys(rows.counts(), count)  # again: the end of the run counts once more
             rows.counts_changed.emit()
             shown = [button for button in bar.findChildren(QPushButton) if button.isVisible()]
-            return len(shown) == 8 and all(button.width() >= button.sizeHint().width() for button in shown)
+            return len(shown) == 9 and all(button.width() >= button.sizeHint().width() for button in shown)
 
         desk.until(is_whole)
 

@@ -63,12 +63,14 @@ def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(listed: StoredList,
         screened(6, 0.6),
         screened(7, 0.9),
         unseen(8, 0.2),
+        refused(9, reason("not_an_image")),
     )
-    # read first, abnormal by score, not sure, not assessed, normal, refused, failed
-    assert listed.shown() == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert [row.row_id for row in listed.rows()] == [8, 7, 6, 5, 4, 3, 2, 1]
+    # read first, abnormal by score, not sure, not assessed, normal, refused, failed, not an image
+    assert listed.shown() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
+    assert [row.row_id for row in listed.rows()] == [8, 7, 6, 5, 4, 3, 2, 1, 9]
     assert model.counts() == {
-        "read_first": 1, "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
+        "read_first": 1, "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1,
+        "not_an_image": 1,
     }  # fmt: skip
 
 

@@ -145,10 +145,11 @@ class _Screening:
         self._console.bar(f"{text}  {_nodes(progress)}".rstrip())
 
     def _sum_up(self, run_id: int, counts: Any) -> None:
+        from fieldray.domain.finding import image_count
         from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 
         print_line, last = self._console.print_line, self._last
-        print_line(f"{sum(counts.values())} images, {last.resumed if last else 0} from an earlier start")
+        print_line(f"{image_count(counts)} images, {last.resumed if last else 0} from an earlier start")
         print_line("  ".join(f"{text} {counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")

@@ -197,11 +197,12 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 # ---- how it is printed
 
-_RUN_LINE: Final = "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
+_RUN_LINE: Final = "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
 _RUN_HEADER: Final = (
     *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal", "refused", "failed"),
-    *("verdicts", "folder"),
+    *("not an image", "verdicts", "folder"),
 )
+_COUNTED: Final = ("read_first", "abnormal", "unsure", "normal", "refused", "failed", "not_an_image")
 _RESULT_LINE: Final = "{:<13} {:>6} {:>9}  {:<9} {}"
 
 
@@ -220,7 +221,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.state,
         _pack(run.spec),
         summary.total,
-        *(counts.get(category, 0) for category in ("read_first", "abnormal", "unsure", "normal", "refused", "failed")),
+        *(counts.get(category, 0) for category in _COUNTED),
         summary.judged,
         as_cell(", ".join(run.spec.paths)),
     )

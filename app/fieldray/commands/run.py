@@ -22,7 +22,7 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
 )
-from fieldray.domain.finding import Category, Outcome, Refused, Screened, can_be_turned
+from fieldray.domain.finding import Category, Outcome, Screened, can_be_turned, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
-_NO_IMAGE: Final = "not_an_image"
 _HEADER: Final = f"{'result':<13} {'score':>6} {'threshold':>9}  file"
 
 
@@ -114,8 +113,6 @@ class RunReport:
         self._patients = PatientCount()
         self._resumed = 0
         self._is_nothing_there = False
-        self._images = 0
-        self._other_files = 0  # that turned out to be no images: of no patient, and so nobody's refusal
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -200,7 +197,7 @@ class RunReport:
             return CANCELLED
         if self._counts["failed"]:
             return 1
-        return NOTHING_THERE if self._is_nothing_there or not self._images else 0
+        return NOTHING_THERE if self._is_nothing_there or not image_count(self._counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
         """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
@@ -245,11 +242,9 @@ class RunReport:
                 self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
-        is_image = not (isinstance(event.outcome, Refused) and event.outcome.reason.code == _NO_IMAGE)
-        self._counts[event.outcome.category] += is_image
+        is_image = int(event.outcome.category != "not_an_image")
+        self._counts[event.outcome.category] += 1
         self._patients.add(event.outcome)
-        self._images += is_image
-        self._other_files += not is_image
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
@@ -258,16 +253,13 @@ class RunReport:
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(event.outcome, **made)
             known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
-            self._emit(json.dumps({**line, "images": None if stands_for_folder else 1, "taken_over_by": known_by}))
+            images = None if stands_for_folder else is_image
+            self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
 
     def _count(self, event: ResultsTakenOver) -> None:
         for kind in event.kinds:
-            if _NO_IMAGE in kind.codes:
-                self._other_files += kind.number
-            else:
-                self._counts[kind.category] += kind.number
+            self._counts[kind.category] += kind.number
             self._patients.add_kind(kind)
-        self._images += len(event.row_ids)
         self._resumed += len(event.row_ids)
 
     def _show(self, event: Progress) -> None:
@@ -293,15 +285,13 @@ class RunReport:
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
-        number = sum(self._counts.values()) - self._folders
+        number = image_count(self._counts) - self._folders
         unknown = f", and an unknown number in unreadable folders ({self._folders})"
         taken_over = f", {self._resumed} from an earlier run" if self._resumed else ""
         rest = f"{taken_over}{unknown if self._folders else ''}"
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
-        if self._other_files:
-            print_line(reason("other_files", count=self._other_files).text)
         if self._model.manifest.is_bare:
             print_line(reason("unsigned_operating_point_unknown").text)
         self._tell_all((*self._patients.notes(self._model.manifest.accepted), *self._last_notes))

@@ -49,7 +49,7 @@ def class_path(category: Category, box: QRectF) -> QPainterPath:
     """The shape of a class.
 
     Read first: two triangles, one above the other; abnormal: a triangle; not sure: a diamond; normal: a disc; not
-    assessed: a ring; refused: a square with a bar cut out; failed: a cross.
+    assessed: a ring; refused: a square with a bar cut out; not an image: a bar; failed: a cross.
     """
     path = QPainterPath()
     left, top, right, bottom = box.left(), box.top(), box.right(), box.bottom()
@@ -72,6 +72,8 @@ def class_path(category: Category, box: QRectF) -> QPainterPath:
         path.addRect(
             QRectF(left + box.width() * 0.2, middle.y() - box.height() * 0.1, box.width() * 0.6, box.height() * 0.2)
         )
+    elif category == "not_an_image":
+        path.addRect(QRectF(left, middle.y() - box.height() * 0.12, box.width(), box.height() * 0.24))
     else:
         arm = box.width() * 0.16
         for turn in (45, -45):

@@ -254,7 +254,7 @@ class ResultPanel(QScrollArea):
         outcome, self.wishes = row.outcome, []
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
-            if outcome.reason.code != "not_an_image":
+            if row.category != "not_an_image":
                 column.addWidget(label(self._unavailable_reason(row), role="muted"))
             self._add_wishes(column, row)
             return box
@@ -298,7 +298,8 @@ class ResultPanel(QScrollArea):
         text = self._translator.text
         if row.category == "refused":
             return text("Agree: this is no usable frontal chest X-ray for this pack. Disagree: it is one.")
-        return text("Agree: this file cannot be used. Disagree: it can.") if row.category == "failed" else ""
+        is_unusable = row.category in ("failed", "not_an_image")
+        return text("Agree: this file cannot be used. Disagree: it can.") if is_unusable else ""
 
     def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
         translator, point = self._translator, finding.point

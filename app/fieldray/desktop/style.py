@@ -43,6 +43,7 @@ _TABLE: Final[Mapping[str, tuple[str, str]]] = {
     "not_assessed": ("#4a5a86", "#a7b6e0"),
     "refused":      ("#57626c", "#b3bdc6"),
     "failed":       ("#93266a", "#ea98c8"),
+    "not_an_image": ("#57626c", "#b3bdc6"),
 }
 # fmt: on
 

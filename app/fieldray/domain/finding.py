@@ -20,7 +20,7 @@ from fieldray.reasons import Reason
 Decision = Literal["above", "below", "unsure", "not_assessed"]
 Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
-Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed"]
+Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed", "not_an_image"]
 
 # Of 300 images as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
 # 0.025 and nine in ten by less than 0.055; half of the distances near the limit by less than 1.5 %, so that this
@@ -42,10 +42,11 @@ PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
 # Which finding decides an image with several labels: the first of these decisions, then the highest score.
 _MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
-# The order of a work list: what needs eyes first comes first. Normal images are last of those read, never hidden.
+# The order of a work list: what needs eyes first comes first. Normal images are last of those read, never hidden. Files
+# beside the images are of no patient: nobody's refusal.
 WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
     *("read_first", "abnormal", "unsure", "not_assessed"),
-    *("normal", "refused", "failed"),
+    *("normal", "refused", "failed", "not_an_image"),
 )
 # What a person who looks at the image can see to be wrong: it is screened all the same if they say so. Nobody sees an
 # age, and a file without a usable image stays one.
@@ -232,7 +233,7 @@ class Screened:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """Not a usable frontal chest X-ray; `lungs` as for `Screened`, which may be why."""
+    """Not a usable frontal chest X-ray, or no image at all; `lungs` as for `Screened`, which may be why."""
 
     ref: ImageRef
     reason: Reason
@@ -245,7 +246,7 @@ class Refused:
 
     @property
     def category(self) -> Category:
-        return "refused"
+        return "not_an_image" if self.reason.code == "not_an_image" else "refused"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -267,6 +268,11 @@ class Failed:
 
 
 Outcome = Screened | Refused | Failed
+
+
+def image_count(counts: Mapping[Category, int]) -> int:
+    """How many images these are: all but the files that are none."""
+    return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
 def can_be_overruled(why: Reason) -> bool:

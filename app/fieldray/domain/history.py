@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fieldray.domain.finding import Category
+from fieldray.domain.finding import Category, image_count
 from fieldray.domain.run import Run, VerdictChoice
 from fieldray.reasons import Reason
 
@@ -49,7 +49,7 @@ class RunSummary:
     @property
     def total(self) -> int:
         """The number of images."""
-        return sum(self.counts.values())
+        return image_count(self.counts)
 
     @property
     def judged(self) -> int:

@@ -37,6 +37,7 @@ CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
     "not_assessed": "not assessed",
     "refused": "refused",
     "failed": "failed",
+    "not_an_image": "not an image",
 }
 
 Value = str | int | float | None

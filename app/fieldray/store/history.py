@@ -30,7 +30,8 @@ _BRIEFS: Final = """
 
 # What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
-_GISTS = "SELECT category, findings, grey, lungs FROM results WHERE absent_s IS NULL AND status != 'failed' "
+_GISTS = """SELECT category, findings, grey, lungs FROM results
+            WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
 
 
 class HistoryQuery(ResultQuery):

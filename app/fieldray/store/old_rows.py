@@ -12,7 +12,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, Stage, Status
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Failed,
+    Finding,
+    Outcome,
+    ReadFacts,
+    Refused,
+    Screened,
+    Stage,
+    Status,
+)
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
@@ -26,16 +36,17 @@ from fieldray.typed_json import converted, decoded
 
 _MOST_CELLS: Final = 2**22
 # What both versions call by the same name and keep in the same way.
-_SAME: Final = ("id", "run_id", "image_key", "pass_number", "is_resumed", "saved_s", "absent_s", "category", "rank")
+_SAME: Final = ("id", "run_id", "image_key", "pass_number", "is_resumed", "saved_s", "absent_s", "category")
 
 
 def columns_of(row: sqlite3.Row) -> dict[str, Any]:
     """The columns of `results` now, of an old row joined with its run. Raises ValueError and others."""
     checked({**dict(row), **dict.fromkeys(("content_sha256", "result_hash"), b"")})
-    category_in(row), category_of(row["rank"])
+    category_of(row["rank"])
     columns = outcome_columns(_outcome_of(row), points=_points_of(row["spec"]))
     same = {name: row[name] for name in _SAME}
-    return {**columns, **same, "stamp": None, "result_hash": _hash_of(row["result_hash"])}
+    rank = WORK_LIST_ORDER.index(category_in(row))  # classes have come since
+    return {**columns, **same, "rank": rank, "stamp": None, "result_hash": _hash_of(row["result_hash"])}
 
 
 def picture_of(row: sqlite3.Row) -> PictureRow | None:

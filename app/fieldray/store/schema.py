@@ -183,6 +183,19 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         " not_assessed INTEGER DEFAULT 0, normal INTEGER DEFAULT 0, refused INTEGER DEFAULT 0,"
         " failed INTEGER DEFAULT 0) WITHOUT ROWID",
     ),
+    # Files that are no images are counted apart from refused images.
+    (
+        "ALTER TABLE work_counts ADD COLUMN not_an_image INTEGER DEFAULT 0",
+        """UPDATE results INDEXED BY results_by_rank SET category = 'not_an_image', rank = 7
+           WHERE run_id IN (SELECT id FROM runs) AND rank = 5 AND reason LIKE '["not_an_image"%'""",
+        "UPDATE work_list SET rank = 7 WHERE why = 'not_an_image'",
+        """UPDATE work_counts SET not_an_image =
+           (SELECT COUNT(*) FROM work_list WHERE run_id = work_counts.run_id AND rank = 7)""",
+        "UPDATE work_counts SET refused = refused - not_an_image",
+        """UPDATE verdicts SET category = 'not_an_image'
+           WHERE category = 'refused' AND EXISTS
+           (SELECT 1 FROM results WHERE id = result_id AND results.category = 'not_an_image')""",
+    ),
 )
 
 # The other file: small pictures, once for all results of the same bytes. It may be deleted; no result is lost with it.

@@ -100,5 +100,6 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
     assert about["operating_points"] == [dataclasses.asdict(POINT)]
     counts = about["counts"]
     assert counts == {
-        "read_first": 0, "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
+        "read_first": 0, "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0,
+        "not_an_image": 0,
     }  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.comparison import ChangeRegion
-from fieldray.domain.finding import Failed, Screened
+from fieldray.domain.finding import Failed, Refused, Screened
 from fieldray.domain.image import Box
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult, Verdict
@@ -31,7 +31,7 @@ from fieldray.reports.pdf.document import Document
 from fieldray.reports.pdf.fonts import FAMILY, Fonts, WholeFont
 from fieldray.reports.pdf.library import Align, MethodReturnValue
 from fieldray.reports.wording import Wording
-from outcomes import failed, refused
+from outcomes import failed, image_ref, refused
 from phantoms import write_dicom
 from report_programs import needs, pdf_text
 from report_runs import results_of, run_with, screened_files
@@ -245,12 +245,14 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
 
 
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
-    results: list[StoredResult] = results_of([refused(), failed()])  # type: ignore[list-item]
+    text_file = Refused(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
+    results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
     assert isinstance(results[1].outcome, Failed)
     write_studies(tmp_path / "s", run_with(results))
     assert b"/Count 2" in (tmp_path / "s" / "00001.pdf").read_bytes()  # of one study
+    assert not (tmp_path / "s" / "00002.pdf").exists()  # a file that is no image is of nobody
 
 
 def test_the_usual_letters_need_no_further_font() -> None:

@@ -43,6 +43,7 @@ COLOURS: Final[dict[Category, Colour]] = {
     "not_assessed": (72, 82, 90),
     "refused": (72, 82, 90),
     "failed": (72, 82, 90),
+    "not_an_image": (72, 82, 90),
 }
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _JPEG_QUALITY: Final = 88

@@ -40,11 +40,15 @@ def run_document(stored: StoredRun) -> bytes:
 
 
 def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
-    """A name and a document for each study, in the order of their first images in the work list."""
+    """A name and a document for each study, in the order of their first images in the work list.
+
+    A file that is no image is of no study.
+    """
     wording = Wording(stored)
     results: dict[str, list[StoredResult]] = {}
     for result in stored.results:
-        results.setdefault(result.outcome.ref.study_key, []).append(result)
+        if result.outcome.category != "not_an_image":
+            results.setdefault(result.outcome.ref.study_key, []).append(result)
     together = itertools.chain.from_iterable(results.values())
     with Fonts() as fonts:
         for study in results.values():
