@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 CANCELLED = 130
 WITHOUT_SCREEN = "fieldray screen FOLDER"
+PLACES_OF_CODE = (
+    "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONWARNINGS",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,13 +27,28 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _leave_current_directory() -> None:
-    """Where images lie is no place of code: `-m` and an empty entry of PYTHONPATH make it one, before all others."""
-    from os.path import abspath, dirname, isabs
+    """Where images lie is no place of code: `-m` and an empty entry of PYTHONPATH make it one, before all others.
 
-    own, here = dirname(dirname(abspath(__file__))), abspath(".")  # noqa: PTH100, PTH120
+    Where variables name places of code to Python, the program begins again in a Python that does not listen to them.
+    """
+    from os import environ, execv, getcwd, name, pathsep
+    from os.path import dirname, isabs
+
+    own = dirname(dirname(__file__))  # noqa: PTH120
+    try:
+        here = getcwd()  # noqa: PTH109
+    except OSError:  # it was removed
+        here = ""
     sys.path[:] = [place for place in sys.path if isabs(place) and (place == own or place != here)]  # noqa: PTH117
     if not isabs(sys.pycache_prefix or ""):  # noqa: PTH117
         sys.pycache_prefix = None
+    if name == "posix" and not sys.flags.ignore_environment and any(map(environ.get, PLACES_OF_CODE)):
+        named = environ.get("PYTHONPATH", "").split(pathsep)
+        sys.path.sort(key=lambda place: place == own or place in named)  # what is asked next comes from elsewhere
+        from fieldray.paths import program_command
+
+        command = program_command(*sys.argv[1:])
+        execv(command[0], command)
 
 
 def window(arguments: Sequence[str]) -> int:

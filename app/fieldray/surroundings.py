@@ -1,49 +1,51 @@
-"""Variables of the environment that name code: none of them puts a library into this program or its children.
+"""Variables of the environment: this program and its children keep those that are known, and no other.
 
-The program brings its own parts of Qt and OpenSSL; what a shell's start-up file or a desktop entry names instead may
-lie anywhere, also beside the images. An entry of a search path that is empty or relative is the current directory.
-What the system's loader does before the first line of this program (LD_PRELOAD) is not in its hands. And the signals by
-which those around it ask it to end.
+Any other may name code: libraries and plugins (Qt, GTK, OpenSSL, the C library), drivers of graphics, configurations
+that name either (Dask, matplotlib). The program brings its own parts of Qt and OpenSSL; what a shell's start-up file or
+a desktop entry names instead may lie anywhere, also beside the images. An entry of a search path that is empty or
+relative is the current directory. What the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before the first
+line of this program is not in its hands. And the signals by which those around it ask it to end.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import MutableMapping
 from typing import Final
 
-# OpenSSL reads its configuration, which may name libraries, with the first hash or signature; Qt and what a desktop's
-# theme brings along (GTK, GIO) look for plugins, the C library for converters of character sets.
-_NAMING_CODE: Final = (
-    "OPENSSL_CONF",
-    "OPENSSL_ENGINES",
-    "OPENSSL_MODULES",
-    "QT_PLUGIN_PATH",
-    "QT_QPA_PLATFORM_PLUGIN_PATH",
-    "QT_QPA_GENERIC_PLUGINS",
-    "QML_IMPORT_PATH",
-    "QML2_IMPORT_PATH",
-    "GTK_MODULES",
-    "GTK3_MODULES",
-    "GTK_PATH",
-    "GTK_EXE_PREFIX",
-    "GIO_EXTRA_MODULES",
-    "GIO_MODULE_DIR",
-    "GCONV_PATH",
-    "SSLKEYLOGFILE",  # no code, but the keys of a cluster's connections
-)
-_SEARCHED: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "PATH")
-_SEARCHED_ENDINGS: Final = ("_PATH", "_DIRS")  # drivers of OpenGL, EGL, Vulkan and video, layers, plugins
+# docs/privacy.md says what each group is for.
+_KEPT: Final = """
+HOME USER LOGNAME SHELL PATH TMPDIR TEMP TMP LANG LANGUAGE TZ TERM COLORTERM COLUMNS LINES NO_COLOR
+DISPLAY WAYLAND_DISPLAY WAYLAND_SOCKET XAUTHORITY ICEAUTHORITY SESSION_MANAGER
+DESKTOP_SESSION DESKTOP_STARTUP_ID XCURSOR_THEME XCURSOR_SIZE
+DBUS_SESSION_BUS_ADDRESS DBUS_SYSTEM_BUS_ADDRESS DBUS_STARTER_ADDRESS DBUS_STARTER_BUS_TYPE
+AT_SPI_BUS_ADDRESS NO_AT_BRIDGE QT_ACCESSIBILITY QT_LINUX_ACCESSIBILITY_ALWAYS_ON
+XMODIFIERS QT_IM_MODULE QT_IM_MODULES GTK_IM_MODULE IBUS_ADDRESS IBUS_USE_PORTAL
+QT_QPA_PLATFORM QT_QPA_PLATFORMTHEME QT_STYLE_OVERRIDE QT_OPENGL QT_XCB_GL_INTEGRATION LIBGL_ALWAYS_SOFTWARE
+QT_SCALE_FACTOR QT_SCALE_FACTOR_ROUNDING_POLICY QT_SCREEN_SCALE_FACTORS QT_AUTO_SCREEN_SCALE_FACTOR
+QT_ENABLE_HIGHDPI_SCALING QT_USE_PHYSICAL_DPI QT_FONT_DPI QT_LOGGING_RULES QT_DEBUG_PLUGINS
+QT_WAYLAND_DISABLE_WINDOWDECORATION GDK_SCALE GDK_DPI_SCALE GDK_BACKEND GTK_THEME GTK_USE_PORTAL
+LD_PRELOAD LD_LIBRARY_PATH DYLD_LIBRARY_PATH DYLD_FALLBACK_LIBRARY_PATH
+OMP_NUM_THREADS OMP_WAIT_POLICY OMP_PROC_BIND OMP_PLACES OPENBLAS_NUM_THREADS OPENBLAS_CORETYPE MKL_NUM_THREADS
+MALLOC_ARENA_MAX CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER SSH_AUTH_SOCK DOCKER_HOST
+SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATHEXT OS NUMBER_OF_PROCESSORS COMPUTERNAME SESSIONNAME USERNAME USERDOMAIN
+USERPROFILE HOMEDRIVE HOMEPATH APPDATA LOCALAPPDATA ALLUSERSPROFILE PUBLIC __CF_USER_TEXT_ENCODING
+"""
+_KEPT_FAMILIES: Final = ("FIELDRAY_", "LC_", "XDG_", "KDE_", "GNOME_", "TF_", "PROGRAM", "COMMONPROGRAM", "PROCESSOR_")
+_SEARCHED: Final = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
+_FOLDERS: Final = re.compile(r"XDG_.*_(DIRS?|HOME)")
 
 
 def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Take such variables out, and the current directory out of search paths; call it before any library is loaded."""
-    for name in _NAMING_CODE:
-        environment.pop(name, None)
+    """Take all others out, and the current directory out of search paths; call it before any library is loaded."""
+    kept = frozenset(_KEPT.split())
     for name in list(environment):
-        if name in _SEARCHED or name.endswith(_SEARCHED_ENDINGS):
-            places = environment[name].split(os.pathsep)
+        if name not in kept and not name.startswith(_KEPT_FAMILIES):
+            del environment[name]
+        elif name in _SEARCHED or _FOLDERS.fullmatch(name):
+            places = re.split("[ :]" if name == "LD_PRELOAD" else os.pathsep, environment[name])
             environment[name] = os.pathsep.join(filter(os.path.isabs, places))
             if not environment[name]:
                 del environment[name]  # an empty one means the current directory as well

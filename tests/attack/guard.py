@@ -24,7 +24,7 @@ def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> 
     """Run the program with the probe in each of its processes; by process what was asked and how it was answered."""
     report = world.folder / "report"
     report.unlink(missing_ok=True)
-    own = {"ATTACK_REPORT": str(report), "ATTACK_PYTHON": sys.executable}
+    own = {"FIELDRAY_ATTACK_REPORT": str(report), "FIELDRAY_ATTACK_PYTHON": sys.executable}
     done = world.run(*arguments, environment={**library(world, "socket_probe"), **own, **environment})
     done.ends_with(0, 1)
     answers: dict[str, dict[str, int]] = {}

@@ -20,7 +20,7 @@ class OtherClock:
 
     def __init__(self, world: World) -> None:
         self._file = world.folder / "clock"
-        self.environment = {**library(world, "other_clock"), "ATTACK_CLOCK": str(self._file)}
+        self.environment = {**library(world, "other_clock"), "FIELDRAY_ATTACK_CLOCK": str(self._file)}
         self.set_to(time.time())
 
     def set_to(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-/* The calendar clock goes wrong by the seconds that stand in the file $ATTACK_CLOCK (a long), which may change while the
+/* The calendar clock goes wrong by the seconds that stand in the file $FIELDRAY_ATTACK_CLOCK (a long), which may change while the
    program runs; other clocks are as they are. Loaded with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 static volatile long *shift;
 
 __attribute__((constructor)) static void begin(void) {
-    const char *name = getenv("ATTACK_CLOCK");
+    const char *name = getenv("FIELDRAY_ATTACK_CLOCK");
     int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
     void *found = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
     if (found != MAP_FAILED)

@@ -1,6 +1,6 @@
 /* Native code inside the program: once the process is under a filter, asks for every kind of socket and tells the
    answers, a line each: "<process id> <what> <errno, 0 for granted>". A process that never gets a filter says so at
-   its end. Loaded with LD_PRELOAD; the report goes to $ATTACK_REPORT. */
+   its end. Loaded with LD_PRELOAD; the report goes to $FIELDRAY_ATTACK_REPORT. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,7 +19,7 @@ static int is_done;
 
 static void tell(const char *what, int number, int error) {
     char line[128];
-    const char *report = getenv("ATTACK_REPORT");
+    const char *report = getenv("FIELDRAY_ATTACK_REPORT");
     int length = snprintf(line, sizeof line, "%d %s%d %d\n", (int)getpid(), what, number, error);
     int file = report ? (int)syscall(SYS_openat, AT_FDCWD, report, O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
     if (file >= 0) {
@@ -63,7 +63,7 @@ static int descriptor_of_parent(void) {
 /* Another Python, started from here, without this library: it inherits the filter. */
 static int other_python(void) {
     int status;
-    const char *python = getenv("ATTACK_PYTHON");
+    const char *python = getenv("FIELDRAY_ATTACK_PYTHON");
     pid_t child;
     if (!python)
         return EPERM;
@@ -109,7 +109,7 @@ static void probe(void) {
 
 static void before_end(void) __attribute__((destructor));
 static void before_end(void) {
-    if (!is_done && getenv("ATTACK_REPORT"))
+    if (!is_done && getenv("FIELDRAY_ATTACK_REPORT"))
         tell("no-filter-", 0, 0);
 }
 

@@ -152,18 +152,13 @@ def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> N
 def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options: list[str], year: int) -> None:
     """The clock of a PC whose battery is empty, and what comes after it: results are kept and taken over."""
     write_images(tmp_path / "images", 2)
-    clock = tmp_path / "clock"
-    clock.mkdir()
     seconds = (year - 1970) * 31_557_600
-    (clock / "sitecustomize.py").write_text(f"import time\ntime.time = lambda: {seconds}.0\n")
-    for environment in ({"PYTHONPATH": str(clock)}, {}):
-        done = subprocess.run(
-            command("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "out"),
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    code = f"import sys, time\ntime.time = lambda: {seconds}.0\nfrom fieldray.__main__ import main\nsys.exit(main())"
+    right = command("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "out")
+    place = right.index("-m")
+    wrong = [*right[:place], "-c", code, *right[place + 2 :]]
+    for arguments in (wrong, right):
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
     assert "2 from an earlier run" in done.stdout
     with closing(sqlite3.connect(home / "results.sqlite")) as connection:

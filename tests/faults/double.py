@@ -14,7 +14,7 @@ from typing import Final
 from fieldray.inference.coral.usb import UsbDevice, find_on_linux
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
-CONTROL_VARIABLE: Final = "FAKE_EDGETPU"
+CONTROL_VARIABLE: Final = "FIELDRAY_FAKE_EDGETPU"
 _PLACE: Final = "2-1"
 _IDENTITIES: Final = {"ready": ("18d1", "9302"), "uninitialised": ("1a6e", "089a"), "held": ("18d1", "9302")}
 

@@ -4,7 +4,7 @@
  * edgetpu-custom-op and gives right results for files made by fake_compile.py: the original network travels inside
  * the compiled one, and the Python that loaded this library runs it.
  *
- * How it behaves is read anew at every call from the file named by the environment variable FAKE_EDGETPU, lines of
+ * How it behaves is read anew at every call from the file named by the environment variable FIELDRAY_FAKE_EDGETPU, lines of
  * KEY=VALUE:
  *   edgetpu=ready|uninitialised|absent|held  uninitialised: there, without its firmware; held: there, used by another program
  *   path=TEXT                     where the device list says it is
@@ -137,7 +137,7 @@ static void take(Orders *orders, const char *key, const char *value) {
 static Orders read_orders(void) {
   Orders orders = {.edgetpu = "ready", .open = "ok", .invoke = "ok", .pull = "abort", .abi = "current",
                    .path = "/sys/bus/usb/devices/2-1", .runtime = 14};
-  const char *name = getenv("FAKE_EDGETPU");
+  const char *name = getenv("FIELDRAY_FAKE_EDGETPU");
   FILE *file = name ? fopen(name, "r") : NULL;
   char line[512];
   while (file && fgets(line, sizeof line, file)) {
@@ -424,7 +424,7 @@ static bool names_this_device(const char *device) {
 EXPORTED Delegate *tflite_plugin_create_delegate(char **keys, char **values, size_t count, void (*report)(const char *)) {
   char claim[512];
   Orders orders = read_orders();
-  const char *control = getenv("FAKE_EDGETPU");
+  const char *control = getenv("FIELDRAY_FAKE_EDGETPU");
   (void)report; /* the real library says nothing either */
   for (size_t i = 0; i < (count & 0xffff); i++) /* the caller passes an int */
     if (is(keys[i], "device") && !names_this_device(values[i])) return NULL;

@@ -40,7 +40,7 @@ def failing(world: World, *bad: Bad) -> dict[str, str]:
     counts.write_bytes(bytes(8 * _RULES))
     rules = "".join(f"{one.end},{one.at},{one.error},{one.times},{one.seconds};" for one in bad)
     loaded = library(world, "dying_drive", folder=Path(__file__).resolve().parent)
-    return {**loaded, "DRIVE_ERRORS": rules, "DRIVE_COUNTS": str(counts)}
+    return {**loaded, "FIELDRAY_DRIVE_ERRORS": rules, "FIELDRAY_DRIVE_COUNTS": str(counts)}
 
 
 def reasons(done: Done) -> Mapping[str, str]:

@@ -1,10 +1,10 @@
-/* A drive that fails while it is read, loaded with LD_PRELOAD. $DRIVE_ERRORS holds rules, each ended by a semicolon:
+/* A drive that fails while it is read, loaded with LD_PRELOAD. $FIELDRAY_DRIVE_ERRORS holds rules, each ended by a semicolon:
 
        END,BYTE,ERROR,TIMES,SECONDS;
 
    Reading a file whose path ends in END, at BYTE or beyond, takes SECONDS and then gives ERROR (a number of errno.h, 0
    for none), TIMES times over all processes (-1: always). BYTE -1 is opening it; of a folder, listing it. How often each
-   rule was used stands in the file $DRIVE_COUNTS. */
+   rule was used stands in the file $FIELDRAY_DRIVE_COUNTS. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ static int count;
 static volatile long *used;
 
 __attribute__((constructor)) static void begin(void) {
-    const char *text = getenv("DRIVE_ERRORS"), *page = getenv("DRIVE_COUNTS");
+    const char *text = getenv("FIELDRAY_DRIVE_ERRORS"), *page = getenv("FIELDRAY_DRIVE_COUNTS");
     if (!text || !page)
         return;
     int handle = (int)syscall(SYS_openat, AT_FDCWD, page, O_RDWR | O_CLOEXEC);

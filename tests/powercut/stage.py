@@ -129,9 +129,9 @@ class Stage:
         return {
             "FIELDRAY_HOME": str(self.place.home),
             "LD_PRELOAD": str(self._library),
-            "WATCHED_FOLDER": str(self.place.root),
-            "WATCHED_LOG": str(self._log),
-            "WATCHED_ORDERS": str(self._page),
+            "FIELDRAY_WATCHED_FOLDER": str(self.place.root),
+            "FIELDRAY_WATCHED_LOG": str(self._log),
+            "FIELDRAY_WATCHED_ORDERS": str(self._page),
             "OPENBLAS_NUM_THREADS": "1",  # a process with threads of a library is not to be forked
         }
 

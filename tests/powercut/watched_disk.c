@@ -1,9 +1,9 @@
-/* Stands between a process and the disk, loaded with LD_PRELOAD. It writes down each change below $WATCHED_FOLDER in
-   $WATCHED_LOG, in the order in which the changes happened over all processes, and it can let changes fail.
+/* Stands between a process and the disk, loaded with LD_PRELOAD. It writes down each change below $FIELDRAY_WATCHED_FOLDER in
+   $FIELDRAY_WATCHED_LOG, in the order in which the changes happened over all processes, and it can let changes fail.
 
    What is written to a file named `told` there is what a person was told: it is written down and never fails.
 
-   What it is to do stands in $WATCHED_ORDERS, a page that all processes and the test share (see stage.py): whether it
+   What it is to do stands in $FIELDRAY_WATCHED_ORDERS, a page that all processes and the test share (see stage.py): whether it
    is on, and at which change it begins to fail, how and with which error. Calls go straight to the kernel. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,8 +41,8 @@ static int log_handle = -1;
 static pthread_mutex_t thread_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void begin(void) {
-    const char *page = getenv("WATCHED_ORDERS"), *log = getenv("WATCHED_LOG");
-    folder = getenv("WATCHED_FOLDER");
+    const char *page = getenv("FIELDRAY_WATCHED_ORDERS"), *log = getenv("FIELDRAY_WATCHED_LOG");
+    folder = getenv("FIELDRAY_WATCHED_FOLDER");
     if (!page || !log || !folder)
         return;
     folder_length = strlen(folder);

@@ -109,7 +109,7 @@ except SystemExit as end:
     ids=["screen", "adapt", "demo", "child", "archive", "workflow"],
 )
 def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
-    first = run(WHEN_GUARDED, *command).splitlines()[0]
+    first = run(WHEN_GUARDED, *command, PYTHONPATH="").splitlines()[0]
     assert set(ast.literal_eval(first)) <= {"fieldray", "fieldray.processes", "fieldray.offline"}
 
 

@@ -65,18 +65,56 @@ def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) ->
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("python_path", ["", os.pathsep])
-def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, python_path: str) -> None:
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"PYTHONPATH": ""},
+        {"PYTHONPATH": os.pathsep},
+        *(
+            pytest.param(own, marks=pytest.mark.skipif(os.name != "posix", reason="a process that begins again"))
+            for own in ({"PYTHONPATH": "{folder}/below"}, {"PYTHONUSERBASE": "{folder}"}, {"PYTHONPYCACHEPREFIX": "."})
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("start", ["-m fieldray", "console script"])
+def test_what_a_person_starts_there_runs_none_either(tmp_path: Path, variables: dict[str, str], start: str) -> None:
     folder = tmp_path / "images"
-    folder.mkdir()
-    for name in NAMES[:-2]:  # the last two, Python reads before any line of the program
-        (folder / f"{name}.py").write_text("import os\nos._exit(77)\n")
-    environment = {**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), "PYTHONPATH": python_path}
+    for place in (folder, folder / "below", folder / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"):
+        place.mkdir(parents=True)
+        for name in NAMES[:-2]:  # the last two, Python reads before any line of the program
+            (place / f"{name}.py").write_text("import os\nos._exit(77)\n")
+    script = tmp_path / "fieldray"  # as pip writes it
+    script.write_text("import re\nimport sys\nfrom fieldray.__main__ import main\nsys.exit(main())\n")
+    own = {name: value.format(folder=folder) for name, value in variables.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "fieldray", "doctor"],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        [sys.executable, *(["-m", "fieldray"] if start == "-m fieldray" else [script]), "doctor"],
+        cwd=folder, env={**os.environ, "FIELDRAY_HOME": str(tmp_path / "home"), **own},
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.returncode, done.stderr)
+    assert not [*folder.rglob("*.pyc")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a folder that is in use cannot be removed")
+def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> None:
+    code = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); "
+    command = [sys.executable, "-c", code + "from fieldray.__main__ import main; main()", "packs", "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("module", ["plots", "speedup.plot"])
+def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str) -> None:
+    """Lines of the user's own, a backend that is a module, bytes that are no text."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
+    code = f"import fieldray.adaptation.{module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
 
 
 def starts(path: Path) -> Iterator[tuple[int, ast.expr | None]]:

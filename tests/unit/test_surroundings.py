@@ -30,26 +30,34 @@ activate = 1
 """
 
 
-def test_variables_that_name_code_are_taken_out_and_no_others() -> None:
-    environment = {"OPENSSL_CONF": "x", "QT_PLUGIN_PATH": "/x", "GTK_MODULES": "x", "LANG": "uk_UA.UTF-8"}
+def test_variables_that_are_known_are_kept_and_no_others() -> None:
+    known = {"LANG": "uk_UA.UTF-8", "LC_TIME": "C", "DISPLAY": ":0", "FIELDRAY_HOME": "home", "SYSTEMROOT": r"C:\W"}
+    known |= {"QT_SCALE_FACTOR": "2", "XDG_SESSION_TYPE": "x11", "TF_NUM_INTRAOP_THREADS": "1", "USERPROFILE": r"C:\me"}
+    naming_code = ("OPENSSL_CONF", "QT_PLUGIN_PATH", "GTK_MODULES", "LIBGL_DRIVERS_PATH", "LD_AUDIT", "MATPLOTLIBRC")
+    naming_code += ("DASK_CONFIG", "OMP_TOOL_LIBRARIES", "KERAS_BACKEND", "SSLKEYLOGFILE", "PYTHONPATH", "OF_TOMORROW")
+    environment = known | dict.fromkeys(naming_code, "/x")
     keep_foreign_code_out(environment)
-    assert environment == {"LANG": "uk_UA.UTF-8"}
+    assert environment == known
 
 
 def test_the_current_directory_is_in_no_search_path() -> None:
     separator, first, last = os.pathsep, str(Path("/first").absolute()), str(Path("/last").absolute())
     environment = {
         "LD_LIBRARY_PATH": separator.join([first, "", ".", "lib", last]),
+        "LD_PRELOAD": f"{first} ./here.so:{last}:here.so",
         "DYLD_LIBRARY_PATH": "",
         "PATH": separator + first,
-        "LIBGL_DRIVERS_PATH": ".",
-        "LIBVA_DRIVERS_PATH": separator.join([".", last]),
-        "SSLKEYLOGFILE": last,
+        "XDG_CONFIG_HOME": ".",
+        "XDG_DATA_DIRS": separator.join([".", last]),
+        "HOMEPATH": "me",
     }
     keep_foreign_code_out(environment)
     assert environment == {
-        **{"LD_LIBRARY_PATH": separator.join([first, last]), "PATH": first},
-        "LIBVA_DRIVERS_PATH": last,
+        "LD_LIBRARY_PATH": separator.join([first, last]),
+        "LD_PRELOAD": separator.join([first, last]),
+        "PATH": first,
+        "XDG_DATA_DIRS": last,
+        "HOMEPATH": "me",
     }
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import Scores, Truth
+
+with contextlib.chdir(Path(__file__).parent):  # it takes settings from the current directory, which may be anybody's
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"

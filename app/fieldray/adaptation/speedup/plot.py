@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
 from fieldray.adaptation.speedup.estimate import Estimate
 from fieldray.adaptation.speedup.formulas import linear_speed_up
 from fieldray.reports.outputs import write_own
+
+with contextlib.chdir(Path(__file__).parent):  # as in `adaptation.plots`
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 _STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 # By which an earlier picture is known again; there is no date, so that the same figures give the same file.
