@@ -104,6 +104,27 @@ def planted_links(world: World) -> None:
         assert not [name for name in names if (out / name).is_symlink()], "a link is called a report"
 
 
+@CASES.case(
+    "linked-folders",
+    "links to another folder inside what --maps and --out name, for each folder that is made there",
+    limit_s=120,
+)
+def linked_folders(world: World) -> None:
+    world.good_images(1, folder=world.images / "below")
+    victim, maps, out = (world.folder / name for name in ("victim", "maps", "out"))
+    for folder in (victim, maps, out):
+        folder.mkdir()
+    (maps / "below").symlink_to(victim)
+    for ending in ("-sr", "-sc", "-seg", "-studies"):
+        (out / f"fieldray-run-1{ending}").symlink_to(victim)
+    (out / "fieldray-run-1.pdf").symlink_to(victim / "new")
+    screen = ("screen", world.images, *world.pack_options)
+    world.run(*screen, "--maps", maps).ends_with(1, 2).says("is a link")
+    for form in ("sr", "sc", "seg", "pdf", "pdf-studies"):
+        world.run(*screen, "--out", out, "--formats", form).ends_with(0, 1, 2)
+    assert not any(victim.iterdir()), f"a link was followed: {sorted(victim.iterdir())}"
+
+
 @CASES.case("own-reports", "reports written into the folder of the images are no images in the next run")
 def own_reports(world: World) -> None:
     expected = world.good_images(2)

@@ -30,7 +30,7 @@ from fieldray.domain.image import ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.domain.study import ImageRef
 from fieldray.reports.content import NOTICE, place
-from fieldray.reports.outputs import NPY_START, write_own
+from fieldray.reports.outputs import NPY_START, require_inside, write_own
 from fieldray.reports.picture import picture_of
 
 _LONGEST_SIDE: Final = 1024
@@ -57,7 +57,7 @@ class MapNames:
         self._taken: set[str] = set()
 
     def stem(self, ref: ImageRef) -> Path:
-        """Folder and NAME for an image, each time another one."""
+        """Folder and NAME for an image, each time another one. Raises StorageProblem where a link leads elsewhere."""
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
         names = [_file_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
@@ -67,6 +67,7 @@ class MapNames:
             number += 1
             free = self._folder.joinpath(*names[:-1], f"{names[-1]}~{number}")
         self._taken.add(str(free).casefold())
+        require_inside(free.parent, self._folder)
         return free
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import (
     SHARED,
@@ -74,6 +74,13 @@ def require_outside_home(path: Path) -> None:
     real = Path(os.path.realpath(path))
     if any(_is_same(place, user_data()) for place in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """Refuse a place below `folder` that a link in it leads out of it. Raises StorageProblem (not_plain)."""
+    real = Path(os.path.realpath(path))
+    if folder.exists() and not any(_is_same(place, folder) for place in (real, *real.parents)):
+        raise StorageProblem(reason("not_plain", path=path))
 
 
 def is_stream(path: Path) -> bool:

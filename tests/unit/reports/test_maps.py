@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.outputs import is_own_report
 from lungs import COLUMNS, ROWS, lungs
@@ -165,6 +166,23 @@ def test_no_name_in_a_zip_file_leaves_the_folder(tmp_path: Path, member: str, na
     names = MapNames(tmp_path / "out", [tmp_path / "b.zip"])
     stem = names.stem(ImageRef(path=tmp_path / "b.zip", member=member))
     assert stem == tmp_path / "out" / "b.zip" / name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links are made by anybody there")
+def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for folder in (out / "inside", elsewhere):
+        folder.mkdir(parents=True)
+    for name, target in (("away", elsewhere), ("back", out / "inside"), ("up", tmp_path)):
+        (out / name).symlink_to(target)
+    (tmp_path / "named").symlink_to(out)  # the folder itself may be one: a person named it
+    names = MapNames(tmp_path / "named", [tmp_path / "in"])
+    for member in ("away/a.png", "away/deep/a.png", "up/a.png"):
+        with pytest.raises(StorageProblem) as problem:
+            names.stem(ImageRef(path=tmp_path / "in" / member))
+        assert problem.value.reason.code == "not_plain"
+    assert names.stem(ImageRef(path=tmp_path / "in" / "back" / "a.png")) == tmp_path / "named" / "back" / "a.png"
+    assert names.stem(ImageRef(path=tmp_path / "in" / "new" / "a.png")) == tmp_path / "named" / "new" / "a.png"
 
 
 def test_names_that_would_meet_get_a_number(tmp_path: Path) -> None:
