@@ -25,18 +25,18 @@ CASES = Group("packs")
 _SPARSE_BYTES: Final = 256 * 2**30
 _INSTALLS: Final = 24
 
-MakePack = Callable[[World, Path], Path]
+MakePack = Callable[[Path], Path]
 
 
 def metric(text: str) -> MakePack:
     """A pack with this JSON as a metric."""
-    return lambda _world, folder: rewritten(folder, b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode())
+    return lambda folder: rewritten(folder, b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode())
 
 
 def name_of_model(name: str) -> MakePack:
     """A pack whose model is a file of this name."""
 
-    def make(_world: World, folder: Path) -> Path:
+    def make(folder: Path) -> Path:
         def rename(document: dict[str, Any]) -> None:
             document["files"]["litert"]["name"] = name
 
@@ -47,12 +47,12 @@ def name_of_model(name: str) -> MakePack:
 
 def version(text: str) -> MakePack:
     """A pack of this version."""
-    return lambda _world, folder: edited(folder, lambda document: document.update(version=text))
+    return lambda folder: edited(folder, lambda document: document.update(version=text))
 
 
 def array(name: str, data: bytes) -> MakePack:
     """A pack with this as one of its arrays."""
-    return lambda _world, folder: with_file(folder, name, data)
+    return lambda folder: with_file(folder, name, data)
 
 
 def text(path: str, value: str) -> MakePack:
@@ -65,13 +65,13 @@ def text(path: str, value: str) -> MakePack:
             place = place[int(step) if isinstance(place, list) else step]
         place[last] = value
 
-    return lambda _world, folder: edited(folder, change)
+    return lambda folder: edited(folder, change)
 
 
 def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
     """A pack one of whose files is something else."""
 
-    def made(_world: World, folder: Path) -> Path:
+    def made(folder: Path) -> Path:
         pack = write_tiny_pack(folder)
         (pack / name).unlink()
         make(pack / name)
@@ -83,7 +83,7 @@ def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
 def signature(change: Callable[[bytes], bytes]) -> MakePack:
     """A pack with its signature written in another way."""
 
-    def make(_world: World, folder: Path) -> Path:
+    def make(folder: Path) -> Path:
         pack = write_tiny_pack(folder)
         data = (pack / "manifest.sig").read_bytes()
         assert change(data) != data
@@ -149,7 +149,7 @@ BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
     "model-folder": ("the model is a folder", replaced("model.tflite", Path.mkdir)),
     "doubled-keys": (
         "the description has a key twice",
-        lambda _world, folder: rewritten(folder, b'"id": "tiny"', b'"id": "other", "id": "tiny"'),
+        lambda folder: rewritten(folder, b'"id": "tiny"', b'"id": "other", "id": "tiny"'),
     ),
     "metric-nan": ("a metric is NaN", metric("NaN")),
     "metric-infinity": ("a metric is 1e999", metric("1e999")),
@@ -207,7 +207,7 @@ def _try_broken(make: MakePack) -> Callable[[World], None]:
         world.good_images(1)
         trust = ("--trust", fingerprint(write_tiny_pack(world.folder / "good")))
         (world.folder / "hostile").mkdir()
-        pack = make(world, world.folder / "hostile")
+        pack = make(world.folder / "hostile")
         for arguments in (["packs", "verify", pack], ["packs", "install", pack, *trust]):
             world.run(*arguments).ends_with(3)
         refused = world.run("screen", world.images, "--pack", pack, *trust, "--json", "-").ends_with(3)
@@ -230,7 +230,7 @@ def put_broken(world: World, place: Path) -> list[str]:
     names = [name for name in BROKEN if name.startswith(("metric", "doubled", "version", "name", "signature"))]
     for name in names:
         (world.folder / name).mkdir()
-        shutil.move(BROKEN[name][1](world, world.folder / name), place / name)
+        shutil.move(BROKEN[name][1](world.folder / name), place / name)
     return names
 
 
