@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from fieldray.backends import BACKENDS
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
@@ -17,6 +18,7 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
+_MOST_DIGITS: Final = 17  # of a double
 _DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
@@ -25,10 +27,17 @@ def research_only(translator: Translator) -> str:
     return translator.text("Research use only. Not for diagnostic use.")
 
 
-def category_word(translator: Translator, category: Category, manifest: Manifest | None = None) -> str:
+class NamesClasses(Protocol):
+    """A pack, or what is kept of one, that may have words of its own for *abnormal* and *normal*."""
+
+    @property
+    def class_names(self) -> Mapping[str, Mapping[str, str]] | None: ...
+
+
+def category_word(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
     """The class of one image, as a word: the pack's own where it has one."""
-    if manifest is not None and manifest.class_names and category in manifest.class_names:
-        return translator.pick(manifest.class_names[category])
+    if pack is not None and pack.class_names and category in pack.class_names:
+        return translator.pick(pack.class_names[category])
     words: dict[Category, str] = {
         "read_first": translator.text("Read first"),
         "abnormal": translator.text("Abnormal"),
@@ -81,6 +90,30 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 def number(translator: Translator, value: float, *, digits: int) -> str:
     """A number with this language's decimal mark."""
     return translator.decimal(f"{value:.{digits}f}")
+
+
+def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> int:
+    """So many digits, `least` or more, that a score reads on that side of each border on which it was decided."""
+    borders = (point.threshold, point.unsure_low, point.unsure_high) if point else ()
+
+    def reads_right(digits: int) -> bool:
+        shown = round(score, digits)
+        return all(
+            (shown >= written) == (score >= border) for border in borders for written in (border, round(border, digits))
+        )
+
+    return next((digits for digits in range(least, _MOST_DIGITS) if reads_right(digits)), _MOST_DIGITS)
+
+
+def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
+    """A score with as many digits as its decision needs."""
+    return number(translator, score, digits=score_digits(score, point, least=least))
+
+
+def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
+    """A threshold, or an end of the zone, where no score stands beside it: in full, up to a millionth."""
+    written = f"{border:.6f}".rstrip("0").partition(".")[2]
+    return number(translator, border, digits=max(least, len(written)))
 
 
 def count(items: int) -> str:

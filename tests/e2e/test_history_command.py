@@ -69,7 +69,7 @@ def test_a_past_run_says_why_an_image_was_refused(fieldray: Fieldray, images: Pa
     (images / "note.txt").write_text("no image")
     assert fieldray("screen", images, *pack_options).returncode == 0
     refused, why = fieldray("history", "show", "1").stdout.splitlines()[-2:]
-    assert refused.startswith("refused") and refused.endswith("note.txt")
+    assert refused.startswith("not an image") and refused.endswith("note.txt")
     assert why.strip() == "This file is not a DICOM, PNG or JPEG image."
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from fieldray.domain.run import Run
-from fieldray.formatting import count, moment
+from fieldray.formatting import border_text, count, moment, score_digits, score_text
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
+from outcomes import POINT
 from report_runs import run_with
 
 
@@ -21,6 +22,34 @@ from report_runs import run_with
 )
 def test_many_items_are_counted_in_groups_of_three_digits(items: int, text: str) -> None:
     assert count(items) == text
+
+
+@pytest.mark.parametrize(
+    ("score", "borders", "written"),
+    [
+        (0.4996, (0.5, 0.5, 0.5), "0.4996"),  # below: not 0.50
+        (0.5004, (0.5, 0.5, 0.5), "0.50"),
+        (0.31, (0.5, 0.4, 0.6), "0.31"),
+        (0.39996, (0.5, 0.4, 0.6), "0.39996"),
+        (0.5999, (0.5, 0.4, 0.6), "0.5999"),
+        (0.3871, (0.3874, 0.3, 0.5), "0.3871"),
+        (0.12345, (0.1234, 0.1234, 0.1234), "0.1235"),
+    ],
+)
+def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
+    score: float, borders: tuple[float, float, float], written: str
+) -> None:
+    middle, low, high = borders
+    point = replace(POINT, threshold=middle, unsure_low=low, unsure_high=high)
+    assert score_text(Translator("en"), score, point) == written
+    assert score_text(Translator("uk"), score, point) == written.replace(".", ",")
+    digits = score_digits(score, point, least=6)
+    assert all((round(score, digits) >= border) == (score >= border) for border in borders)
+
+
+def test_a_border_alone_is_written_in_full() -> None:
+    written = [border_text(Translator("en"), border) for border in (0.5, 0.39496, 0.387246349)]
+    assert written == ["0.50", "0.39496", "0.387246"]
 
 
 @pytest.fixture

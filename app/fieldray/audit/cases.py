@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Category, Screened
+from fieldray.domain.finding import Category, Screened, asked_for
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
@@ -335,6 +335,7 @@ class Case:
     truth     whether the finding that is looked for is present, by the reference
     score     calibrated, 0..1; None if the image was refused or failed
     category  what the program said
+    is_asked  whether because a person had it turned, or screened although it was refused
     """
 
     image: str
@@ -344,6 +345,7 @@ class Case:
     score: float | None
     category: Category
     header: ImageHeader
+    is_asked: bool = False
 
 
 def label_score(result: StoredResult, label: str) -> float | None:
@@ -381,6 +383,7 @@ def make_cases(
                 score=label_score(result, label),
                 category=result.outcome.category,
                 header=ref.header,
+                is_asked=bool(asked_for(result.outcome)),
             )
 
 

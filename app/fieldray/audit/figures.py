@@ -353,6 +353,8 @@ def _surprise(case: Case) -> float:
 def _notes(cases: Sequence[Case], scored: Sequence[Case]) -> Iterator[Reason]:
     if left := len(cases) - len(scored):
         yield reason("audit_no_score", count=left)
+    if asked := sum(case.is_asked for case in cases):
+        yield reason("asked_for_images", count=asked)
     positives = sum(case.truth for case in scored)
     if (fewer := min(positives, len(scored) - positives)) < SMALLEST_GROUP:
         yield reason("audit_few", count=fewer)

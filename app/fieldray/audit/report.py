@@ -108,6 +108,7 @@ class Subject:
     meaning      of the label by language, as above
     labels_from  "folders", "verdicts", or the path of the table
     made_s       when, in seconds since 1970 (UTC)
+    class_names  see `Manifest`
     """
 
     pack: str
@@ -123,6 +124,7 @@ class Subject:
     program_version: str
     made_s: float
     lungs_pack: str = ""
+    class_names: Mapping[str, Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

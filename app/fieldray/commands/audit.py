@@ -264,8 +264,9 @@ def _print_disagreements(words: AuditWords, console: Console) -> None:
     if found := words.disagreements(_SHOWN):
         console.print_line("")
         console.print_line(words.count_of_disagreements())
+        width = max(len(case.answer) for case in found)
         for case in found:
-            console.print_line(f"  {case.reference:<9} {case.answer:<9} {case.score}  {case.image}")
+            console.print_line(f"  {case.reference:<9} {case.answer:<{width}} {case.score}  {case.image}")
         if (left := len(words.report.audit.disagreements) - len(found)) > 0:
             console.print_line(f"  and {left} more, all of them in the JSON")
         console.print_line("")

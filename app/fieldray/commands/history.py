@@ -16,6 +16,9 @@ from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fieldray.domain.finding import Category
     from fieldray.domain.history import Comparison, ResultBrief, RunSummary
     from fieldray.domain.run import RunSpec
     from fieldray.pipeline.history import History
@@ -108,11 +111,13 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 def run_show(options: argparse.Namespace, console: Console) -> int:
     """Print the results of a run; the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
     from fieldray.domain.history import has_verdict
-    from fieldray.pipeline.auditing import stored_run
+    from fieldray.pipeline.history import History
+    from fieldray.reports.content import class_texts
     from fieldray.store.history import HistoryQuery
 
     database = own_store(console)
-    run = stored_run(database, options.run)
+    past = History(database).open(options.run)
+    run, texts = past.run, class_texts(past.model.manifest if past.model else None)
     with HistoryQuery(database) as query:
         results = tuple(query.briefs(options.run))
     lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
@@ -124,11 +129,14 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         for found in results
         if has_verdict(found.verdict, options.verdict) and options.device in ("", found.backend)
     ]
-    console.print_line(_RESULT_LINE.format("result", "score", "threshold", "verdict", "file"))
+    line = _result_line(texts)
+    console.print_line(line.format("result", "score", "threshold", "verdict", "file"))
     for found in shown:
-        console.print_line(_RESULT_LINE.format(*_result_cells(found)))
+        console.print_line(line.format(*_result_cells(found, texts)))
         if found.why is not None:
-            console.print_line(_RESULT_LINE.format("", "", "", "", found.why.text))
+            console.print_line(line.format("", "", "", "", found.why.text))
+    for doubt in past.doubts:
+        console.print_line(doubt.text)
     gone = sum(not _is_there(found) for found in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
@@ -203,7 +211,6 @@ _RUN_HEADER: Final = (
     *("not an image", "verdicts", "folder"),
 )
 _COUNTED: Final = ("read_first", "abnormal", "unsure", "normal", "refused", "failed", "not_an_image")
-_RESULT_LINE: Final = "{:<13} {:>6} {:>9}  {:<9} {}"
 
 
 def _pack(spec: RunSpec) -> str:
@@ -227,39 +234,44 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
     )
 
 
-def _result_cells(found: ResultBrief) -> tuple[str, ...]:
-    from fieldray.reports.content import CATEGORY_TEXTS, threshold_text
+def _result_line(texts: Mapping[Category, str]) -> str:
+    return f"{{:<{max(13, *map(len, texts.values()))}}} {{:>6}} {{:>9}}  {{:<9}} {{}}"
 
-    score = "-" if found.score is None else f"{found.score:.3f}"
-    return CATEGORY_TEXTS[found.category], score, threshold_text(found), found.verdict or "-", as_cell(found.image)
+
+def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[str, ...]:
+    from fieldray.reports.content import score_cell, threshold_text
+
+    cells = texts[found.category], score_cell(found), threshold_text(found)
+    return *cells, found.verdict or "-", as_cell(found.image)
 
 
 def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
-    from fieldray.reports.content import CATEGORY_TEXTS
+    from fieldray.reports.content import class_texts
 
-    lines = []
+    lines, (before_texts, after_texts) = list[str](), map(class_texts, found.manifests)
     for name, run in (("First:", found.first), ("Second:", found.second)):
         lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {_pack(run.spec)}")
     lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
     for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
-        lines.append(f"  {CATEGORY_TEXTS[before]:<13} -> {CATEGORY_TEXTS[after]:<13} {number}")
+        lines.append(f"  {before_texts[before]:<13} -> {after_texts[after]:<13} {number}")
     if not found.is_same_label:
         lines.append(reason("history_other_label").text)
     for name, only in (("first", found.only_first), ("second", found.only_second)):
         if only:
             lines.append(f"Only in the {name} run: {len(only)}")
     pairs = [pair for pair in found.pairs if has_all or pair.has_changed]
+    sides = [(_answer(pair.first, before_texts), _answer(pair.second, after_texts)) for pair in pairs]
+    width = max(22, *(len(answer) for side in sides for answer in side), 0)
     if pairs:
-        lines += ["", f"{'first':<22} {'second':<22} {'change':>7}  file"]
-    for pair in pairs:
+        lines += ["", f"{'first':<{width}} {'second':<{width}} {'change':>7}  file"]
+    for pair, (first, second) in zip(pairs, sides, strict=True):
         difference = "-" if pair.difference is None else f"{pair.difference:+.3f}"
-        first, second = (_answer(side) for side in (pair.first, pair.second))
-        lines.append(f"{first:<22} {second:<22} {difference:>7}  {as_cell(pair.first.image)}")
+        lines.append(f"{first:<{width}} {second:<{width}} {difference:>7}  {as_cell(pair.first.image)}")
     return lines
 
 
-def _answer(found: ResultBrief) -> str:
-    name, score, threshold, _, _ = _result_cells(found)
+def _answer(found: ResultBrief, texts: Mapping[Category, str]) -> str:
+    name, score, threshold, _, _ = _result_cells(found, texts)
     return f"{name} {score}" if found.threshold is None else f"{name} {score} ({threshold})"
 
 

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -27,12 +27,14 @@ from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.errors import FieldrayError, StorageProblem
+from fieldray.formatting import border_text
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, threshold_text
+from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
+from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
-_HEADER: Final = f"{'result':<13} {'score':>6} {'threshold':>9}  file"
 
 
 @contextlib.contextmanager
@@ -106,6 +107,7 @@ class RunReport:
         self._console = console
         self._emit = emit
         self._model = model
+        self._texts = class_texts(model.manifest)
         self._has_list = has_list
         self._lock = threading.Lock()
         self._counts: Counter[Category] = Counter()
@@ -163,10 +165,12 @@ class RunReport:
             self._console.print_line(f"Lung fields: {self._model.lungs_pack}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            threshold = f"threshold {point.threshold:.3f}, " if point.threshold != point.unsure_high else ""
-            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
+            middle, low, high = map(_border, (point.threshold, point.unsure_low, point.unsure_high))
+            threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
+            band = f", not sure from {low}" if has_band else ""
+            flagged = self._texts["abnormal"]
             self._console.print_line(
-                f"Operating point {point.name} ({point.label}): {threshold}abnormal from {point.unsure_high:.3f}{band}"
+                f"Operating point {point.name} ({point.label}): {threshold}{flagged} from {high}{band}"
             )
 
     def finish(
@@ -216,7 +220,7 @@ class RunReport:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
         from fieldray.pipeline.auditing import drift_of
 
-        for drift in drift_of(database, run_id, self._model):
+        for drift in drift_of(database, run_id, self._model.manifest):
             if drift.is_out and drift.of != "evidence":  # the end of the run told that
                 self._console.print_line(drift.told.text)
 
@@ -238,7 +242,7 @@ class RunReport:
         from fieldray.store.history import HistoryQuery
 
         with HistoryQuery(database) as query:
-            for line in _work_list(query.briefs(run_id)):
+            for line in _work_list(query.briefs(run_id), self._texts):
                 self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
@@ -291,7 +295,7 @@ class RunReport:
         rest = f"{taken_over}{unknown if self._folders else ''}"
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
-        print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        print_line("  ".join(f"{text} {self._counts[category]}" for category, text in self._texts.items()))
         if self._model.manifest.is_bare:
             print_line(reason("unsigned_operating_point_unknown").text)
         self._tell_all((*self._patients.notes(self._model.manifest.accepted), *self._last_notes))
@@ -312,24 +316,24 @@ def _stands_for_folder(outcome: Outcome) -> bool:
     return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS
 
 
-def _work_list(results: Iterable[ResultBrief]) -> Iterator[str]:
+def _border(value: float) -> str:
+    return border_text(Translator(), value, least=3)
+
+
+def _work_list(results: Iterable[ResultBrief], texts: Mapping[Category, str]) -> Iterator[str]:
     """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
-    is_first = True
+    is_first, width = True, max(13, *map(len, texts.values()))
     for result in results:
         if is_first:
-            yield _HEADER
+            yield f"{'result':<{width}} {'score':>6} {'threshold':>9}  file"
             is_first = False
-        yield _line(result)
+        name = texts[result.category]
+        shown = name.upper() if result.category in ("read_first", "abnormal") else name
+        cells = f"{score_cell(result):>6} {threshold_text(result):>9}  {as_cell(result.image)}"
+        yield f"{shown:<{width}} {cells}"
         if result.why:
             option = " (--turn)" if can_be_turned(result.why) else ""
-            yield f"{'':<29}{result.why.text}{option}"
+            yield f"{'':<{width + 16}}{result.why.text}{option}"
         for note in result.notes:
             if note.code not in OF_MANY:
-                yield f"{'':<29}{note.text}"
-
-
-def _line(result: ResultBrief) -> str:
-    score = "-" if result.score is None else f"{result.score:.3f}"
-    name = CATEGORY_TEXTS[result.category]
-    shown = name.upper() if result.category in ("read_first", "abnormal") else name
-    return f"{shown:<13} {score:>6} {threshold_text(result):>9}  {as_cell(result.image)}"
+                yield f"{'':<{width + 16}}{note.text}"

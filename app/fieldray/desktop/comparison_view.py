@@ -10,8 +10,9 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHeaderView, QVBoxLayout, QWi
 from fieldray.desktop.reading_table import reading_table
 from fieldray.desktop.widgets import PlainLabel, card, label
 from fieldray.domain.history import Comparison, ResultBrief, ResultPair
+from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
-from fieldray.formatting import category_word, moment, number, pack_of_run
+from fieldray.formatting import category_word, moment, number, pack_of_run, score_text
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -71,7 +72,10 @@ class ComparisonView(QWidget):
         grid.setContentsMargins(0, 0, 0, 0)
         moves = sorted(self._found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
         for row, ((before, after), count) in enumerate(moves):
-            words = f"{category_word(self._translator, before)} → {category_word(self._translator, after)}"
+            words = " → ".join(
+                category_word(self._translator, category, pack)
+                for category, pack in zip((before, after), self._found.manifests, strict=True)
+            )
             line = PlainLabel(words)
             line.setProperty("role", "muted" if before == after else "")
             grid.addWidget(line, row, 0)
@@ -107,12 +111,13 @@ class ComparisonView(QWidget):
     def _cells(self, pair: ResultPair) -> tuple[str, ...]:
         difference = pair.difference
         shown = "–" if difference is None else f"{'+' if difference >= 0 else '−'}{self._number(abs(difference))}"
-        sides = (*self._side(pair.first), *self._side(pair.second))
+        first, second = self._found.manifests
+        sides = (*self._side(pair.first, first), *self._side(pair.second, second))
         return (*sides, shown, pair.first.image)
 
-    def _side(self, found: ResultBrief) -> tuple[str, str]:
-        score = "–" if found.score is None else self._number(found.score)
-        return category_word(self._translator, found.category), score
+    def _side(self, found: ResultBrief, pack: Manifest | None) -> tuple[str, str]:
+        score = "–" if found.score is None else score_text(self._translator, found.score, found.point)
+        return category_word(self._translator, found.category, pack), score
 
     def _number(self, value: float) -> str:
         return number(self._translator, value, digits=2)

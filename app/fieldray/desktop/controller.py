@@ -230,6 +230,7 @@ class Controller(QObject):
         self.auditing.forget()
         self.screening.show_past(past.run, past.model)
         self.rows.open(past.run.run_id, self.screening.manifest)
+        self.screening.tell(past.doubts)
         self._tell_other_pack()
 
     def _forget_deleted(self, done: Deletion) -> None:

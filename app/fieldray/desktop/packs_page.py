@@ -27,7 +27,7 @@ from fieldray.desktop.widgets import (
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.formatting import class_lines, number, percent
+from fieldray.formatting import border_text, class_lines, percent
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -284,9 +284,9 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
     return translator.text(
         "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: sensitivity "
         "{sensitivity}, specificity {specificity} (95 % confidence interval).",
-        threshold=number(translator, point.threshold, digits=2),
-        low=number(translator, point.unsure_low, digits=2),
-        high=number(translator, point.unsure_high, digits=2),
+        threshold=border_text(translator, point.threshold),
+        low=border_text(translator, point.unsure_low),
+        high=border_text(translator, point.unsure_high),
         data=translator.pick(point.measured_on),
         sensitivity=percent(translator, point.sensitivity),
         specificity=percent(translator, point.specificity),

@@ -25,6 +25,7 @@ from fieldray.formatting import (
     number,
     region_count,
     region_sentence,
+    score_text,
     unsigned,
     view_label,
 )
@@ -164,7 +165,7 @@ class PriorCard(QWidget):
         word = category_word(translator, row.category, row.manifest)
         if row.finding is None:
             return word
-        score = translator.text("Score {score}", score=number(translator, row.finding.score, digits=2))
+        score = translator.text("Score {score}", score=score_text(translator, row.finding.score, row.finding.point))
         mark = f" ({unsigned(translator)})" if row.finding.is_by_larger else ""
         return f"{word}, {score}{mark}"
 

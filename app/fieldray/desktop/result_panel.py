@@ -34,6 +34,7 @@ from fieldray.formatting import (
     label_meaning,
     number,
     percent,
+    score_digits,
 )
 from fieldray.reasons import OF_MANY
 from fieldray.translation import Translator
@@ -306,10 +307,11 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(decision_sentence(translator, finding)))
         meaning = label_meaning(translator, finding.label, manifest)
         column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meaning), role="muted"))
-        score = number(translator, finding.score, digits=2)
+        digits = score_digits(finding.score, point, least=2)
+        score = number(translator, finding.score, digits=digits)
         column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
-            threshold = number(translator, point.threshold, digits=2)
+            threshold = number(translator, point.threshold, digits=digits)
             name = translator.pick(point.titles)
             used = translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
             column.addWidget(label(used, role="heading"))

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from fieldray.desktop.style import Theme, colour
 from fieldray.domain.finding import Finding, place_on_scale
 from fieldray.domain.model import OperatingPoint
-from fieldray.formatting import number
+from fieldray.formatting import number, score_digits
 from fieldray.translation import Translator
 
 _BAR_HEIGHT: Final = 12
@@ -57,7 +57,8 @@ class ScoreScale(QWidget):
         painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
         below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
         painter.setPen(colour(self._theme, "muted"))
-        written = number(self._translator, point.threshold, digits=2)
+        digits = score_digits(self._finding.score, point, least=2)
+        written = number(self._translator, point.threshold, digits=digits)
         painter.drawText(below, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, written)
         painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, self._translator.text("below"))
         painter.drawText(below, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, self._translator.text("above"))

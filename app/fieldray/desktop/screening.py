@@ -20,7 +20,14 @@ from fieldray.reasons import Reason
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
-_RUN_NOTES: Final = ("run_elsewhere", "not_present", "own_reports", "unlike_images", "asked_for_images")
+_RUN_NOTES: Final = (
+    "run_elsewhere",
+    "not_present",
+    "own_reports",
+    "unlike_images",
+    "asked_for_images",
+    "drift_evidence",
+)
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -205,12 +212,16 @@ class Screening(QObject):
         self._enter(event.state)
         if event.reason is not None:
             self._post_failure(event.reason)
-        for note in event.notes:  # what a drive lacked stays until it is dismissed, as a failure does
-            key = note.text if note.code == "no_image_in" else note.code
-            self._board.post_reason(key, note, level="warning" if note.code == "drift_evidence" else "info")
+        self.tell(event.notes)
         if not self.is_busy:
             self._batch = None
             self._after_run()
+
+    def tell(self, notes: Sequence[Reason]) -> None:
+        """What a person should know of the run in sight."""
+        for note in notes:  # what a drive lacked stays until it is dismissed, as a failure does
+            key = note.text if note.code == "no_image_in" else note.code
+            self._board.post_reason(key, note, level="warning" if note.code == "drift_evidence" else "info")
 
     def take_progress(self, event: Progress) -> None:
         """How far the batch is."""

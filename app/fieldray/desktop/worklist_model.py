@@ -22,7 +22,17 @@ from fieldray.domain.history import VerdictFilter
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.work_list import ListColumn, Listed, ResultOrder
-from fieldray.formatting import backend_name, category_word, date, file_name, number, person, unsigned, view_label
+from fieldray.formatting import (
+    backend_name,
+    category_word,
+    date,
+    file_name,
+    number,
+    person,
+    score_text,
+    unsigned,
+    view_label,
+)
 from fieldray.translation import Translator
 
 Index = QModelIndex | QPersistentModelIndex
@@ -42,7 +52,8 @@ class Column:
 
 
 def _score_text(translator: Translator, row: WorkRow) -> str:
-    return number(translator, row.score, digits=2) if row.score >= 0 else "–"
+    point = row.finding.point if row.finding else None
+    return score_text(translator, row.score, point) if row.score >= 0 else "–"
 
 
 def _class_text(translator: Translator, row: WorkRow) -> str:

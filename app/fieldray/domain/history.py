@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fieldray.domain.finding import Category, image_count
+from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.run import Run, VerdictChoice
 from fieldray.reasons import Reason
 
@@ -109,7 +110,7 @@ class ResultBrief:
         Names the image within its run (see `store.rows.image_key`).
     image
         The same for a person: path, member, frame.
-    label, score, threshold
+    label, score, point
         Of the finding that decides the category; "" and None where there is none.
     backend
         What ran the model, "" if nothing did.
@@ -129,11 +130,16 @@ class ResultBrief:
     category: Category
     label: str = ""
     score: float | None = None
-    threshold: float | None = None
+    point: OperatingPoint | None = None
     backend: str = ""
     verdict: VerdictChoice | None = None
     why: Reason | None = None
     notes: tuple[Reason, ...] = ()
+
+    @property
+    def threshold(self) -> float | None:
+        """That of the operating point, None without one."""
+        return self.point.threshold if self.point else None
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -176,6 +182,8 @@ class Comparison:
         Of every image in both: those in another class first, then by the size of the difference of their scores.
     only_first, only_second
         What is in one of them alone.
+    manifests
+        Of the packs of either run, None where one is not at hand.
     """
 
     first: Run
@@ -183,6 +191,7 @@ class Comparison:
     pairs: tuple[ResultPair, ...]
     only_first: tuple[ResultBrief, ...]
     only_second: tuple[ResultBrief, ...]
+    manifests: tuple[Manifest | None, Manifest | None] = (None, None)
 
     @property
     def moves(self) -> Mapping[tuple[Category, Category], int]:

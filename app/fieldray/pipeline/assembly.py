@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldray.domain.events import Publish
-from fieldray.domain.model import Model
+from fieldray.domain.model import Manifest
 from fieldray.domain.run import Resuming, RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
@@ -69,7 +69,7 @@ def assemble(
         spec=spec_of(paths, assessment),
         discover=lambda is_known: search(members=decoders.members, is_known=is_known) if found is None else iter(found),
         noticed=lambda: noticed,
-        doubts=functools.partial(_doubts, database, model),
+        doubts=functools.partial(_doubts, database, model.manifest),
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
         stamp_with=decoders.stamp_with,
@@ -82,10 +82,12 @@ def assemble(
     return Batch(work, database=database, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
 
 
-def _doubts(database: Path, model: Model, run_id: int) -> tuple[Reason, ...]:
-    from fieldray.pipeline.auditing import drift_of  # brings much along, and is wanted at the end of a run
+def _doubts(database: Path, manifest: Manifest, run_id: int) -> tuple[Reason, ...]:
+    from fieldray.pipeline.auditing import doubts_of  # brings much along, and is wanted at the end of a run
+    from fieldray.store.history import HistoryQuery
 
-    return tuple(found.told for found in drift_of(database, run_id, model) if found.of == "evidence" and found.is_out)
+    with HistoryQuery(database) as query:
+        return doubts_of(query, query.run(run_id), manifest)
 
 
 def existing(paths: Sequence[Path]) -> tuple[Path, ...]:

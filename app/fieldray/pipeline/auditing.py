@@ -18,7 +18,7 @@ from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import AuditReport, Subject, propose, require_sensitivity
 from fieldray.domain.finding import Screened
 from fieldray.domain.lungs import measured_evidence_limit
-from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.model import Manifest, Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_points import SitePoint, SitePoints, with_site_points
@@ -79,7 +79,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
         results = query.rows(run_id)
         cases = list(make_cases(results, reference.truths, label=label, patients=reference.patients))
         found = audit(cases, _points(run, label, model), prevalence=request.prevalence)
-        drifts = _drifts(query, run, label, model)
+        drifts = _drifts(query, run, label, model.manifest if model else None)
     pattern = model.manifest.point(label) if model else None
     unseen = reason("audit_unseen", pack=run.spec.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
@@ -110,10 +110,21 @@ def require_point(name: str, person: str) -> None:
         raise UsageProblem(reason("site_point_person"))
 
 
-def drift_of(database: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
+def drift_of(database: Path, run_id: int, manifest: Manifest) -> tuple[Drift, ...]:
     """How a run differs from the pack's own images and from earlier runs, by its first label. Raises StorageProblem."""
     with HistoryQuery(database) as query:
-        return _drifts(query, query.run(run_id), model.manifest.labels[0].code, model)
+        return _drifts(query, query.run(run_id), manifest.labels[0].code, manifest)
+
+
+def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple[Reason, ...]:
+    """What speaks against a run as a whole: its images look like those of other patients than the pack's.
+
+    manifest  of the pack that made the results; without it nothing is known
+    """
+    if manifest is None:
+        return ()
+    drifts = _drifts(query, run, manifest.labels[0].code, manifest)
+    return tuple(found.told for found in drifts if found.of == "evidence" and found.is_out)
 
 
 def stored_run(database: Path, run_id: int) -> Run:
@@ -230,10 +241,10 @@ def _is_folder(result: StoredResult) -> bool:
 _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"})
 
 
-def _drifts(query: HistoryQuery, run: Run, label: str, model: Model | None) -> tuple[Drift, ...]:
-    limit = measured_evidence_limit(model.manifest) if model else None
+def _drifts(query: HistoryQuery, run: Run, label: str, manifest: Manifest | None) -> tuple[Drift, ...]:
+    limit = measured_evidence_limit(manifest) if manifest else None
     now = drift.gist_counts(query.gists(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
-    of_pack = drift.reference_counts(model.manifest.metrics, label) if model else {}
+    of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
     earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
@@ -255,6 +266,7 @@ def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -
         model_sha256=spec.model_sha256,
         label=label,
         meaning=meanings.get(label, {}),
+        class_names=model.manifest.class_names if model else None,
         labels_from=str(request.labels),
         run_id=run.run_id,
         paths=spec.paths,

@@ -21,6 +21,7 @@ from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import is_plain, storage_problem
+from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.half_done import noted
 from fieldray.pipeline.ports import Decoder
 from fieldray.reasons import Reason, reason
@@ -82,11 +83,11 @@ def export_run(
     ):
         run = _run(query, run_id, spec)
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
-        is_for_people = any(not exporter.is_default for exporter in exporters)
-        manifest, key = _manifest(run.spec, pack) if is_for_people else None, pseudonym_key(user_data())
+        manifest, key = manifest_of(run.spec, pack), pseudonym_key(user_data())
+        doubts = doubts_of(query, run, manifest)
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = _stored(query, run, steps)
-            chosen = replace(stored, manifest=manifest, options=options, pseudonym_key=key)
+            chosen = replace(stored, manifest=manifest, doubts=doubts, options=options, pseudonym_key=key)
             reading = replace(chosen, read_images=images.read, read_preview=partial(images.preview, query))
             exporter.write(path, reading)
             if path.exists():  # a folder without files is none
@@ -183,7 +184,11 @@ class KnownPack:
         return (name, self.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
-def _manifest(spec: RunSpec, pack: KnownPack | None) -> Manifest | None:
+def manifest_of(spec: RunSpec, pack: KnownPack | None = None) -> Manifest | None:
+    """What the pack that made the results of a run says; None where it is not at hand.
+
+    pack  one that is known already, which may be it
+    """
     if pack is not None and pack.made(spec):
         return pack.manifest
     from fieldray.packs.legacy import known_manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, compare
@@ -11,7 +11,8 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
 from fieldray.paths import clear_scratch
-from fieldray.pipeline.export import pack_of
+from fieldray.pipeline.auditing import doubts_of
+from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
@@ -25,10 +26,13 @@ class PastRun:
     ----------
     model
         The pack that made the results, None where it is not at hand: then there are no heat maps.
+    doubts
+        What speaks against the run as a whole.
     """
 
     run: Run
     model: Model | None
+    doubts: tuple[Reason, ...] = ()
 
 
 class History:
@@ -49,7 +53,8 @@ class History:
         """
         with HistoryQuery(self._database) as query:
             run = _run(query, run_id)
-        return PastRun(run=run, model=pack_of(run.spec, model))
+            found = pack_of(run.spec, model)
+            return PastRun(run=run, model=found, doubts=doubts_of(query, run, found.manifest if found else None))
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
@@ -57,7 +62,8 @@ class History:
             raise UsageProblem(reason("history_same_run"))
         with HistoryQuery(self._database) as query, query.at_one_moment():
             before, after = _run(query, first), _run(query, second)
-            return compare(before, query.briefs(first), after, query.briefs(second))
+            found = compare(before, query.briefs(first), after, query.briefs(second))
+            return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""

@@ -11,7 +11,7 @@ from fieldray.audit.report import AuditReport
 from fieldray.domain.finding import Category
 from fieldray.domain.intervals import Share
 from fieldray.domain.model import Estimate
-from fieldray.formatting import category_word, moment, number, percent
+from fieldray.formatting import border_text, category_word, moment, number, percent, score_text
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -125,7 +125,7 @@ class AuditWords:
         """What a person sees of the positives, and of the negatives."""
         for truth, shares in at.classes.items():
             for category, found in shares.items():
-                word = category_word(self._translator, category)
+                word = category_word(self._translator, category, self.report.subject)
                 yield self._share(
                     self._translator.text("Positive, and the answer is: {word}", word=word)
                     if truth
@@ -138,7 +138,7 @@ class AuditWords:
         return self._translator.text(
             "At {point}, threshold {threshold}",
             point=self._translator.pick(at.point.titles) or at.point.name,
-            threshold=self._number(at.point.threshold, digits=3),
+            threshold=border_text(self._translator, at.point.threshold, least=3),
         )
 
     def _share(self, what: str, share: Share) -> Figure:
@@ -211,9 +211,9 @@ class AuditWords:
             "{high}. On these images: sensitivity {sensitivity}, specificity {specificity}. It was chosen on the same "
             "images, so expect a little less on others.",
             wanted=self._number(100 * found.wanted, digits=1),
-            threshold=self._number(found.threshold, digits=3),
-            low=self._number(found.unsure_low, digits=3),
-            high=self._number(found.unsure_high, digits=3),
+            threshold=border_text(self._translator, found.threshold, least=3),
+            low=border_text(self._translator, found.unsure_low, least=3),
+            high=border_text(self._translator, found.unsure_high, least=3),
             sensitivity=self._percent(found.sensitivity),
             specificity=self._percent(found.specificity),
         )
@@ -241,8 +241,10 @@ class AuditWords:
     def _disagreement(self, case: Case) -> Disagreement:
         translator = self._translator
         reference = translator.text("positive") if case.truth else translator.text("negative")
-        answer = category_word(translator, case.category)
-        score = "–" if case.score is None else self._number(case.score, digits=3)
+        answer = category_word(translator, case.category, self.report.subject)
+        points = self.report.audit.points
+        point = points[0].point if points else None
+        score = "–" if case.score is None else score_text(translator, case.score, point, least=3)
         return Disagreement(case.row_id, case.category, reference, answer, score, case.image)
 
     def count_of_disagreements(self) -> str:

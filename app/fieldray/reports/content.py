@@ -26,6 +26,9 @@ from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
+from fieldray.formatting import NamesClasses, score_digits
+from fieldray.plain_text import visible
+from fieldray.reasons import Reason
 from fieldray.reports.patient import image_alias, own_uid, unnamed
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -41,6 +44,13 @@ CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
 }
 
 Value = str | int | float | None
+
+
+def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
+    """The classes in a printed list: the pack's own words where it has some."""
+    own = (pack.class_names if pack else None) or {}
+    named = {category: visible(own[category]["en"]) for category in CATEGORY_TEXTS if category in own}
+    return {**CATEGORY_TEXTS, **named}
 
 
 def place(ref: ImageRef) -> str:
@@ -65,7 +75,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
         "status": outcome.status,
         "category": CATEGORY_TEXTS[outcome.category],
         "label": finding.label if finding else None,
-        "score": round(finding.score, 6) if finding else None,
+        "score": exact_score(finding) if finding else None,
         **_point_values(finding),
         "decision": finding.decision if finding else None,
         "reason": why.text if why else None,
@@ -101,6 +111,11 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
     }
 
 
+def exact_score(finding: Finding) -> float:
+    """A score of six digits, or of as many as its decision needs."""
+    return round(finding.score, score_digits(finding.score, finding.point, least=6))
+
+
 def _point_values(finding: Finding | None) -> dict[str, Value]:
     """The operating point at which a finding was decided; every value is None without one."""
     point = finding.point if finding else None
@@ -112,10 +127,16 @@ def _point_values(finding: Finding | None) -> dict[str, Value]:
     }
 
 
+def score_cell(found: ResultBrief) -> str:
+    """The score of a result in a printed list."""
+    return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, least=3)}f}"
+
+
 def threshold_text(found: ResultBrief) -> str:
     """The threshold of a result in a printed list; a class without one is that of a larger output."""
     if found.threshold is not None:
-        return f"{found.threshold:.3f}"
+        digits = 3 if found.score is None else score_digits(found.score, found.point, least=3)
+        return f"{found.threshold:.{digits}f}"
     return "unknown" if found.category in ("abnormal", "normal") else "-"
 
 
@@ -160,14 +181,21 @@ COLUMNS: Final = (
     "patient_name",
     "patient_id",
     "image_id",
+    "run_notes",
 )
 
 
 def export_rows(
-    result: StoredResult, *, run: Run, names_people: bool = False, pseudonym_key: bytes = b""
+    result: StoredResult,
+    *,
+    run: Run,
+    doubts: Sequence[Reason] = (),
+    names_people: bool = False,
+    pseudonym_key: bytes = b"",
 ) -> list[dict[str, Value]]:
     """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none.
 
+    doubts         what speaks against the run as a whole
     names_people   whether the patient's name and ID are among the values, and names of files and folders
     pseudonym_key  makes what stands in their place; `image_id` is the same in all exports
     """
@@ -180,7 +208,8 @@ def export_rows(
     nobody: dict[str, Value] = dict.fromkeys(who)
     alias = image_alias(outcome.ref.key, key=pseudonym_key)
     told = who if names_people else nobody | _unnamed(outcome, alias)
-    return [_export_row(result, finding, run) | told | {"image_id": alias} for finding in findings]
+    more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in doubts) or None}
+    return [_export_row(result, finding, run) | told | more for finding in findings]
 
 
 def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:
@@ -207,7 +236,7 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "rows": outcome.facts.rows or None,
         "columns": outcome.facts.columns or None,
         "label": finding.label if finding else None,
-        "score": round(finding.score, 6) if finding else None,
+        "score": exact_score(finding) if finding else None,
         "decision": finding.decision if finding else None,
         **_point_values(finding),
         "content_sha256": outcome.facts.content_sha256,
@@ -233,6 +262,7 @@ def about_run(
     counts: Mapping[Category, int],
     not_present: Sequence[str] = (),
     earlier_verdicts: Sequence[EarlierVerdict] = (),
+    doubts: Sequence[Reason] = (),
     alias: Callable[[str], str] | None = None,
 ) -> dict[str, object]:
     """How the results of a run came to be, and what is not among them.
@@ -243,14 +273,12 @@ def about_run(
         Gives pack, operating points, versions and times.
     counts
         Images per category.
-    not_present, earlier_verdicts
-        Images that were there once and are not any more; verdicts on results that have changed since.
+    not_present, earlier_verdicts, doubts
+        See `StoredRun`.
     alias
         What stands in place of a path or an image's key; they are named without it.
 
-    Returns
-    -------
-    An object with plain values; times in ISO 8601, UTC.
+    Times are in ISO 8601, UTC.
     """
     spec, why, called = run.spec, run.reason, alias or str
     if why and alias:
@@ -273,6 +301,7 @@ def about_run(
         "settings_hash": spec.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
         "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},
+        "notes": [{"code": doubt.code, "text": doubt.text} for doubt in doubts],
         "not_present": [called(image) for image in not_present],
         "earlier_verdicts": [_earlier_verdict(given) | {"image": called(given.image)} for given in earlier_verdicts],
     }

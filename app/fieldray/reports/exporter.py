@@ -71,6 +71,7 @@ class StoredRun:
     counts            images per category
     not_present       images that were there once and are not any more
     earlier_verdicts  verdicts on results that have changed since
+    doubts            what speaks against the run as a whole
     manifest          of the pack that made the results; None where the pack is not at hand any more
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
@@ -83,6 +84,7 @@ class StoredRun:
     counts: Mapping[Category, int] = field(default_factory=dict)
     not_present: tuple[str, ...] = ()
     earlier_verdicts: tuple[EarlierVerdict, ...] = ()
+    doubts: tuple[Reason, ...] = ()
     manifest: Manifest | None = None
     options: ReportOptions = PLAIN
     pseudonym_key: bytes = b""

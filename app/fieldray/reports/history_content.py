@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fieldray.domain.history import Comparison, ResultBrief, ResultPair, RunSummary
+from fieldray.formatting import score_digits
 from fieldray.reports.content import about_run
 
 
@@ -36,7 +37,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
     about = about_run(summary.run, counts=summary.counts)
-    for name in ("not_present", "earlier_verdicts"):
+    for name in ("notes", "not_present", "earlier_verdicts"):
         del about[name]
     return {
         **about,
@@ -71,7 +72,7 @@ def _brief(found: ResultBrief) -> dict[str, Any]:
         "image": found.image,
         "category": found.category,
         "label": found.label or None,
-        "score": None if found.score is None else round(found.score, 6),
+        "score": None if found.score is None else round(found.score, score_digits(found.score, found.point, least=6)),
         "threshold": found.threshold,
         "backend": found.backend or None,
         "reader_verdict": found.verdict,

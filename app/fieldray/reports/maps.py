@@ -29,7 +29,7 @@ from fieldray.domain.heat_map import shown_map
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.domain.study import ImageRef
-from fieldray.reports.content import NOTICE, place
+from fieldray.reports.content import NOTICE, exact_score, place
 from fieldray.reports.outputs import NPY_START, require_inside, write_own
 from fieldray.reports.picture import picture_of
 
@@ -132,7 +132,7 @@ def write_class_map(
         "model_sha256": outcome.model_sha256,
         "lungs_pack": lungs_pack or None,
         "label": finding.label,
-        "score": round(finding.score, 6),
+        "score": exact_score(finding),
         "operating_point": finding.point.name if finding.point else None,
         "threshold": finding.point.threshold if finding.point else None,
         "scale": {

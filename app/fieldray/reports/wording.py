@@ -30,6 +30,7 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import (
     backend_name,
+    border_text,
     category_word,
     class_lines,
     date,
@@ -45,6 +46,8 @@ from fieldray.formatting import (
     region_count,
     region_sentence,
     research_only,
+    score_digits,
+    score_text,
     unsigned,
     view_label,
 )
@@ -130,7 +133,7 @@ class Wording:
         """A row of that list."""
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
-        score = number(self.translator, finding.score, digits=2) if finding else ""
+        score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = self._choice(result.verdict) if result.verdict else ""
         who = self._person(patient_of(outcome.ref, self._stored))
         word = self._word(outcome.category)
@@ -166,6 +169,7 @@ class Wording:
         )
         is_unsigned = self._spec.trust == "legacy"
         return (
+            *map(self.translator.reason, self._stored.doubts),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
             *([self.translator.plural(one, many, absent)] if absent else ()),
             *([self.translator.plural(first, several, earlier)] if earlier else ()),
@@ -192,7 +196,7 @@ class Wording:
             score="",
             sentence="",
             scale=Scale(mark=0.0),
-            point=self._point(point),
+            point=self._point(point, border_text(self.translator, point.threshold)),
             measured=self._measured(point),
             classes=self._classes(point),
         )
@@ -289,22 +293,26 @@ class Wording:
 
     def _finding(self, finding: Finding) -> FindingText:
         translator, point = self.translator, finding.point
-        score = number(translator, finding.score, digits=2)
+        score = score_text(translator, finding.score, point)
         return FindingText(
             meaning=label_meaning(translator, finding.label, self._stored.manifest),
             score=score,
             sentence=decision_sentence(translator, finding),
             scale=self._scale(finding, score),
-            point=self._point(point) if point else "",
+            point=self._point(point, self._threshold(finding.score, point)) if point else "",
             measured=self._measured(point) if point else "",
             classes=self._classes(point),
         )
+
+    def _threshold(self, score: float, point: OperatingPoint) -> str:
+        """Beside a score: both with the digits that tell them apart."""
+        return number(self.translator, point.threshold, digits=score_digits(score, point, least=2))
 
     def _scale(self, finding: Finding, score: str) -> Scale:
         text, point = self.translator.text, finding.point
         if point is None:
             return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
-        threshold = number(self.translator, point.threshold, digits=2)
+        threshold = self._threshold(finding.score, point)
         return Scale(
             mark=place_on_scale(finding.score, point.threshold),
             low=place_on_scale(point.unsure_low, point.threshold),
@@ -316,8 +324,7 @@ class Wording:
             spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
         )
 
-    def _point(self, point: OperatingPoint) -> str:
-        threshold = number(self.translator, point.threshold, digits=2)
+    def _point(self, point: OperatingPoint, threshold: str) -> str:
         name = self.translator.pick(point.titles)
         return self.translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
 

@@ -286,7 +286,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         category=category_in(row),
         label=finding.label if finding else "",
         score=finding.score if finding else None,
-        threshold=finding.point.threshold if finding and finding.point else None,
+        point=finding.point if finding else None,
         backend=row["backend"] or "",
         verdict=row["choice"],
         why=reason_of(row["reason"]) if row["reason"] else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
 import hashlib
@@ -20,9 +21,13 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_points import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, drift_of, stored_run, take_local_point
+from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit_content import audit_document
+from fieldray.reports.audit_words import AuditWords
 from fieldray.store.results import ResultStore
+from fieldray.translation import Translator
+from lungs import lungs
 from outcomes import POINT, run_spec
 from tiny_models import tiny_model
 
@@ -169,13 +174,13 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
 def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
     first = fill(store, spec(model), collection(model))
     same = fill(store, spec(model), collection(model))
-    assert drift_of(store.path, first, model) == ()
-    assert drift_of(store.path, same, model) == ()  # the same images are no comparison
+    assert drift_of(store.path, first, model.manifest) == ()
+    assert drift_of(store.path, same, model.manifest) == ()  # the same images are no comparison
     fill(store, spec(model, settings_hash="t" * 64), collection(model, name="x"))
     alike = fill(store, spec(model), collection(model, name="alike-"))
-    assert [found.is_out for found in drift_of(store.path, alike, model)] == [False, False, False]
+    assert [found.is_out for found in drift_of(store.path, alike, model.manifest)] == [False, False, False]
     moved = fill(store, spec(model), collection(model, name="moved-", shift=0.4, grey=20))
-    found = {drift.of: drift for drift in drift_of(store.path, moved, model)}
+    found = {drift.of: drift for drift in drift_of(store.path, moved, model.manifest)}
     assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
 
@@ -195,3 +200,31 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
     (drift,) = compared.drifts
     assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)
+
+
+def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
+    far_out = dataclasses.replace(lungs(), evidence_inside=0.2)
+    outcomes = [dataclasses.replace(one, lungs=far_out) for one in collection(model) if isinstance(one, Screened)]
+    run_id = fill(store, spec(model), list(outcomes))
+    metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
+    pack = KnownPack(manifest=dataclasses.replace(model.manifest, metrics=metrics), model_sha256=model.model_sha256)
+    table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], pack=pack)
+    assert {row["run_notes"] for row in csv.DictReader(table.read_text("utf-8-sig").splitlines())} == {"drift_evidence"}
+    (note,) = json.loads(document.read_text())["about"]["notes"]
+    assert note["code"] == "drift_evidence" and "other patients?" in note["text"]
+
+
+def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(store: ResultStore, model: Model) -> None:
+    asked = (reason("screened_anyway"),)
+    outcomes = [
+        dataclasses.replace(one, notes=asked) if number in (10, 11, 12) and isinstance(one, Screened) else one
+        for number, one in enumerate(collection(model))
+    ]
+    run_id = fill(store, spec(model), outcomes)
+    named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
+    own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
+    report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=own)
+    words = AuditWords(report, Translator("uk"))
+    assert {case.answer for case in words.disagreements()} == {"Не виявлено"}
+    assert any("Ознаки" in figure.what for figure in words.figures())
+    assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]

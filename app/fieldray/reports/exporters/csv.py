@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,11 +43,14 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import own_text
 
     named = stored.options.names_people
+    told = partial(
+        export_rows, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=stored.pseudonym_key
+    )
     with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for result in stored.results:
-            for row in export_rows(result, run=stored.run, names_people=named, pseudonym_key=stored.pseudonym_key):
+            for row in told(result):
                 writer.writerow([harmless(value) for value in row.values()])
 
 

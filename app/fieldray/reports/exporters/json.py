@@ -30,18 +30,22 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import own_text
 
     named = stored.options.names_people
+    told = partial(
+        export_rows, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=stored.pseudonym_key
+    )
     about = about_run(
         stored.run,
         counts=stored.counts,
         not_present=stored.not_present,
         earlier_verdicts=stored.earlier_verdicts,
+        doubts=stored.doubts,
         alias=None if named else partial(image_alias, key=stored.pseudonym_key),
     )
     with own_text(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
         separator = "\n"
         for result in stored.results:
-            for row in export_rows(result, run=stored.run, names_people=named, pseudonym_key=stored.pseudonym_key):
+            for row in told(result):
                 stream.write(separator + _text(row))
                 separator = ",\n"
         stream.write("\n]}\n")
