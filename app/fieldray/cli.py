@@ -38,7 +38,7 @@ from fieldray.commands import (
     workflow,
 )
 from fieldray.commands.console import Console, system_console
-from fieldray.commands.typed import require_typed
+from fieldray.commands.typed import address_in, require_typed
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -114,7 +114,7 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
     missing = next((path for path in arguments if not os.path.lexists(path)), None)
     if missing is not None and missing.startswith("-"):
         return reason("option_without_command", option=missing.partition("=")[0])
-    return reason("path_missing", path=missing) if missing is not None else None
+    return address_in(arguments) or (reason("path_missing", path=missing) if missing is not None else None)
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:

@@ -335,6 +335,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                               "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
                               by="count"),
     "path_missing": "The folder or file {path} does not exist.",
+    "path_is_address": "{address} is an address, and this program opens folders and files of this computer alone. Name "
+                       "the place where the share is mounted, or copy the files here.",
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",

@@ -124,6 +124,8 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, buttons, modifiers)
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
+    last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
+    assert f"{last} is an address" in texts(desk.window.banners)
 
 
 def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

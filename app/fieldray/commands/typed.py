@@ -7,21 +7,28 @@ A shell replaces `*` by the names that are there, and whoever fills a folder or 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from fieldray.errors import UsageProblem
 from fieldray.offline import COMMANDS
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
+# Of a scheduler, tcp:// and tls:// are addresses that a command is given.
+_ADDRESS: Final = re.compile(
+    r"(?:--[a-z-]+=)?((?:file|https?|ftps?|sftp|smb|nfs|afp|davs?)://.*)", re.IGNORECASE | re.DOTALL
+)
 _END_OF_OPTIONS: Final = "--"
 
 
 def require_typed(arguments: Sequence[str]) -> None:
     """Refuse an option that is also the name of a file here, and a command that is nothing but names of files here.
 
-    What has a `/` in it is a path and cannot come from a bare `*`. Raises UsageProblem.
+    What has a `/` in it is a path and cannot come from a bare `*`. An address is no path. Raises UsageProblem.
     """
+    if found := address_in(arguments):
+        raise UsageProblem(found)
     for argument in arguments:
         if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):
             raise UsageProblem(reason("option_is_file", name=argument))
@@ -29,6 +36,12 @@ def require_typed(arguments: Sequence[str]) -> None:
             break
     if len(arguments) > 1 and arguments[0] in COMMANDS and all(map(_is_name_here, arguments)):
         raise UsageProblem(reason("command_is_file", name=arguments[0]))
+
+
+def address_in(arguments: Sequence[str]) -> Reason | None:
+    """Why nothing can be done with an address (`file://host/share`) among paths, as a browser or desktop gives them."""
+    found = next(filter(None, map(_ADDRESS.fullmatch, arguments)), None)
+    return reason("path_is_address", address=found[1]) if found else None
 
 
 def _is_name_here(argument: str) -> bool:

@@ -45,6 +45,7 @@ from fieldray.desktop.view_tools import ViewTools
 from fieldray.desktop.welcome import Welcome
 from fieldray.desktop.widgets import question_box, scrolled
 from fieldray.desktop.worklist import WorkList
+from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
@@ -305,12 +306,20 @@ class MainWindow(QMainWindow):
     # ---- dropping and closing
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if _local_paths(event.mimeData().urls()):
+        if event.mimeData().hasUrls():
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
         self._bench.screening.choose(_local_paths(event.mimeData().urls()))
+        self._tell_addresses(event.mimeData().urls())
         event.acceptProposedAction()
+
+    def _tell_addresses(self, urls: Sequence[QUrl]) -> None:
+        """What was dropped and is no folder or file of this computer is named."""
+        for url in urls:
+            if not _local_paths([url]):
+                why = reason("path_is_address", address=url.toDisplayString())
+                self._bench.board.post_reason("path_is_address", why, level="warning")
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """The window goes when everything behind it has ended; a run under way is asked about first."""

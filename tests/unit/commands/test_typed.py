@@ -61,3 +61,27 @@ def test_what_a_person_types_passes(here: Path) -> None:
         require_typed(["screen", "images"])
     (here / "screen").rmdir()
     require_typed(["screen", "images"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["screen", "http://clinic.example/a.dcm"], "http://clinic.example/a.dcm"),
+        (["screen", ".", "file://host/share"], "file://host/share"),
+        (["screen", ".", "--out=SMB://host/share"], "SMB://host/share"),
+        (["history", "export", "1", "--out", "file:///tmp/out"], "file:///tmp/out"),
+        (["compare", "https://x/y", "b.png", "--out", "o"], "https://x/y"),
+        (["file://host/share"], "file://host/share"),
+        ([".", "file:///a%20b"], "file:///a%20b"),
+    ],
+)
+def test_an_address_is_no_path(
+    arguments: list[str], address: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"fieldray: {address} is an address")
+    assert not [*here.iterdir()]
+
+
+def test_the_address_of_a_scheduler_is_none_of_them() -> None:
+    require_typed(["cluster", "status", "tls://192.168.1.10:8786"])
