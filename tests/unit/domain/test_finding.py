@@ -1,13 +1,37 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from fieldray.domain.finding import calibrate
+from fieldray.domain.finding import (
+    BORDERLINE_LOG_ODDS,
+    BORDERLINE_SCORE,
+    Decision,
+    Finding,
+    asked_for,
+    borderline_scores,
+    calibrate,
+    can_be_overruled,
+    can_be_turned,
+    decide_by_larger,
+    is_borderline,
+    leading_finding,
+    leading_of,
+    listed_score,
+    lungs_of,
+    notes_of,
+    place_on_scale,
+    why_of,
+    without_preview,
+)
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import Calibration
+from fieldray.domain.model import Calibration, OodGate
+from fieldray.reasons import reason
+from lungs import lungs, two_lungs
+from outcomes import POINT, failed, refused, screened
 
 
 def test_without_a_calibration_a_score_stays() -> None:
@@ -37,3 +61,178 @@ def test_the_logistic_function_over_all_numbers() -> None:
     np.testing.assert_allclose(sigmoid(values), wanted, atol=1e-15)
     assert np.all(np.diff(sigmoid(np.linspace(-50, 30, 200))) > 0)
     assert sigmoid(values.reshape(3, 3)).shape == (3, 3)
+
+
+def finding(decision: Decision, score: float = 0.5) -> Finding:
+    return Finding(label="opacity", score=score, point=POINT, decision=decision)
+
+
+# ---- a model without an operating point
+
+
+def test_the_larger_score_is_the_class_and_no_other_label_is_ever_above() -> None:
+    found = decide_by_larger({"abnormal": 0.7, "normal": 0.3})
+    assert [(each.label, each.score, each.decision) for each in found] == [
+        ("abnormal", 0.7, "above"),
+        ("normal", 0.3, "below"),
+    ]
+    assert all(each.point is None and each.is_by_larger for each in found)
+    assert [each.decision for each in decide_by_larger({"abnormal": 0.3, "normal": 0.7})] == ["below", "below"]
+    # one of three: the largest of the others counts, and of equal ones the first
+    assert [each.decision for each in decide_by_larger({"a": 0.3, "b": 0.2, "c": 0.5})] == ["below"] * 3
+    assert [each.decision for each in decide_by_larger({"a": 0.5, "b": 0.5})] == ["above", "below"]
+
+
+def test_a_finding_with_a_point_or_without_a_decision_is_not_by_the_larger_score() -> None:
+    assert not finding("above").is_by_larger
+    assert not dataclasses.replace(finding("not_assessed"), point=None).is_by_larger
+
+
+@pytest.mark.parametrize(("larger", "expected"), [(0.503, True), (0.497, True), (0.9, False), (0.1, False)])
+def test_two_shares_near_each_other_are_borderline(larger: float, expected: bool) -> None:
+    scores = {"abnormal": larger, "normal": 1 - larger}
+    lowest, highest = (decide_by_larger(moved) for moved in borderline_scores(scores))
+    assert is_borderline(decide_by_larger(scores), lowest, highest, gate=None, distance=None) is expected
+
+
+def test_of_two_shares_exactly_a_half_is_above() -> None:
+    """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is, the upper end of 0.45 is not below."""
+    for score, expected in ((0.5 + BORDERLINE_SCORE, False), (0.5 - BORDERLINE_SCORE, True)):
+        (found,) = decide_by_larger({"abnormal": score, "normal": 0.0})[:1]
+        ends = (dataclasses.replace(found, score=0.0), dataclasses.replace(found, score=1.0))
+        found = dataclasses.replace(found, decision="below")
+        assert is_borderline([found], ends[:1], ends[1:], gate=None, distance=None) is expected
+
+
+# ---- what a lower resolution could change
+
+
+def test_scores_are_moved_by_the_log_odds_and_by_a_step_of_the_network_at_least() -> None:
+    # from log-odds 0: sigmoid(0.8) = 0.6899744811276125, and sigmoid(0.2) = 0.549833997312478 from 1.5 pixels on
+    for oversampling, margin in ((1.0, 0.6899744811276125), (1.49, 0.6899744811276125), (1.5, 0.549833997312478)):
+        lowest, highest = borderline_scores({"a": 0.5}, oversampling=oversampling)
+        assert highest["a"] == pytest.approx(margin, abs=1e-12)
+        assert lowest["a"] == pytest.approx(1 - margin, abs=1e-12)
+    assert borderline_scores({"a": 0.5}) == borderline_scores({"a": 0.5}, oversampling=1.0)
+    lowest, highest = borderline_scores({"zero": 0.0, "one": 1.0})
+    assert lowest == {"zero": 0.0, "one": 1 - 1 / 256}
+    assert highest == {"zero": 1 / 256, "one": 1.0}
+    assert sigmoid(BORDERLINE_LOG_ODDS) == pytest.approx(0.6899744811276125, abs=1e-12)
+
+
+def gate(limit: float) -> OodGate:
+    return OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
+
+
+def test_the_margin_of_the_gate_belongs_to_what_is_borderline() -> None:
+    # 0.015 of 1,000 is 15
+    assert is_borderline([], [], [], gate=gate(1000.0), distance=1015.0)
+    assert is_borderline([], [], [], gate=gate(1000.0), distance=985.0)
+    for distance in (1015.5, 984.5, math.nan):
+        assert not is_borderline([], [], [], gate=gate(1000.0), distance=distance)
+
+
+def test_without_a_gate_or_a_distance_the_scores_decide() -> None:
+    near, far = ([finding("above", score)] for score in (0.61, 0.9))
+    for which, distance in ((None, 5.0), (gate(5.0), None)):
+        assert is_borderline(near, [finding("above", 0.55)], [finding("above", 0.65)], gate=which, distance=distance)
+        assert not is_borderline(far, far, far, gate=which, distance=distance)
+
+
+def test_findings_that_do_not_belong_together_are_a_fault() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        is_borderline([finding("above", 0.9)], [], [], gate=None, distance=None)
+
+
+# ---- what a person sees first
+
+
+@pytest.mark.parametrize(
+    ("score", "threshold", "place"),
+    [(0.0, 0.2, 0.0), (0.1, 0.2, 0.25), (0.2, 0.2, 0.5), (0.6, 0.2, 0.75), (1.0, 0.2, 1.0), (1.0, 1.0, 1.0)],
+)
+def test_the_threshold_is_in_the_middle_of_the_scale(score: float, threshold: float, place: float) -> None:
+    """Each side is linear: 0.6 lies half-way between 0.2 and 1."""
+    assert place_on_scale(score, threshold) == pytest.approx(place, abs=1e-12)
+    assert place_on_scale(0.5, 0.0) == pytest.approx(0.75, abs=1e-12)
+
+
+def test_the_most_urgent_finding_leads_and_of_equal_ones_the_highest() -> None:
+    order: list[Decision] = ["above", "unsure", "not_assessed", "below"]
+    findings = [finding(decision, score) for score, decision in enumerate(reversed(order))]
+    while findings:
+        assert leading_of(findings) == findings.pop()
+    assert leading_of([]) is None
+    assert leading_of([finding("above", 0.7), finding("above", 0.9)]) == finding("above", 0.9)
+    made = screened()
+    assert leading_finding(made) == made.findings[0]
+    assert leading_finding(refused()) is leading_finding(failed()) is None
+
+
+def test_images_are_listed_by_their_leading_score() -> None:
+    assert listed_score([finding("below", 0.9), finding("above", 0.6)]) == 0.6
+    assert listed_score([finding("below", 0.3), finding("below", 0.2)]) == 0.3
+    assert listed_score([]) is None
+    assert listed_score(iter(decide_by_larger({"abnormal": 0.6, "normal": 0.4}))) == 0.6
+    # a normal image by the score of the abnormal class: the least certain comes first
+    assert listed_score(iter(decide_by_larger({"abnormal": 0.4, "normal": 0.6}))) == 0.4
+
+
+# ---- what an outcome says
+
+
+NAMED: dict[str, dict[str, object]] = {
+    "view": {"view": "LL"},
+    "body_part": {"body_part": "HAND"},
+    "modality": {"modality": "CT"},
+}
+"""What the sentences of reasons name."""
+
+
+def test_what_can_be_overruled_and_turned() -> None:
+    turned = {"rotated", "upside_down", "inverted"}
+    overruled = {*turned, "view", "body_part", "not_frontal_chest", "unlike_training"}
+    for code in (*overruled, "modality", "blank", "truncated"):
+        why = reason(code, **NAMED.get(code, {}))
+        assert can_be_overruled(why) == (code in overruled)
+        assert can_be_turned(why) == (code in turned)
+
+
+def test_the_lungs_and_the_reason_of_an_outcome() -> None:
+    shares = two_lungs()
+    shares[:, 20:] = 0  # the right half of the picture is the patient's left
+    whole, one_sided = lungs(), lungs(shares)
+    made = dataclasses.replace(screened(), lungs=one_sided)
+    assert lungs_of(made) is one_sided
+    assert lungs_of(dataclasses.replace(refused(), lungs=whole)) is whole
+    assert lungs_of(failed()) is None
+    assert why_of(made) == one_sided.read_first == reason("left_lung_unseen")
+    assert (made.category, made.status) == ("read_first", "screened")
+    for normal in (screened(decision="below"), dataclasses.replace(screened(decision="below"), lungs=whole)):
+        assert why_of(normal) is None
+        assert normal.category == "normal"
+    assert why_of(refused()) == reason("view", view="LL")
+    assert why_of(failed()) == reason("truncated")
+    assert (refused().category, refused().status, failed().category, failed().status) == (
+        *("refused", "refused"),
+        *("failed", "failed"),
+    )
+
+
+def test_an_outcome_says_what_a_person_asked_for() -> None:
+    notes = (reason("perhaps_mirrored"), reason("screened_anyway"), reason("turned_back", degrees=90))
+    made = dataclasses.replace(screened(), notes=notes)
+    assert notes_of(made) == notes
+    assert asked_for(made) == notes[1:]
+    assert notes_of(refused()) == notes_of(failed()) == asked_for(failed()) == ()
+
+
+@pytest.mark.parametrize("extra", [{"preview": b"jpeg"}, {"stamp": b"stamp"}, {"preview": b"jpeg", "stamp": b"stamp"}])
+def test_an_outcome_is_kept_without_what_only_the_store_needs(extra: dict[str, bytes]) -> None:
+    made = screened()
+    assert without_preview(made) is made
+    full = dataclasses.replace(made, facts=dataclasses.replace(made.facts, **extra))
+    slim = without_preview(full)
+    assert (slim.facts.preview, slim.facts.stamp) == (b"", b"")
+    assert slim.facts.thumbnail is made.facts.thumbnail
+    assert dataclasses.replace(slim, facts=made.facts).findings == made.findings

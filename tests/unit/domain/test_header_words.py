@@ -79,3 +79,15 @@ def test_a_pack_for_something_else_names_its_own() -> None:
     assert view_says(ImageHeader(view_position="swimmer"), rules) == "accepted"
     assert view_says(ImageHeader(view_position="PA"), rules) == "other"
     assert body_parts_of("CHEST, RIBS") == {"CHEST", "RIB"}
+
+
+def test_a_side_or_another_view_is_named_by_its_term() -> None:
+    assert views_of("DECUBITUS") == views_of("LEFT LATERAL DECUBITUS") == {"LATERAL"}
+    assert views_of("Waters") == views_of("MLO") == {"AXIAL"}
+    assert views_of("AP LLD") == {"AP"}
+    assert views_of("standing") == frozenset()
+
+
+def test_frontal_is_accepted_only_where_a_frontal_view_is() -> None:
+    assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("AP",))) == "accepted"
+    assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("OBLIQUE",))) == "other"

@@ -15,6 +15,7 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
+    MatcherRules,
     OodGate,
     OutputRoles,
 )
@@ -46,6 +47,8 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
         (lambda: gate(size=4), "differ in length"),
         (lambda: gate(limit=0.0), "limit"),
         (lambda: gate(limit=float("nan")), "limit"),
+        (lambda: MatcherRules(local_radius_px=0), "^local_radius must be 1..64$"),
+        (lambda: MatcherRules(local_radius_px=65), "^local_radius must be 1..64$"),
         (OutputRoles, "scores or class_maps, or planes"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((1, 1), np.float32), tolerance=0.1), "differ in number"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((2, 1), np.float32), tolerance=0.5), "tolerance"),
@@ -54,6 +57,11 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
 def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("radius", [1, 64])
+def test_the_limits_of_a_radius_belong_to_it(radius: int) -> None:
+    assert MatcherRules(local_radius_px=radius).local_radius_px == radius
 
 
 @pytest.mark.parametrize(
