@@ -74,8 +74,8 @@ def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_the_facts_of_two_unlike_lungs() -> None:
     """Around: the median of the 17 cells beside the lungs is 180. Air: of the left lung's 11 cells a tenth is below
-    40, all of the right one are 60. So 40 is 0 and 180 is 1. The darkest quarter: upper left of 30, 110, 110, 110 is 90,
-    middle left of 40 and 80 is 50, lower left is 96; on the right it is 60, 60, and 220 where no lung was found.
+    40, all of the right one are 60. So 40 is 0 and 180 is 1. The darkest quarter: upper left of 30, 110, 110, 110 it is
+    90, middle left of 40 and 80 it is 50, lower left 96; on the right it is 60, 60, and 220 where no lung was found.
     """
     area, height = math.log(11 / 8), math.log(6 / 4)
     left = [

@@ -1,11 +1,30 @@
 from __future__ import annotations
 
+import hashlib
 import re
+from pathlib import Path
 
 import pytest
 
 from fieldray.packs.manifest_types import ID
-from fieldray.packs.naming import is_file_name, is_version, version_key
+from fieldray.packs.naming import (
+    DRIVE_FOLDER,
+    LEGACY_CPU_NAME,
+    LEGACY_EDGETPU_NAME,
+    fingerprint_in,
+    is_file_name,
+    is_legacy,
+    is_pack,
+    is_version,
+    pack_folders,
+    packs_in,
+    pinned,
+    split_name,
+    version_key,
+)
+
+DIGITS = hashlib.sha256(b"a key").hexdigest()
+FINGERPRINT = "-".join(re.findall("....", DIGITS))
 
 
 @pytest.mark.parametrize("name", ["model.tflite", "MODEL_CARD.md", "a", "console.npy", "com10.bin", "x" * 100])
@@ -65,3 +84,89 @@ def test_versions_compare_as_numbers() -> None:
 def test_pack_ids() -> None:
     assert all(re.search(ID, text) for text in ("chest-normal-2", "a" * 64))
     assert not any(re.search(ID, text) for text in ("", "a" * 65, "Chest", "chest_normal", "chest/..", "chest\n", "ґ"))
+
+
+def test_a_number_of_a_version_has_six_digits_at_most() -> None:
+    assert version_key("999999.0.10") == (999999, 0, 10)
+    assert not is_version("1000000.0.0")
+
+
+# ---- names with a signer
+
+
+@pytest.mark.parametrize("text", [DIGITS, DIGITS.upper(), FINGERPRINT, FINGERPRINT.replace("-", ":"), f" {DIGITS}\n"])
+def test_a_fingerprint_in_any_form_is_the_same(text: str) -> None:
+    assert fingerprint_in(text) == FINGERPRINT
+    assert split_name(f"chest-1.0.0@{text}") == ("chest-1.0.0", FINGERPRINT)
+
+
+@pytest.mark.parametrize("text", ["", DIGITS[:-1], DIGITS + "0", "g" + DIGITS[1:], DIGITS.replace(DIGITS[0], "_", 1)])
+def test_what_is_no_fingerprint_is_part_of_the_name(text: str) -> None:
+    assert fingerprint_in(text) == ""
+    assert split_name(f"chest@{text}") == (f"chest@{text}", "")
+
+
+def test_a_pack_is_pinned_to_its_signer() -> None:
+    assert pinned("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
+    assert pinned("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
+    assert pinned("chest", is_signed=True, fingerprint="") == "chest"
+    assert split_name(f"@{FINGERPRINT}") == (f"@{FINGERPRINT}", "")
+    assert split_name(f"/mnt/a@b/chest@{FINGERPRINT}") == ("/mnt/a@b/chest", FINGERPRINT)
+    assert split_name("chest") == ("chest", "")
+
+
+# ---- where packs are
+
+
+def pack(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").touch()
+    return folder
+
+
+def test_packs_lie_in_a_folder_of_the_drive_or_are_the_folder_itself(tmp_path: Path) -> None:
+    assert pack_folders(tmp_path) == pack_folders(tmp_path / "absent") == ()
+    drive = tmp_path / "drive"
+    packs = [pack(drive / DRIVE_FOLDER / name) for name in ("b", "a")]
+    pack(drive / "elsewhere")
+    (drive / DRIVE_FOLDER / "empty").mkdir()
+    (drive / DRIVE_FOLDER / "file").touch()
+    pack(drive / DRIVE_FOLDER / ".hidden")
+    assert pack_folders(drive) == (packs[1], packs[0])
+    (drive / LEGACY_EDGETPU_NAME).touch()
+    assert pack_folders(drive) == (packs[1], packs[0], drive)
+    (drive / "manifest.json").touch()
+    assert pack_folders(drive) == (drive,)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    target = pack(tmp_path / "target")
+    (target / LEGACY_CPU_NAME).touch()
+    for place, name in (("packs", "link"), ("drive", DRIVE_FOLDER)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / name).symlink_to(target if place == "packs" else tmp_path)
+    (tmp_path / "linked").mkdir()
+    for name in ("manifest.json", LEGACY_CPU_NAME):
+        (tmp_path / "linked" / name).symlink_to(target / name)
+    assert packs_in(tmp_path / "packs") == pack_folders(tmp_path / "drive") == ()
+    assert not is_pack(tmp_path / "linked") and not is_legacy(tmp_path / "linked")
+    assert is_pack(target) and is_legacy(target)
+
+
+def test_a_hundred_packs_are_looked_at(tmp_path: Path) -> None:
+    for number in range(101):
+        pack(tmp_path / f"{number:03}")
+    assert packs_in(tmp_path) == tuple(tmp_path / f"{number:03}" for number in range(100))
+
+
+def test_a_bare_model_is_known_by_either_name_or_by_the_one_asked_for(tmp_path: Path) -> None:
+    for name in (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME):
+        folder = tmp_path / name
+        folder.mkdir()
+        assert not is_legacy(folder)
+        (folder / name).touch()
+        assert is_legacy(folder)
+        assert is_legacy(folder, name=name)
+    assert not is_legacy(tmp_path / LEGACY_CPU_NAME, name=LEGACY_EDGETPU_NAME)
+    (tmp_path / "manifest.json").mkdir()  # a folder of that name is no description
+    assert not is_pack(tmp_path)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
 import threading
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.signing import fingerprint_of
-from fieldray.packs.trust import TrustStore
+from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.persistence import FileLock
 
 # Adds versions of packs of its own, when it is told to: each of them, and the pack that all of them share.
@@ -68,6 +70,33 @@ def test_forgetting_a_key_keeps_its_versions(tmp_path: Path) -> None:
     store.forget(FIRST)
     store.trust(FIRST)
     assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
+
+
+def test_who_signed_a_pack_that_ran_here_is_known(tmp_path: Path) -> None:
+    store = TrustStore(tmp_path)
+    assert store.signers("chest") == set()
+    for key, pack_id in ((FIRST, "chest"), (SECOND, "chest"), (SECOND, "hand")):
+        store.record(key, pack_id=pack_id, version="1.0.0")
+    assert store.signers("chest") == {FIRST, SECOND}
+    assert store.signers("hand") == {SECOND}
+
+
+def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
+    store, before = TrustStore(tmp_path), datetime.now(UTC).date()
+    store.trust(FIRST)
+    (key,) = store.trusted()
+    assert before <= date.fromisoformat(key.since) <= datetime.now(UTC).date()
+    old = {"format": 1, "keys": {FIRST: "2024-01-31"}, "seen": {}}
+    (tmp_path / "pack_trust.json").write_text(json.dumps(old))
+    store.trust(FIRST)
+    assert store.trusted() == (TrustedKey(fingerprint=FIRST, since="2024-01-31"),)
+
+
+def test_a_weak_key_is_never_trusted(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem) as caught:
+        TrustStore(tmp_path).trust(fingerprint_of(bytes(32)))  # y is 0: a point of order 4
+    assert caught.value.reason.code == "pack_weak_key"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
