@@ -91,3 +91,9 @@ def test_a_side_or_another_view_is_named_by_its_term() -> None:
 def test_frontal_is_accepted_only_where_a_frontal_view_is() -> None:
     assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("AP",))) == "accepted"
     assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("OBLIQUE",))) == "other"
+
+
+def test_a_part_that_only_a_pack_knows_is_found_in_any_case() -> None:
+    rules = HeaderRules(body_parts=("XYZZY",))
+    assert body_part_says(ImageHeader(body_part_examined="left xyzzy"), rules) == "accepted"
+    assert body_part_says(ImageHeader(body_part_examined="left xyz"), rules) == "unknown"

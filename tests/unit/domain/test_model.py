@@ -44,8 +44,8 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
         (lambda: Calibration(0.0, 0.0), "slope"),
         (lambda: Calibration(float("inf"), 0.0), "slope"),
         (lambda: Calibration(1.0, float("nan")), "slope"),
-        (lambda: gate(size=4), "differ in length"),
-        (lambda: gate(limit=0.0), "limit"),
+        (lambda: gate(size=4), "^OOD gate: projection and mean differ in length$"),
+        (lambda: gate(limit=0.0), "^OOD gate: limit must be above 0$"),
         (lambda: gate(limit=float("nan")), "limit"),
         (lambda: MatcherRules(local_radius_px=0), "^local_radius must be 1..64$"),
         (lambda: MatcherRules(local_radius_px=65), "^local_radius must be 1..64$"),
@@ -59,6 +59,23 @@ def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> No
         make()
 
 
+def test_a_gate_may_look_at_fewer_directions_than_there_are_features() -> None:
+    narrow = OodGate(mean=np.ones(3, np.float32), projection=np.eye(3, 2, dtype=np.float32), limit=1.0)
+    # (4 - 1) and (5 - 1) count, the third feature does not: sqrt((9 + 16) / 2)
+    assert narrow.distance(np.array([4, 5, 99], np.float32)) == pytest.approx(12.5**0.5)
+
+
+def test_a_pack_may_be_for_one_year_of_age() -> None:
+    assert HeaderRules(ages_years=(0, 0)).ages_years == (0, 0)
+
+
+def test_a_model_names_its_lung_field_pack_by_the_beginning_of_its_hash() -> None:
+    model = tiny_model()
+    assert model.lungs_pack == ""
+    lungs = replace(model, model_sha256="0123456789abcdef" * 4)
+    assert replace(model, lungs=lungs).lungs_pack == f"{model.pack_name} 0123456789ab"
+
+
 @pytest.mark.parametrize("radius", [1, 64])
 def test_the_limits_of_a_radius_belong_to_it(radius: int) -> None:
     assert MatcherRules(local_radius_px=radius).local_radius_px == radius
@@ -69,7 +86,7 @@ def test_the_limits_of_a_radius_belong_to_it(radius: int) -> None:
     [
         (lambda manifest: {"labels": ()}, "at least one label"),
         (lambda manifest: {"labels": manifest.labels * 2}, "must differ"),
-        (lambda manifest: {"accepted": HeaderRules(ages_years=(5, 1))}, "ages"),
+        (lambda manifest: {"accepted": HeaderRules(ages_years=(5, 1))}, "^ages must be 0 or more, the youngest first$"),
         (lambda manifest: {"accepted": HeaderRules(ages_years=(-1, 1))}, "ages"),
         (lambda manifest: {"operating_points": (operating_point(label="other"),)}, "unknown label other"),
     ],

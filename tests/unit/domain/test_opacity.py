@@ -46,7 +46,7 @@ def test_of_no_lung_there_are_three_empty_thirds() -> None:
 
 
 def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares and lungs (8, 8) about the middle 4, and the grey at twice their size: only every other pixel counts.
+    """Shares and lungs (9, 8) about the middle 4, and the grey at twice their size: only every other pixel counts.
 
     The left lung as seen is 6 rows of 2 columns without its lowest outer cell, the right one is 4 rows of 2.
     """
@@ -67,9 +67,9 @@ def _pair() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     cells[3:7, 2] = 250  # beside the heart: not counted below the upper third
     cells[5, 1] = 96
     cells[1:5, 5:7] = 60
-    grey = np.full((16, 16), 99, np.uint8)
-    grey[::2, ::2] = cells
-    return shares, is_lung, grey
+    grey = np.full((18, 16), 99, np.uint8)
+    grey[::2, ::2] = np.pad(cells, ((1, 0), (0, 0)), constant_values=_OUTSIDE)
+    return np.pad(shares, ((1, 0), (0, 0))), np.pad(is_lung, ((1, 0), (0, 0))), grey
 
 
 def test_the_facts_of_two_unlike_lungs() -> None:
@@ -100,12 +100,14 @@ def test_with_nothing_beside_the_lungs_what_lies_around_is_white() -> None:
 
 
 def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
-    """The middle lies at the edge, so that each half is one column; what lies around is white, air is black."""
+    """The middle lies at the edge, so that each half is one column. Air is then 0, what lies around is 4: of 8 at the
+    least.
+    """
     is_lung = np.zeros((6, 8), bool)
-    is_lung[:, 7] = True
-    facts = third_facts(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 50, np.uint8), 1.0)
+    is_lung[:, 7] = is_lung[0, 6] = True
+    facts = third_facts(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
     expected = np.zeros((2, THIRDS, len(WEIGHTS)))
-    expected[:, :, 5] = 1.0
+    expected[:, :, 5] = 4 / 8
     np.testing.assert_array_equal(facts, expected)
 
 
