@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults powercut attack fuzz fuzz-structures bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults powercut attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -69,13 +69,22 @@ installer:                    ## the installers this machine can build, into bui
 smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
-# FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one.
+# FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one. FUZZ_MINUTES is how long inputs are
+# led by the code that they reach: 60 before a release.
 FUZZ_DATA ?= ../shared/data
-fuzz: $(STAMP)                ## ten thousand damaged files, a line per kind; figures in build/fuzz.json and docs/benchmarks
+FUZZ_MINUTES ?= 5
+fuzz: $(VENV)/.robustness     ## ten thousand damaged files, and readers led to code not reached before; figures in build and docs/benchmarks
+	$(BIN)/python tests/fuzz/run_guided.py --minutes $(FUZZ_MINUTES) --seed $(SEED)
 	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page
 
 fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; a dated page
 	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1 --page
+
+# ROOM is a room of tools/mutation.py, MODULES some of its files.
+ROOM ?= domain
+MODULES ?=
+mutation: $(VENV)/.robustness ## change a room of the program in one place at a time: do its unit tests notice?
+	$(BIN)/python tools/mutation.py $(ROOM) $(MODULES)
 
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
@@ -117,6 +126,10 @@ $(APP): pyproject.toml | $(VENV)/.made
 $(STAMP): pyproject.toml | $(VENV)/.made
 	$(INSTALL) -e '.[desktop,adapt,cluster,dev]'
 	touch $(APP) $@
+
+$(VENV)/.robustness: $(STAMP)
+	$(INSTALL) -e '.[robustness]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-tflite $(VENV)-docs build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -68,6 +68,7 @@ def test_the_fate_of_mutants_by_module() -> None:
     trust, naming = results_of(text, ["packs/trust.py", "packs/naming.py"])
     assert trust.row == ("packs/trust.py", "4", "3", "2", "1", "0")
     assert trust.survivors == ["fieldray.packs.trust.x_trust__mutmut_2"]
+    assert trust.open == [*trust.survivors, "fieldray.packs.trust.x_trust__mutmut_4"]
     assert naming.row == ("packs/naming.py", "1", "1", "0", "0", "1")
 
 

@@ -6,8 +6,6 @@ It writes a line of JSON for every part of its inputs and for every finding. Whi
 
 from __future__ import annotations
 
-import base64
-import json
 import mmap
 import struct
 import sys
@@ -16,10 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fuzz.structures.reading import Finding, Reader, Tally, limit_memory, read_all
+from fuzz.structures.reading import Reader, limit_memory, read_all, tell
 from fuzz.structures.targets import TARGETS
-
-_WARM = 20
 
 
 def main(name: str, seed: str, first: str, last: str, place: str) -> None:
@@ -32,19 +28,10 @@ def main(name: str, seed: str, first: str, last: str, place: str) -> None:
         def begin(number: int) -> None:
             at[:] = struct.pack("<q", number)
 
-        for number in range(_WARM):  # what is imported and kept is no growth
-            reader.problem(reader.made(number, seed=0))
+        reader.warm()
         limit_memory(2 * target.most_mb + 128)
         for news in read_all(reader, range(int(first), int(last)), seed=int(seed), begin=begin):
-            sys.stdout.write(json.dumps(_told(news)) + "\n")
-            sys.stdout.flush()
-
-
-def _told(news: Tally | Finding) -> dict[str, object]:
-    facts = {name: getattr(news, name) for name in news.__dataclass_fields__}
-    if isinstance(news, Finding):
-        facts["data"] = base64.b64encode(news.data).decode("ascii")
-    return facts
+            tell(news)
 
 
 if __name__ == "__main__":

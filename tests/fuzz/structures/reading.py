@@ -1,10 +1,13 @@
-"""Inputs read one after another in this process, with what came of them; `child.py` is where that process begins."""
+"""Inputs read one after another in this process, with what came of them; `child.py` or `guided.py` begins it."""
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import resource
 import signal
+import sys
 import time
 import traceback
 from collections import Counter
@@ -17,6 +20,7 @@ from typing import Any, Final, Self
 from fuzz.structures.target import Read, Target, Unforeseen, chance_of
 
 LONGEST_S: Final = 2.0
+_WARM: Final = 20
 _CODE: Final = "/app/fieldray/"
 
 
@@ -84,6 +88,11 @@ class Reader:
         signal.signal(signal.SIGPROF, self._before)
         logging.getLogger().removeHandler(self._errors)
 
+    def warm(self) -> None:
+        """Read a few inputs: what is imported and kept is no growth."""
+        for number in range(_WARM):
+            self.problem(self.made(number, seed=0))
+
     def made(self, number: int, *, seed: int) -> bytes:
         """The input of this number."""
         return self.target.make(chance_of(self.target.name, seed=seed, number=number))
@@ -118,6 +127,48 @@ def kind_of(error: BaseException) -> str:
     return f"{type(error).__name__} in {place}"
 
 
+class Watch:
+    """Has inputs read, counts what comes of them, and tells each kind of finding once."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.tally = Tally()
+        self._reader = reader
+        self._known: set[str] = set()
+        self._base_mb = peak_mb()
+        self._since_s = time.perf_counter()
+
+    def read(self, data: bytes, *, number: int) -> Iterator[Finding]:
+        """Read an input; what is found for the first time."""
+        cpu_s = time.thread_time()
+        try:
+            self.tally.outcomes[self._reader.read(data)] += 1
+            self.tally.longest_s = max(self.tally.longest_s, (time.thread_time() - cpu_s, number))
+        except (Exception, TookTooLong) as error:
+            self.tally.outcomes["FOUND"] += 1
+            if (kind := kind_of(error)) not in self._known:
+                detail = "".join(traceback.format_exception(error)[-4:])[-600:]
+                is_quick = not isinstance(error, TookTooLong | MemoryError)
+                yield self._found(number, kind, detail, self._smallest(data, kind) if is_quick else data)
+        self.tally.inputs += 1
+        self.tally.peak_mb = peak_mb() - self._base_mb
+        if self.tally.peak_mb > self._reader.target.most_mb and "memory" not in self._known:
+            yield self._found(number, "memory", f"{self.tally.peak_mb:.0f} MB above the start", data)
+
+    def told(self) -> Tally:
+        """What was counted since the last time."""
+        now_s = time.perf_counter()
+        tally, self.tally = self.tally, Tally(peak_mb=self.tally.peak_mb)
+        tally.seconds, self._since_s = now_s - self._since_s, now_s
+        return tally
+
+    def _found(self, number: int, kind: str, detail: str, data: bytes) -> Finding:
+        self._known.add(kind)
+        return Finding(target=self._reader.target.name, number=number, kind=kind, detail=detail, data=data)
+
+    def _smallest(self, data: bytes, kind: str) -> bytes:
+        return smallest(data, lambda other: self._reader.problem(other) == kind)
+
+
 def read_all(
     reader: Reader, numbers: range, *, seed: int, begin: Callable[[int], None] = lambda _number: None, part: int = 500
 ) -> Iterator[Tally | Finding]:
@@ -125,35 +176,13 @@ def read_all(
 
     begin   receives the number of every input before it is made
     """
-    known: set[str] = set()
-    target, tally, base_mb = reader.target, Tally(), _peak_mb()
+    watch = Watch(reader)
     for number in numbers:
         begin(number)
-        began_s = time.perf_counter()
-        data = reader.made(number, seed=seed)
-        cpu_s = time.thread_time()
-        try:
-            tally.outcomes[reader.read(data)] += 1
-            tally.longest_s = max(tally.longest_s, (time.thread_time() - cpu_s, number))
-        except (Exception, TookTooLong) as error:
-            tally.outcomes["FOUND"] += 1
-            if (kind := kind_of(error)) not in known:
-                known.add(kind)
-                detail = "".join(traceback.format_exception(error)[-4:])[-600:]
-                is_quick = not isinstance(error, TookTooLong | MemoryError)
-                small = smallest(data, lambda other, kind=kind: reader.problem(other) == kind) if is_quick else data
-                yield Finding(target=target.name, number=number, kind=kind, detail=detail, data=small)
-        tally.inputs += 1
-        tally.seconds += time.perf_counter() - began_s
-        tally.peak_mb = _peak_mb() - base_mb
-        if tally.peak_mb > target.most_mb and "memory" not in known:
-            known.add("memory")
-            detail = f"{tally.peak_mb:.0f} MB above the start"
-            yield Finding(target=target.name, number=number, kind="memory", detail=detail, data=data)
-        if tally.inputs >= part:
-            yield tally
-            tally = Tally()
-    yield tally
+        yield from watch.read(reader.made(number, seed=seed), number=number)
+        if watch.tally.inputs >= part:
+            yield watch.told()
+    yield watch.told()
 
 
 def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4.0) -> bytes:
@@ -178,6 +207,15 @@ def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4
     return data
 
 
+def tell(news: Tally | Finding) -> None:
+    """A line of JSON for whoever started this process."""
+    facts = {name: getattr(news, name) for name in news.__dataclass_fields__}
+    if isinstance(news, Finding):
+        facts["data"] = base64.b64encode(news.data).decode("ascii")
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
 def limit_memory(more_mb: float) -> None:
     """From now on this process may take so much more address space."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -186,7 +224,8 @@ def limit_memory(more_mb: float) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
+    """The highest memory that this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

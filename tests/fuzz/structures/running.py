@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import select
 import struct
 import subprocess
@@ -22,6 +23,8 @@ import psutil
 from fuzz.structures.reading import Finding, Tally
 
 _CHILD: Final = Path(__file__).with_name("child.py")
+_GUIDED: Final = Path(__file__).with_name("guided.py")
+_COVERED: Final = re.compile(r"cov: (\d+) .*corp: (\d+)")
 _LOOK_S: Final = 1.0
 # By CPU time, since a busy computer lets anybody wait; and by the clock, for who waits for nothing.
 _STUCK_CPU_S: Final = 20.0
@@ -33,32 +36,56 @@ def run_target(name: str, *, inputs: int, seed: int) -> tuple[Tally, list[Findin
     """Read so many inputs of a target."""
     tally, findings, first = Tally(), dict[str, Finding](), 0
     while first < inputs:
-        with _Process(name, seed=seed, first=first, last=inputs) as process:
-            for news in process.news():
-                if isinstance(news, Tally):
-                    tally.add(news)
-                else:
-                    findings.setdefault(news.kind, news)
-            if process.end == "":
+        with _Process(_CHILD, name, seed, first, inputs) as process:
+            if _heard_all(process, name, tally, findings):
                 break
-            at = process.at()
-            kind = f"{process.end} {process.last_words()}".strip()
-            findings.setdefault(kind, Finding(target=name, number=at, kind=kind))
-            tally.outcomes["FOUND"] += 1
-            first = at + 1
+            first = process.at() + 1
     tally.inputs = inputs
     return tally, list(findings.values())
 
 
-class _Process:
-    """One process that reads inputs; `end` says what stopped it, and is empty for one that read them all."""
+def run_guided(name: str, *, seconds: float, seed: int, corpus: Path) -> tuple[Tally, list[Finding], tuple[int, int]]:
+    """Read inputs of a target for so long, those that reach more code again and again with changes.
 
-    def __init__(self, name: str, *, seed: int, first: int, last: int) -> None:
+    corpus   a folder of inputs to begin with; what reaches more code is added
+
+    Returns also how many places of the code were reached, and by how many inputs.
+    """
+    tally, findings, covered = Tally(), dict[str, Finding](), (0, 0)
+    until_s = time.monotonic() + seconds
+    while (left_s := int(until_s - time.monotonic())) > 0:
+        with _Process(_GUIDED, name, seed, left_s, corpus) as process:
+            is_done = _heard_all(process, name, tally, findings)
+            covered = max(covered, process.covered())
+        if is_done:
+            break
+        seed += 1  # the same one would lead to the same end
+    return tally, list(findings.values()), covered
+
+
+def _heard_all(process: _Process, name: str, tally: Tally, findings: dict[str, Finding]) -> bool:
+    """Hear what a process tells; whether it came to its own end. What stopped it otherwise is a finding."""
+    for news in process.news():
+        if isinstance(news, Tally):
+            tally.add(news)
+        else:
+            findings.setdefault(news.kind, news)
+    if process.end:
+        kind = f"{process.end} {process.last_words()}".strip()
+        findings.setdefault(kind, Finding(target=name, number=process.at(), kind=kind, data=process.input()))
+        tally.outcomes["FOUND"] += 1
+    return not process.end
+
+
+class _Process:
+    """One process that reads inputs; `end` says what stopped it, and is empty for one that came to its own end."""
+
+    def __init__(self, script: Path, *arguments: object) -> None:
         self.end = ""
         self._held = tempfile.TemporaryDirectory(prefix="fieldray-structures-", dir=_FAST if _FAST.is_dir() else None)
         self._folder = Path(self._held.name)
         self._errors = (self._folder / "errors").open("w+b")
-        command = [sys.executable, "-X", "faulthandler", _CHILD, name, seed, first, last, self._folder]
+        command = [sys.executable, "-X", "faulthandler", script, *arguments, self._folder]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=self._errors, env=environment
@@ -77,7 +104,18 @@ class _Process:
 
     def at(self) -> int:
         """The input that it is at."""
-        return int(struct.unpack("<q", (self._folder / "at").read_bytes())[0])
+        with (self._folder / "at").open("rb") as stream:
+            return int(struct.unpack("<q", stream.read(8))[0])
+
+    def input(self) -> bytes:
+        """The input that it is at, where it keeps that."""
+        kept = (self._folder / "at").read_bytes()
+        return kept[16 : 16 + struct.unpack("<q", kept[8:16])[0]] if len(kept) > 16 else b""
+
+    def covered(self) -> tuple[int, int]:
+        """How many places of the code were reached, and by how many inputs, as libFuzzer last said."""
+        found = _COVERED.findall((self._folder / "errors").read_text(errors="replace"))
+        return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
 
     def last_words(self) -> str:
         """Where it was when it ended, as far as it could say."""
@@ -95,7 +133,7 @@ class _Process:
                 if not line:
                     break
                 yield _heard(json.loads(line))
-            with contextlib.suppress(OSError, psutil.Error):
+            with contextlib.suppress(OSError, struct.error, psutil.Error):  # struct.error: it has not begun
                 if (now := self.at()) != number:
                     number, since, cpu_s = now, time.monotonic(), self._cpu_s()
                 if self._cpu_s() - cpu_s > _STUCK_CPU_S or time.monotonic() - since > _STUCK_S:

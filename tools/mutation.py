@@ -1,0 +1,218 @@
+"""Changes the program in one place at a time and asks whether its unit tests notice: `make mutation`, or
+
+    python tools/mutation.py ROOM [MODULE ...] [--minutes N] [--page [SUBJECT]]
+
+ROOM is one of `MATCHING`, MODULE a file of it (`finding.py`); without one, those of the room where a wrong answer would
+hurt most. Only the room's own tests are asked, by mutmut, one at a time and with low priority. A line for each module;
+what survived stands as diffs in build/mutation/ROOM/survivors.diff. Each is then killed by a test, or known to be the
+same.
+
+mutmut changes no decorated function and nothing outside of functions. Decorators are therefore written as what they
+stand for (`area = property(area)`) in the copy that is changed; constants stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from benchmarks.reports import write_page
+from fieldray.bench.report import Points, Report, Table
+from long_run import add_page_option, planned_page, say
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+WORK: Final = ROOT / "build" / "mutation"
+_READ_ONLY: Final = ("assets", "models", "docs", "benchmarks", "tools", "installer")
+_TRIED: Final = ("killed", "timeout", "suspicious", "segfault", "survived", "no tests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The modules of a room where a wrong answer would hurt most, and the tests that are asked."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+MATCHING: Final[Mapping[str, Room]] = {
+    "domain": Room(
+        modules=("finding.py", "header_words.py", "opacity.py", "model.py"),
+        tests=("tests/unit/domain", "tests/unit/pipeline/test_assessment.py"),
+    ),
+    "packs": Room(
+        modules=("signing.py", "trust.py", "naming.py", "manifest.py"),
+        tests=tuple(
+            f"tests/unit/packs/test_{name}.py"
+            for name in ("signing", "trust", "naming", "manifest", "verified", "lung_field_packs", "write")
+        ),
+    ),
+    "store": Room(
+        modules=("results.py", "rows.py"),
+        tests=tuple(f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "lungs")),
+    ),
+}
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of the mutants of a module: how many had each fate, and the names of those that nobody noticed.
+
+    open   their names, and those of mutants that were not tried
+    """
+
+    module: str
+    counts: Counter[str] = field(default_factory=Counter)
+    survivors: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Module, mutants, tried, killed, survived, without a test."""
+        tried = sum(self.counts[status] for status in _TRIED)
+        killed = tried - self.counts["survived"] - self.counts["no tests"]
+        numbers = (self.counts.total(), tried, killed, self.counts["survived"], self.counts["no tests"])
+        return (self.module, *map(str, numbers))
+
+
+def main() -> int:
+    """Run as the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("room", choices=MATCHING)
+    parser.add_argument("modules", nargs="*", metavar="MODULE")
+    parser.add_argument("--again", action="store_true", help="only what the last run left, with the tests of today")
+    parser.add_argument("--minutes", type=float, default=60.0, help="what is not tried by then is left out")
+    add_page_option(parser, "mutants")
+    options = parser.parse_args()
+    room = MATCHING[options.room]
+    modules = tuple(f"{options.room}/{name}" for name in options.modules or room.modules)
+    measured = (*(f"app/fieldray/{module}" for module in modules), *room.tests)
+    planned = planned_page(options.page, "tools/mutation.py", measured=measured)
+    work, left = WORK / options.room, []
+    if options.again:
+        left = [name for result in _results(work, modules) for name in result.open]
+        shutil.copytree(ROOT / "tests", work / "tests", dirs_exist_ok=True)
+    else:
+        lay(work, modules, room.tests)
+    _mutmut(work, "run", *left, limit_s=60 * options.minutes)
+    results = _results(work, modules)
+    for result in results:
+        say("{}: {} mutants, {} tried, {} killed, {} survived, {} without a test".format(*result.row))
+    diffs = [_mutmut(work, "show", name, is_read=True) for result in results for name in result.survivors]
+    (work / "survivors.diff").write_text("\n".join(diffs), encoding="utf-8")
+    if planned:
+        write_page(report(results, room), planned)
+    return 0
+
+
+def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
+    """A copy of the checkout in a folder as mutmut wants it, with these modules to change and these tests to ask."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(ROOT / "app" / "fieldray", work / "src" / "fieldray")
+    shutil.copytree(ROOT / "tests", work / "tests")
+    for name in _READ_ONLY:
+        (work / name).symlink_to(ROOT / name)
+    for module in modules:
+        path = work / "src" / "fieldray" / module
+        path.write_text(undecorated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    settings = {
+        "source_paths": ["src"],
+        "only_mutate": [f"src/fieldray/{module}" for module in modules],
+        "also_copy": list(_READ_ONLY),
+        "pytest_add_cli_args_test_selection": list(tests),
+        "pytest_add_cli_args": ["-n", "0"],
+    }
+    lines = "".join(f"{name} = {value!r}\n" for name, value in settings.items())
+    own = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (work / "pyproject.toml").write_text(f"{own}\n[tool.mutmut]\n{lines}", encoding="utf-8")
+
+
+def undecorated(source: str) -> str:
+    """The same program with decorators of functions as assignments behind them; those that share a name keep theirs."""
+    lines = source.splitlines(keepends=True)
+    found = [
+        node
+        for scope in ast.walk(ast.parse(source))
+        if isinstance(scope, ast.Module | ast.ClassDef)
+        for node in scope.body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and not _shares_its_name(node)
+    ]
+    for node in sorted(found, key=lambda each: each.lineno, reverse=True):
+        value = node.name
+        for decorator in reversed(node.decorator_list):
+            value = f"{ast.unparse(decorator)}({value})"
+        lines.insert(node.end_lineno or 0, f"{' ' * node.col_offset}{node.name} = {value}\n")
+        del lines[node.decorator_list[0].lineno - 1 : node.lineno - 1]
+    return "".join(lines)
+
+
+def _shares_its_name(node: ast.FunctionDef) -> bool:
+    """Whether more than one definition makes up what has the name: those of setters and of overloads."""
+    return any(re.search(r"\.setter$|overload$", ast.unparse(decorator)) for decorator in node.decorator_list)
+
+
+def results_of(text: str, modules: Sequence[str]) -> list[Result]:
+    """The results as mutmut lists them (`fieldray.packs.trust.x_name__mutmut_1: killed`), by module."""
+    results = [Result(module) for module in modules]
+    for result in results:
+        own = re.escape("fieldray." + result.module.removesuffix(".py").replace("/", "."))
+        for name, status in re.findall(rf"^ *({own}\.\S+): (.+)$", text, re.MULTILINE):
+            result.counts[status] += 1
+            if status in ("survived", "no tests"):
+                result.survivors.append(name)
+            if status not in _TRIED or name in result.survivors:
+                result.open.append(name)
+    return results
+
+
+def report(results: Sequence[Result], room: Room) -> Report:
+    """The figures as a table, and what its columns mean."""
+    columns = ("module", "mutants", "tried", "killed", "survived", "without a test")
+    told = (
+        "Each mutant is the program with one place changed: a number, a comparison, an operator, an argument, a text. "
+        "It is killed when a test fails, and survives when none does; without a test is one in a function that no test "
+        "runs.",
+        f"Asked: {', '.join(room.tests)}.",
+    )
+    rows = tuple(result.row for result in results)
+    blocks = (Points("What was run", told), Table("Mutants", columns, rows))
+    return Report(kind="mutation", title="Fieldray: mutants", blocks=blocks, data={})
+
+
+def _results(work: Path, modules: Sequence[str]) -> list[Result]:
+    return results_of(_mutmut(work, "results", "--all", "true", is_read=True), modules)
+
+
+def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = None, is_read: bool = False) -> str:
+    """What mutmut prints in the copy, if that `is_read`; after `limit_s` it is ended, and what it has tried is kept."""
+    own = ["--max-children", "1"] if command == "run" else []
+    with subprocess.Popen(
+        ["nice", "-n", "15", sys.executable, "-m", "mutmut", command, *own, *arguments],
+        cwd=work,
+        stdout=subprocess.PIPE if is_read else None,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0] or ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()
+            return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
