@@ -137,6 +137,12 @@ CASES: Final[Mapping[str, Case]] = {
     "an index that climbs out twice by one name": Case(
         "dicomdir", lambda: index_file(record(element(0x00041500, b"..\\X")) * 2), ("outside_folder",)
     ),
+    # a complaint of msgspec that quotes a key which looks like the place of a fault: it was looked up and not there
+    "a key that looks like a place": Case(
+        "manifest",
+        lambda: b'{"kind":"matcher","schema_version":2,"descriptions":{"en":"."}," - at `.s[...]":1}',
+        ("pack_manifest",),
+    ),
     # messages that announce what is no array, no size, or not there
     "a shape that is an object": Case("wire", lambda: _announced(["a", "uint8", {}]), ("ValueError",)),
     "a side that is true": Case("wire", lambda: _announced(["a", "uint8", [True]]), ("ValueError",)),

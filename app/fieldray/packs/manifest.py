@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -261,11 +262,15 @@ def _read(value: Any, kind: Any, place: str = "") -> Any:
 def _failing_key(value: Any, kind: Any, message: str, path: str) -> str:
     """The key of a mapping whose member fails, which msgspec does not name: each is tried alone.
 
-    The value is spoilt by it, but it is refused anyway.
+    The value is spoilt by it, but it is refused anyway. "?" also where there is no such mapping: the words that msgspec
+    quotes may look like a place.
     """
     mapping = value
-    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-        mapping = mapping[name] if name else mapping[int(index)]
+    with suppress(LookupError, TypeError, ValueError):
+        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            mapping = mapping[name] if name else mapping[int(index)]
+    if not isinstance(mapping, dict):
+        return "?"
     key: str
     for key, member in dict(mapping).items():
         mapping.clear()

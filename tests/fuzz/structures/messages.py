@@ -220,8 +220,8 @@ def make_answer(chance: random.Random) -> bytes:
 
 def _answer_without_bytes(data: bytes) -> io.BytesIO:
     """The message, with zeros in place of the bytes of large arrays, which are left out of the inputs."""
-    (length,) = struct.unpack("<I", data[:4])
     try:
+        (length,) = struct.unpack("<I", data[:4])
         listing = json.loads(data[4 : 4 + length])["arrays"]
         large = sum(
             np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in listing if np.prod(shape) > 2**14

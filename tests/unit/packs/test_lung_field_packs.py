@@ -34,16 +34,18 @@ def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
     model = pack.companion("signed")
     assert model is not None and model.manifest.lung_rules is not None
     assert model.manifest.lung_rules.mask_threshold == 0.4
+    assert {label.scheme for label in model.manifest.labels} == {"fieldray"}
+    assert (model.manifest.outputs.mask, model.manifest.outputs.scores) == (0, 1)
     assert tuple(label.code for label in model.manifest.labels) == tuple(model.manifest.lung_rules.thresholds)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"checks": _checks(*reversed(LUNG_CHECKS))}, "in this order"),
+        ({"checks": _checks(*reversed(LUNG_CHECKS))}, f": checks: need {', '.join(LUNG_CHECKS)}, in this order"),
         ({"checks": _checks(*LUNG_CHECKS[:-1])}, "checks"),
         ({"checks": (LungCheck(name="frontal_chest", threshold=1.0), *_checks(*LUNG_CHECKS[1:]))}, "threshold"),
-        ({"outputs": LungOutputs(mask=1, checks=1)}, "one output has two roles"),
+        ({"outputs": LungOutputs(mask=1, checks=1)}, ": outputs: one output has two roles"),
         ({"mask_threshold": 0.0}, "mask_threshold"),
         ({"golden": GoldenTolerance(tolerance=0.02)}, "golden_inputs is missing"),
     ],

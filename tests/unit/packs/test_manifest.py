@@ -10,9 +10,10 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from fieldray.domain.model import MatcherRules
 from fieldray.errors import PackProblem
 from fieldray.formatting import category_word
-from fieldray.packs.manifest import domain_manifest, dump, parse
+from fieldray.packs.manifest import domain_manifest, dump, kind_of, parse
 from fieldray.packs.manifest_types import GOLDEN_ROLES, OOD_GATE_ROLES, ClassifierManifest
 from fieldray.translation import Translator
 from packs_factory import make_pack, manifest
@@ -49,6 +50,43 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
     assert (found.minimum_edgetpu_runtime, found.accepted.ages_years) == (13, (18, 90))
     assert (description.ood_gate.limit, description.golden.tolerance) == (3.5, 0.02)
     assert set(description.files) == {"litert", "edgetpu", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES}
+
+
+def test_a_matcher_has_no_labels_and_its_output_is_of_planes(data: bytes) -> None:
+    def change(content: dict[str, Any]) -> None:
+        for name in (
+            "labels",
+            "operating_points",
+            "minimum_edgetpu_runtime",
+            "calibration",
+            "ood_gate",
+            "golden",
+            "accepted",
+            "requires",
+        ):
+            content.pop(name, None)
+        content |= {"kind": "matcher", "outputs": {"features": 0}, "local_radius": 8}
+        content["files"] = {role: content["files"][role] for role in ("litert", "card")}
+
+    found = parse(_changed(data, change))
+    assert (kind_of(found), kind_of(parse(data))) == ("matcher", "classifier")
+    described = domain_manifest(found)
+    assert described.matcher_rules == MatcherRules(local_radius_px=8)
+    assert (described.labels, described.outputs.planes, described.names) == ((), 0, found.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        (" - at `.s[...]", ".s.?"),  # there is no such place
+        (" - at `.id[...]", ".id.?"),  # it is no mapping
+        (" - at `.labels[99999][...]", ".labels[99999].?"),
+    ],
+)
+def test_a_name_that_looks_like_a_place_is_refused_like_any_other(data: bytes, name: str, place: str) -> None:
+    refusal = _refusal(_changed(data, lambda content: content.update({name: 1})))
+    assert refusal.reason.code == "pack_manifest"
+    assert f"{place.removeprefix('.')}: " in refusal.reason.text
 
 
 def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:

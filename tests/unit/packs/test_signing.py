@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
 from fieldray.packs.trust import TrustStore
+from fieldray.reasons import reason
 from packs_factory import key
 
 CONTENT = b'{"some": "description"}'
@@ -76,19 +79,32 @@ def test_a_generated_key_signs_and_is_for_its_owner_only(tmp_path: Path) -> None
 def test_a_key_is_never_written_over_another(tmp_path: Path) -> None:
     path = tmp_path / "signing.pem"
     path.write_bytes(b"precious")
-    with pytest.raises(StorageProblem):
+    with pytest.raises(StorageProblem) as caught:
         signing.generate_key(path)
+    assert caught.value.reason == reason("not_writable", path=path, detail=os.strerror(errno.EEXIST))
     assert path.read_bytes() == b"precious"
+
+
+def test_a_key_of_the_programs_own_is_made_once_with_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "own.pem"
+    first = signing.own_key(path)
+    assert signing.own_key(path).private_bytes_raw() == first.private_bytes_raw()
+    beside = signing.own_key(path.with_name("other.pem"))
+    assert beside.private_bytes_raw() != first.private_bytes_raw()
 
 
 def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
     other = generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for name, content in (("text.pem", b"no key"), ("other.pem", other)):
         (tmp_path / name).write_bytes(content)
-    for name in ("absent.pem", "text.pem", "other.pem"):
+    for name, detail in (
+        ("absent.pem", os.strerror(errno.ENOENT)),
+        ("text.pem", "not an unencrypted PEM key"),
+        ("other.pem", "not an Ed25519 key"),
+    ):
         with pytest.raises(UsageProblem) as caught:
             signing.load_private_key(tmp_path / name)
-        assert caught.value.reason.code == "signing_key"
+        assert caught.value.reason == reason("signing_key", path=tmp_path / name, detail=detail)
 
 
 def test_a_fingerprint_may_be_typed_in_any_usual_way() -> None:
@@ -169,4 +185,4 @@ def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path,
     for load in (signing.load_private_key, signing.own_key):
         with pytest.raises(UsageProblem) as caught:
             load(path)
-        assert caught.value.reason.code == "signing_key_open"
+        assert caught.value.reason == reason("signing_key_open", path=path)

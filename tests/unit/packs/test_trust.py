@@ -63,6 +63,22 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
     assert store.highest_seen(FIRST, pack_id="hand") == "0.2.0"
 
 
+def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
+    store, path = TrustStore(tmp_path), tmp_path / "pack_trust.json"
+    store.record(FIRST, pack_id="chest", version="2.0.0")
+    before = path.stat()
+    for version in ("2.0.0", "1.0.0"):
+        store.record(FIRST, pack_id="chest", version=version)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_what_is_wrong_with_a_damaged_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pack_trust.json").write_text('{"format": 1, "keys": {"abc": "2026-01-01"}, "seen": {}}')
+    with pytest.raises(StorageProblem) as caught:
+        TrustStore(tmp_path).trusted()
+    assert "abc" in caught.value.reason.text
+
+
 def test_forgetting_a_key_keeps_its_versions(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     store.trust(FIRST)
