@@ -55,11 +55,13 @@ MATCHING: Final[Mapping[str, Room]] = {
     ),
     "packs": Room(
         modules=("signing.py", "trust.py", "naming.py", "manifest.py"),
-        tests=tuple(
-            f"tests/unit/packs/test_{name}.py"
-            for name in ("signing", "trust", "naming", "manifest", "verified", "lung_field_packs", "write")
-        )
-        + ("tests/unit/packs/test_manifest_schema.py::test_the_published_schema_is_the_one_that_the_types_give",),
+        tests=(
+            *(
+                f"tests/unit/packs/test_{name}.py"
+                for name in ("signing", "trust", "naming", "manifest", "verified", "lung_field_packs", "write")
+            ),
+            "tests/unit/packs/test_manifest_schema.py::test_the_published_schema_is_the_one_that_the_types_give",
+        ),
     ),
     "store": Room(
         modules=("results.py", "rows.py"),
