@@ -191,7 +191,8 @@ def fit(made: list[Any]) -> list[str]:
         out = fold == number
         score[out] = (inputs[out] @ learnt(~out).coef_[0]).max(axis=(1, 2))
     sources = [score[(source == name) & (kind == "")] for name in np.unique(source)]
-    limit = next(at for at in np.arange(0, 9, 0.01) if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
+    steps = np.arange(0, 9, 0.01).tolist()
+    limit = next(at for at in steps if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
     found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
     counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
     counted += [(name, kind == name) for name in KINDS]

@@ -59,7 +59,9 @@ NOTES: Final[Mapping[str, Template]] = {
     "further_images": "The file holds further, smaller images, such as a preview. They were not looked at.",
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients aged {youngest} to {oldest} years.",
     "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
-    "turned_back": "The image was turned by {degrees} degrees anticlockwise before it was screened.",
+    "turned_back": "The image was turned 90 degrees anticlockwise before it was screened.",
+    "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
+    "turned_round": "The image was turned by 180 degrees before it was screened.",
     "grey_swapped_back": "Black and white of the image were swapped before it was screened.",
     "screened_anyway": "Screened although it was refused, because a person asked for it. Its score may mean nothing.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
@@ -404,7 +406,7 @@ _PARTS: Final = (
     PRIORS,
 )
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
-NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb"})
+NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 

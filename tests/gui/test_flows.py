@@ -253,9 +253,9 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     turn.click()
     desk.until(lambda: "The image was turned, but is refused all the same" in texts(desk.window.banners))
     made = screened(5, 0.9)
-    session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back", degrees=90),))
+    session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back"),))
     turn.click()
-    desk.until(lambda: "turned by 90 degrees anticlockwise" in texts(panel))
+    desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
     image = desk.application.controller.image
     desk.until(lambda: not image.is_loading and image.picture is not None)
     assert session.read[-1].turn == Turn(90)

@@ -43,7 +43,8 @@ def model_card(
         *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest X-rays\n\n" + _gate(results.get("gate")),
     ]
-    warnings = warnings_of(results["labels"], results.get("gate") or {})
+    meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
+    warnings = warnings_of(results["labels"], results.get("gate") or {}, meanings=meanings)
     return card(recipe.pack, sections, tools=tools, warnings=warnings)
 
 
@@ -236,17 +237,20 @@ def classes_text(points: Mapping[str, Facts]) -> Sequence[str]:
     ]
 
 
-def warnings_of(labels: Mapping[str, Facts], gate: Facts) -> list[Reason]:
-    """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate."""
+def warnings_of(labels: Mapping[str, Facts], gate: Facts, *, meanings: Mapping[str, str]) -> list[Reason]:
+    """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate.
+
+    meanings  of the labels, in the language of whoever reads it
+    """
     found = []
     for code, figures in labels.items():
         test, best = figures["test"], max(figures["shortcuts"].values())
         area = test["auc"]["value"]
         if best > _TELLING or best > area - _CLOSE:
             which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
-            found.append(reason(which, label=code, area=f"{best:.2f}", own=f"{area:.2f}"))
+            found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
         if (fewer := min(test["positive"], test["negative"])) < _FEW:
-            found.append(reason("pack_few_images", label=code, count=fewer))
+            found.append(reason("pack_few_images", label=meanings[code], count=fewer))
     refused = max((gate[name]["value"] for name in ("images_refused", "elsewhere_refused") if name in gate), default=0)
     if refused > _MANY_REFUSED:
         found.append(reason("pack_gate_refuses", percent=f"{100 * refused:.0f}"))

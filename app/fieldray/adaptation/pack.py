@@ -20,6 +20,7 @@ from fieldray.adaptation.edgetpu import edgetpu_file
 from fieldray.adaptation.files import content_digest, digest
 from fieldray.adaptation.quantise import answer
 from fieldray.adaptation.recipe import what_is_made, what_is_trained
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import converted, load_network
 from fieldray.domain.image import Image
@@ -42,7 +43,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.write import require_pack, write_pack
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 
 _MEASURED: Final = ("test", "external_test")
@@ -128,7 +129,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         limits=texts.limits,
         input=recipe.input,
         class_names=asdict(texts.class_names) if texts.class_names else None,
-        warnings=_told_warnings(warnings_of(results["labels"], results["gate"])),
+        warnings=_told_warnings(recipe.kept_labels, results),
         labels=tuple(
             Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
         ),
@@ -147,9 +148,14 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
     )
 
 
-def _told_warnings(found: Sequence[Reason]) -> dict[str, str] | None:
+def _told_warnings(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
     """A line for each warning, in every language of the program; None where there is none."""
-    return {code: "\n".join(map(Translator(code).reason, found)) for code in languages()} if found else None
+    told = {}
+    for translator in map(Translator, languages()):
+        meanings = {label.code: translator.pick(label.meaning) for label in labels}
+        found = warnings_of(results["labels"], results["gate"], meanings=meanings)
+        told[translator.language] = "\n".join(map(translator.reason, found))
+    return told if any(told.values()) else None
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:

@@ -55,7 +55,9 @@ _OVERRULABLE: Final = frozenset(
 )
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that is there because a person asked for it.
-ASKED_FOR: Final = frozenset({"screened_anyway", "turned_back", "grey_swapped_back"})
+ASKED_FOR: Final = frozenset(
+    {"screened_anyway", "turned_back", "turned_clockwise", "turned_round", "grey_swapped_back"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

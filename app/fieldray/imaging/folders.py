@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final, Self
 
 _SYSTEM_NAMES: Final = frozenset(
-    {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information", "lost+found"}
+    {"thumbs.db", "ehthumbs.db", "desktop.ini", "autorun.inf", "__macosx"}
+    | {"$recycle.bin", "system volume information", "lost+found"}
 )
 
 

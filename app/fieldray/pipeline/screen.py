@@ -59,6 +59,9 @@ class Cancelled(Exception):
 Run = Callable[[Engine, Tensor], Prediction]
 
 
+_TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
+
+
 @dataclass(eq=False, slots=True)
 class _Attempt:
     """How far one image has come, for what is told of it wherever it ends."""
@@ -93,7 +96,7 @@ class _Attempt:
         """What was done to the image because a person asked for it."""
         turn = self.ref.turn
         return (
-            *((reason("turned_back", degrees=turn.degrees),) if turn.degrees else ()),
+            *((reason(_TURNED[turn.degrees]),) if turn.degrees else ()),
             *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
             *((reason("screened_anyway"), *self.overruled) if self.overruled else ()),
         )

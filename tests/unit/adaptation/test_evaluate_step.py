@@ -26,6 +26,7 @@ from fieldray.adaptation.evaluate import (
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
 from fieldray.domain.metrics import auc
+from fieldray.translation import Translator
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
 MEASURED_ON = {"en": "{images} images of {patients} patients"}
@@ -141,12 +142,15 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
         return {"x": {"test": test, "shortcuts": {"border": 0.5, "thumbnail": best}}}
 
     def codes(labels: dict[str, object], refused: float = 0.0) -> list[str]:
-        return [why.code for why in warnings_of(labels, {"images_refused": {"value": refused}})]  # type: ignore[arg-type]
+        gate = {"images_refused": {"value": refused}}
+        return [why.code for why in warnings_of(labels, gate, meanings={"x": "opacity"})]  # type: ignore[arg-type]
 
     assert codes(label(best=0.6, area=0.9, positive=400)) == []
     assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
     assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
     assert codes(label(best=0.5, area=0.9, positive=400), refused=0.06) == ["pack_gate_refuses"]
+    (told,) = warnings_of(label(best=0.88, area=0.9, positive=400), {}, meanings={"x": "затемнення"})  # type: ignore[arg-type]
+    assert Translator("uk").reason(told).startswith("затемнення: ") and "0,88" in Translator("uk").reason(told)
 
 
 def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:

@@ -245,7 +245,16 @@ def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -
 @pytest.mark.parametrize("stroke", ["/", "\\"])
 def test_a_name_is_looked_at_or_not_as_in_a_folder(stroke: str, tmp_path: Path, image: bytes) -> None:
     """A folder, a zip of it, and one as PowerShell 5 writes it."""
-    system = ["Thumbs.db", "a/desktop.ini", "__MACOSX/a/._1.dcm", "a/.DS_Store", "._1.dcm", "$RECYCLE.BIN/3.dcm"]
+    system = [
+        "Thumbs.db",
+        "ehthumbs.db",
+        "AUTORUN.INF",
+        "a/desktop.ini",
+        "__MACOSX/a/._1.dcm",
+        "a/.DS_Store",
+        "._1.dcm",
+        "$RECYCLE.BIN/3.dcm",
+    ]
     images = ["1.dcm", "a/2.dcm", "a/x.png"]
     members = [(name, image) for name in (*images, *system)]
     for name, data in members:

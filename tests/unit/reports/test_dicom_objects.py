@@ -151,7 +151,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
 ) -> None:
     turn, path = Turn(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
-    wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back", degrees=90),))
+    wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back"),))
     seg.write_segmentations(path, run_with(results_of([wished])))
     found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
     assert one.lungs is not None
