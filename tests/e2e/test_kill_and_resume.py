@@ -14,6 +14,7 @@ import pytest
 from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
 from program import Fieldray, command, lines_of, write_images
+from waiting import wait_for
 
 COUNT = 60
 
@@ -76,6 +77,22 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def test_what_a_killed_run_left_beside_its_lines_goes_with_the_next_one(
+    tmp_path: Path, home: Path, pack_options: list[str]
+) -> None:
+    folder, lines = write_images(tmp_path / "images", 150)[0].parent, tmp_path / "out" / "lines.jsonl"
+    lines.parent.mkdir()
+    arguments = command("screen", folder, *pack_options, "--json", lines, "--jobs", "1")
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(lambda: any(path.stat().st_size for path in lines.parent.iterdir()))
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    wait_for_end(children)
+    assert [path.suffix for path in lines.parent.iterdir()] == [".new"]
+    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
+    assert [path.name for path in lines.parent.iterdir()] == ["lines.jsonl"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

@@ -235,11 +235,17 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     session.may_screen.set()
     desk.until(lambda: "Screened although it was refused" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
-    assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel) and panel.wishes == []
+    assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
     assert "A run is under way" not in texts(desk.window.banners)
     desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 6)
     rows = desk.application.controller.rows
     assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    (back,) = panel.wishes
+    session.again = refused(5, reason("view", view="LL"))
+    back.click()
+    desk.until(lambda: "Screened although it was refused" not in texts(panel))
+    assert session.wishes[-1] == (5, Wishes()) and "Read it yourself" in texts(panel)
+    assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]
 
 
 def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:

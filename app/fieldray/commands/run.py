@@ -28,6 +28,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text
+from fieldray.paths import user_data
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
@@ -88,7 +89,9 @@ def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
-        with own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
+        from fieldray.pipeline.half_done import noted
+
+        with noted(path.parent, home=user_data()), own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
             yield stream
 
 

@@ -12,7 +12,7 @@ from fieldray.desktop.kept_preview import enlarged
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Outcome, Refused, Screened, lungs_of
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
 from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict, Wishes
@@ -90,7 +90,7 @@ class OpenImage(QObject):
         )
 
     def screen_again(self, wishes: Wishes) -> None:
-        """Screen this image, which is refused, as a person asks for it; one at a time."""
+        """Screen this image as a person asks for it, or as it was before they did; one at a time."""
         row, session = self.row, self._session
         if row is None or session is None or self.is_screening:
             return
@@ -100,13 +100,13 @@ class OpenImage(QObject):
         self._background.run(
             lambda: session.screen_again(row.row_id, judged=judged, wishes=wishes),
             channel="again",
-            done=lambda outcome: self._screened_again(row, judged, outcome),
+            done=lambda outcome: self._screened_again(row, judged, outcome, wishes),
             failed=self._not_screened_again,
         )
 
-    def _screened_again(self, row: WorkRow, judged: Outcome, outcome: Outcome) -> None:
+    def _screened_again(self, row: WorkRow, judged: Outcome, outcome: Outcome, wishes: Wishes) -> None:
         self._set_screening(False)
-        if not isinstance(outcome, Screened):
+        if isinstance(outcome, Failed) or (isinstance(outcome, Refused) and wishes != Wishes()):
             why = reason("again_refused") if isinstance(outcome, Refused) else outcome.reason
             self._board.post_reason("again", why, level="warning")
             return

@@ -23,7 +23,7 @@ from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Finding, Refused, Screened, can_be_overruled, can_be_turned
+from fieldray.domain.finding import Finding, Refused, Screened, asked_for, can_be_overruled, can_be_turned
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict, VerdictChoice, Wishes
 from fieldray.formatting import (
@@ -266,6 +266,8 @@ class ResultPanel(QScrollArea):
         for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
             self._add_finding(column, finding, row.manifest)
         column.addWidget(label(self._ran_on(outcome), role="muted"))
+        if asked_for(outcome):
+            self._add_wish(column, self._translator.text("Take it back: refuse the image again"), Wishes())
         return box
 
     def _add_wishes(self, column: QVBoxLayout, row: WorkRow) -> None:
@@ -279,11 +281,14 @@ class ResultPanel(QScrollArea):
             turned = text("Swap black and white, and screen") if is_grey else text("Turn it and screen")
             offered.insert(0, (turned, Wishes(turns=True)))
         for words, wishes in offered:
-            button = push_button(words)
-            button.clicked.connect(lambda _=False, chosen=wishes: self._image.screen_again(chosen))
-            self.wishes.append(button)
-            column.addWidget(button)
+            self._add_wish(column, words, wishes)
         column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
+
+    def _add_wish(self, column: QVBoxLayout, words: str, wishes: Wishes) -> None:
+        button = push_button(words)
+        button.clicked.connect(lambda: self._image.screen_again(wishes))
+        self.wishes.append(button)
+        column.addWidget(button)
         self._show_screening()
 
     def _show_screening(self) -> None:

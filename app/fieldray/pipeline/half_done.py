@@ -1,4 +1,4 @@
-"""What an export leaves in a person's folder when its whole program is killed: the next export removes it.
+"""What an export, or the lines of a run, leaves in a person's folder when its program is killed: the next removes it.
 
 A note in the program's own folder says, before anything is written, where an export writes and how the names of what it
 has not completed begin: with this process and a number that no other has. Its lock ends with the process, however that
@@ -8,6 +8,7 @@ ends. So nothing is removed but what this installation is known to have left, on
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from fieldray.persistence import FileLock, HeldError, clear_unfinished, make_pri
 from fieldray.typed_json import decoded
 
 _NOTES: Final = "exports"
+_counted: Final = itertools.count()
 _ENDING: Final = ".json"
 _TAKING_S: Final = 5.0  # another process only looks whether anybody holds it
 
@@ -38,7 +40,7 @@ def noted(folder: Path, *, home: Path) -> Iterator[None]:
     home  of the program. Where it cannot be written (a full disk), the export goes on without a note.
     """
     notes = home / _NOTES
-    note = notes / f"{os.getpid()}-{process_number()}{_ENDING}"
+    note = notes / f"{os.getpid()}-{process_number()}.{next(_counted)}{_ENDING}"
     with contextlib.ExitStack() as ends:
         with contextlib.suppress(OSError, StorageProblem, HeldError):
             make_private(notes)
@@ -61,7 +63,7 @@ def _clear(notes: Path) -> None:
 
 def _clear_one(note: Path) -> None:
     """Remove what its process left, and the note; both stay where the folder, on a drive say, is not there now."""
-    process, _, number = note.name.removesuffix(_ENDING).partition("-")
+    process, _, number = note.name.partition(".")[0].partition("-")
     with contextlib.suppress(ValueError):  # a note that was cut short names nothing
         folder = Path(decoded(note.read_bytes(), _Note).folder)
         if not folder.is_dir():

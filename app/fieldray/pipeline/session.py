@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from fieldray.domain.events import OutcomeReady, Publish
-from fieldray.domain.finding import Outcome, Screened, without_preview
+from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
 from fieldray.domain.run import Resuming, RunSpec, Verdict, Wishes
@@ -237,7 +237,7 @@ class Session:
         """One image of a stored run, screened by the rules of that run and as a person asks for it; waits for it.
 
         judged  the outcome that was seen in the row. What comes out takes its place and is published, if the image was
-                screened; a refusal or a failure is only told.
+                screened, or if nothing is asked for any more; else a refusal or a failure is only told.
 
         Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where the pack in use is not the run's
         (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
@@ -256,7 +256,7 @@ class Session:
             lung_engine = self._lung_engine if model.lungs else None
         reader, ref = self._viewing(), replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, decoder=reader, engine=engine, lung_engine=lung_engine)
-        if not isinstance(found, Screened):
+        if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
             raise Unreadable(reason("changed"))

@@ -307,6 +307,9 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
         assert query.counts(first.run_id) == {"refused": 2, found.category: 1}
         assert query.run(first.run_id).state == "finished"
     assert {stored(opened, other.row_id).outcome.category for other in (second, third)} == {"refused"}
+    back = opened.session.screen_again(first.row_id, judged=found, wishes=Wishes())  # a person takes it back
+    assert isinstance(back, Refused) and stored(opened, first.row_id).outcome.category == "refused"
+    assert stored(opened, first.row_id).verdict == disagree
 
 
 def test_what_is_refused_again_is_told_and_changes_nothing(opened: Opened, images: Path) -> None:
