@@ -21,5 +21,6 @@ PRIORS: Final[Mapping[str, Template]] = {
                          "{count} prior images are known from earlier runs, but their files are no longer there.", by="count"),
     "prior_no_image": "There is no chest X-ray to compare with in {path}.",
     "prior_in_zip": "{path} is a zip file. Unpack it and choose one image.",
+    "prior_question_closed": "Another image is open now, so the question about the prior image was closed.",
     "comparison_stopped": "The comparison was stopped.",
 }

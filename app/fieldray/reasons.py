@@ -164,6 +164,7 @@ PACKS: Final[Mapping[str, Template]] = {
     "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
     "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
     "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
+    "pack_another_there": "{pack} is not there any more, or another pack lies in its place. Choose a pack again.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
@@ -342,6 +343,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
+    "question_waits": "A question waits until you have finished here. Nothing is screened before you answer it.",
     "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),

@@ -40,10 +40,16 @@ class Desk:
     def answer(self, pack_name: str) -> None:
         """Wait until it is asked whose images these are, and choose the card of a pack."""
         bench = self.application.controller
-        self.until(lambda: bench.whose.question == "pack")
+        self.until(lambda: self.asks == "pack")
         packs = [entry for entry in bench.packs.candidates if entry.can_screen]
         place = [entry.pack_name for entry in packs].index(pack_name)
         self.window.welcome.cards[place].button.click()
+
+    @property
+    def asks(self) -> str:
+        """The kind of the question about what is to be screened that is open, "" for none."""
+        question = self.application.controller.screening.question
+        return question.kind if question else ""
 
     def until(self, is_so: object) -> None:
         """Let the window work until `is_so()` is true."""

@@ -21,7 +21,7 @@ from fieldray.settings import Settings, load
 from fieldray.translation import Translator
 
 CHILDREN = Path("/program/models/children-1.0.0")
-ADULTS = Path("/program/models/adults-1.1.0")
+ADULTS = Path("/program/models/adults-1.0.0")
 AGES = {"children": (1, 5), "adults": (18, 95)}
 
 
@@ -38,7 +38,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def rooms() -> FakeRooms:
-    """Two packs, for children and for adults; the adults' has the higher version."""
+    """Two packs, for children and for adults."""
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9)]
     made.library.always = []
@@ -96,7 +96,7 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
 def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None:
     desk = open_desk
     choose(desk)
-    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    desk.until(lambda: desk.asks == "pack")
     assert in_use(desk) == ""
     assert desk.rooms.session.started_with == []
     assert desk.window.pages.currentWidget() is desk.window.welcome
@@ -116,7 +116,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None
 def test_a_card_is_the_answer_and_the_header_says_for_whom(open_desk: Desk) -> None:
     desk = open_desk
     desk.rooms.lacks_ages = True
-    desk.screen(answer="adults-1.1.0")
+    desk.screen(answer="adults-1.0.0")
     assert in_use(desk) == "adults"
     assert desk.rooms.session.ages_confirmed == [True]  # the card says so in so many words
     assert "For patients aged 18 to 95 years." in desk.window.toolbar.pack_chip.toolTip()
@@ -132,12 +132,12 @@ def test_a_card_may_be_chosen_before_the_folder(open_desk: Desk) -> None:
     assert in_use(desk) == "adults"
     finish(desk)
     choose(desk, "/other")  # the answer was for that folder
-    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    desk.until(lambda: desk.asks == "pack")
 
 
 def test_the_answer_is_remembered_for_the_folder(open_desk: Desk) -> None:
     desk = open_desk
-    desk.screen("/images/a", answer="adults-1.1.0")
+    desk.screen("/images/a", answer="adults-1.0.0")
     desk.until(lambda: desk.rooms.memory.known == {Path("/images/a"): RememberedPack("adults")})
     finish(desk)
     choose(desk, "/images/b")
@@ -155,10 +155,10 @@ def test_no_image_of_the_run_before_is_opened_for_the_answer(open_desk: Desk) ->
     desk.screen("/images/a", answer="children-1.0.0")
     finish(desk)
     choose(desk, "/images/b")
-    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    desk.until(lambda: desk.asks == "pack")
     image, opened = desk.application.controller.image, []
     image.changed.connect(lambda: opened.append((image.row, desk.application.controller.screening.state)))
-    desk.answer("adults-1.1.0")
+    desk.answer("adults-1.0.0")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert [state for row, state in opened if row is not None and state == "waiting"] == []
 
@@ -173,9 +173,9 @@ def test_the_remembered_operating_point_is_used(open_desk: Desk) -> None:
 def test_a_site_may_have_a_default_and_it_outlives_the_program(open_desk: Desk, home: Path) -> None:
     desk = open_desk
     choose(desk)
-    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    desk.until(lambda: desk.asks == "pack")
     desk.window.welcome.default_box.setChecked(True)
-    desk.answer("adults-1.1.0")
+    desk.answer("adults-1.0.0")
     desk.until(lambda: desk.application.controller.rows.total() == 1)
     desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
     assert desk.rooms.memory.known == {}
@@ -231,7 +231,7 @@ def test_another_pack_may_be_the_answer_to_the_ages(open_desk: Desk) -> None:
     desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
     choose(desk)
     press(ages_question(desk), "Use another pack")
-    desk.answer("adults-1.1.0")
+    desk.answer("adults-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert in_use(desk) == "adults"
 
@@ -272,4 +272,4 @@ def test_a_pack_that_is_not_there_any_more_is_asked_for_again(open_desk: Desk) -
     desk = open_desk
     desk.rooms.memory.known[Path("/images")] = RememberedPack("gone")
     choose(desk)
-    desk.until(lambda: desk.application.controller.whose.question == "pack")
+    desk.until(lambda: desk.asks == "pack")

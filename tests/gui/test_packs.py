@@ -164,7 +164,10 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     plug_in(desk, pack)
     desk.until(lambda: "comes with the program" in texts(desk.window.banners))
     packs = desk.application.controller.packs
-    assert in_use(desk) == "made-up-1.2.0" and packs.named("made-up") == packs.named("made-up-1.2.0") == packs.source
+    assert (
+        in_use(desk) == "made-up-1.2.0"
+        and packs.in_reach.named("made-up") == packs.in_reach.named("made-up-1.2.0") == packs.source
+    )
     desk.window.banners.findChild(QPushButton).click()
     asked = dialog(desk)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
@@ -260,7 +263,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert packs.point_name is None
-    assert desk.application.controller.screening.point_name is None
+    assert packs.in_reach.used.name == f"lungs@{FINGERPRINT}"
 
 
 def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:

@@ -215,7 +215,7 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
     for kind in ("unknown_key", "legacy", "older"):
         fingerprint = FINGERPRINT if kind == "unknown_key" else ""
         question = PackQuestion(kind=kind, candidate=asked, reason=hostile_reason(text), fingerprint=fingerprint)
-        yield PackDialog(question, translator, window)
+        yield PackDialog(question, desk.application.controller.packs, translator, window)
     part = LicensedPart(name=text, version=text, licence=text, replaceable=(text,), texts={text: text})
     yield LicencesDialog([part], translator, window)
     yield AboutDialog(translator, window)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from desk import Desk
-from fake_rooms import FINGERPRINT, candidate, manifest
+from fake_rooms import FINGERPRINT, candidate
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import (
@@ -28,17 +29,17 @@ from PySide6.QtWidgets import (
 
 import fieldray.desktop
 from fieldray.desktop.about import AboutDialog, LicencesDialog, LicensedPart
-from fieldray.desktop.ages_box import ages_box
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
+from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.local_point_dialog import LocalPointDialog
 from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.desktop.welcome import ages_box
 from fieldray.domain.events import RunChanged
-from fieldray.domain.model import HeaderRules
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -96,9 +97,11 @@ def dialogs(desk: Desk, translator: Translator) -> Iterator[QDialog]:
     yield KeySheet(translator, window)
     yield ModelCard("A card", translator, window)
     yield LocalPointDialog("proposal", translator, window)
-    yield PackDialog(question, translator, window)
+    yield PackDialog(question, bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
-    yield ages_box(window, bench.whose, translator, manifest(accepted=HeaderRules(ages_years=(18, 95))))
+    used = PackInUse(name="made-up", version="1.2.0", model_sha256="0" * 64, ages_years=(18, 95))
+    asked = IntentQuestion("ages", Intent(since=0, paths=(Path("/images"),), pack=used))
+    yield ages_box(window, asked, bench.screening, translator)
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Notice, NoticeBoard
+from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import AuditPort
@@ -110,21 +110,16 @@ class Auditing(QObject):
 
     def _saved(self, folder: Path, written: Sequence[Path]) -> None:
         text = "{count} file was saved in {folder}.", "{count} files were saved in {folder}."
-        self._board.post(
-            Notice(key="export", level="info", text=lambda t: t.plural(text[0], text[1], len(written), folder=folder))
-        )
+        self._board.post("export", lambda t: t.plural(text[0], text[1], len(written), folder=folder))
 
     def _taken(self, model: Model) -> None:
         point = model.manifest.operating_points[-1]
         self._packs.adopt(model)
         self._board.post(
-            Notice(
-                key="site_points",
-                level="info",
-                text=lambda t: t.text(
-                    "The local operating point “{name}” was kept. Choose it under Packs.", name=t.pick(point.titles)
-                ),
-            )
+            "site_points",
+            lambda t: t.text(
+                "The local operating point “{name}” was kept. Choose it under Packs.", name=t.pick(point.titles)
+            ),
         )
 
     def forget(self) -> None:

@@ -53,7 +53,7 @@ class Comparing(QObject):
     """All methods belong to the window's thread."""
 
     changed = Signal()
-    asked = Signal(object)
+    asked = Signal()
 
     def __init__(
         self, background: Background, board: NoticeBoard, rows: WorkListModel, *, image: OpenImage, beside: OpenImage
@@ -67,6 +67,7 @@ class Comparing(QObject):
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._shown_row: WorkRow | None = None
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
+        self.question: PriorQuestion | None = None
         self.is_on = False
         self.is_searching = False
         self.is_running = False
@@ -143,9 +144,12 @@ class Comparing(QObject):
             failed=lambda error: self._board.post_error("prior", error),
         )
 
-    def answer_yes(self, question: PriorQuestion) -> None:
-        """Compare with the image that was asked about."""
-        self._add_file(question.prior)
+    def answer(self, question: PriorQuestion, *, is_meant: bool) -> None:
+        """Whether to compare with the image that was asked about."""
+        if question is self.question:
+            self._put(None)
+            if is_meant:
+                self._add_file(question.prior)
 
     # ---- what others ask
 
@@ -228,6 +232,9 @@ class Comparing(QObject):
         self._background.forget(_SEARCH)
         self._background.forget(_FILE)
         self._board.withdraw("prior")
+        if self.question is not None:
+            self._put(None)
+            self._board.post_reason("prior", reason("prior_question_closed"), level="warning")
         self._find()
         if row is not None:
             self._search(row)
@@ -309,9 +316,14 @@ class Comparing(QObject):
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
         doubts = doubts_about(prior, row.outcome)
         if prior.kinship == "other":
-            self.asked.emit(PriorQuestion(prior, doubts))
+            self._put(PriorQuestion(prior, doubts))
         else:
             self._add_file(prior)
+
+    def _put(self, question: PriorQuestion | None) -> None:
+        """Put a question to a person; None: none is open any more."""
+        self.question = question
+        self.asked.emit()
 
     def _add_file(self, prior: Prior) -> None:
         if self._image.row is None:

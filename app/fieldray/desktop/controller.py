@@ -17,13 +17,12 @@ from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.exporting import Exporting
-from fieldray.desktop.notices import Action, Notice, NoticeBoard
+from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
-from fieldray.desktop.whose_images import WhoseImages
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
     BackendChanged,
@@ -72,15 +71,11 @@ class Controller(QObject):
         self._opening = threading.Lock()  # of _services and _is_ending: either sees the other
         self._last_bug: Reason | None = None
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
-        self.packs = PackChoice(
-            self.background, self.board, lambda: (str(settings["pack"]), str(settings["operating_point"]))
-        )
-        self.screening = Screening(self.background, self.board)
+        self.packs = PackChoice(self.background, self.board, self._default)
+        self.screening = Screening(self.background, self.board, self.packs, self._default)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
-        self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
-        self.whose = WhoseImages(self.packs, self.screening, settings, self.background, self.board)
         self._patients = PatientCount()
         self.rows = WorkListModel(translator, self.background, self.board, self)
         self.image = OpenImage(self.background, self.board)
@@ -126,7 +121,7 @@ class Controller(QObject):
         if self._is_closing:
             return
         self._is_closing = True
-        self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
+        self.board.post("closing", lambda t: t.text("Closing…"))
         for image in (self.image, self.beside):
             image.stop_waiting()
         self.rows.end()
@@ -162,8 +157,7 @@ class Controller(QObject):
             self._close_services()
             return
         self.board.withdraw("store_upgrading")
-        self.whose.attach(services)
-        self.screening.attach(services.session)
+        self.screening.attach(services)
         self.packs.attach(services.library)
         self.auditing.attach(services.audit)
         self.past_runs.attach(services.history)
@@ -252,7 +246,7 @@ class Controller(QObject):
         """Count what says that these are others' images than those the pack is for."""
         manifest = self.screening.manifest
         for note in self._patients.notes(manifest.accepted) if manifest else ():
-            self.board.post(Notice(key=note.code, level="warning", text=partial(_patients_note, note, manifest)))
+            self.board.post(note.code, partial(_patients_note, note, manifest), level="warning")
 
     def _tell_other_pack(self) -> None:
         """Another pack is in use than the one that the list in sight is from."""
@@ -262,15 +256,13 @@ class Controller(QObject):
             return
         after = model.manifest
         self.board.post(
-            Notice(
-                key="other_pack",
-                level="warning",
-                text=lambda t: t.text(
-                    "These results are from “{before}”. Press Start to screen with “{after}”.",
-                    before=f"{t.pick(before.names)} {before.version}",
-                    after=f"{t.pick(after.names)} {after.version}",
-                ),
-            )
+            "other_pack",
+            lambda t: t.text(
+                "These results are from “{before}”. Press Start to screen with “{after}”.",
+                before=f"{t.pick(before.names)} {before.version}",
+                after=f"{t.pick(after.names)} {after.version}",
+            ),
+            level="warning",
         )
 
     def _take_backend(self, event: BackendChanged) -> None:
@@ -297,17 +289,19 @@ class Controller(QObject):
         why = event.reason
         assert why is not None
         self.board.post(
-            Notice(
-                key=_lost(event.backend),
-                level="warning",
-                text=lambda t: t.text(
-                    "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
-                ),
-                action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
-            )
+            _lost(event.backend),
+            lambda t: t.text(
+                "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
+            ),
+            level="warning",
+            action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
         )
 
     # ---- commands
+
+    def start(self) -> None:
+        """Screen what was chosen, or the folders of the list in sight again."""
+        self.screening.start(listed=self.rows.total())
 
     def export(
         self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN, *, run_id: int | None = None
@@ -323,6 +317,10 @@ class Controller(QObject):
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()
+
+    def _default(self) -> tuple[str, str]:
+        """The names of the site's pack and of its operating point, "" for none."""
+        return str(self.settings["pack"]), str(self.settings["operating_point"])
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""

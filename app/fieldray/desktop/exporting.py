@@ -11,7 +11,7 @@ from typing import Final
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Action, Notice, NoticeBoard
+from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
 
 Tell = Callable[[int, int], None]
@@ -79,44 +79,31 @@ class Exporting(QObject):
         if stop not in self._stops[:1] or stop.is_set():
             return
         self._board.post(
-            Notice(
-                key="export",
-                level="info",
-                text=lambda t: (
-                    t.text("Saving: {done} of {total}", done=done, total=total) if total else t.text("Saving…")
-                ),
-                action=self._action,
-            )
+            "export",
+            lambda t: t.text("Saving: {done} of {total}", done=done, total=total) if total else t.text("Saving…"),
+            action=self._action,
         )
 
     def _saved(self, stop: threading.Event, folder: Path, count: int) -> None:
         self._stops.remove(stop)  # what is told late is not shown over this
         self._board.post(
-            Notice(
-                key="export",
-                level="info" if count else "warning",
-                text=lambda t: (
-                    t.plural(
-                        "{count} file or folder was saved in {folder}.",
-                        "{count} files or folders were saved in {folder}.",
-                        count,
-                        folder=folder,
-                    )
-                    if count
-                    else t.text("Nothing was saved: no result of this run has what these formats need.")
-                ),
-            )
+            "export",
+            lambda t: (
+                t.plural(
+                    "{count} file or folder was saved in {folder}.",
+                    "{count} files or folders were saved in {folder}.",
+                    count,
+                    folder=folder,
+                )
+                if count
+                else t.text("Nothing was saved: no result of this run has what these formats need.")
+            ),
+            level="info" if count else "warning",
         )
 
     def _failed(self, stop: threading.Event, error: Exception) -> None:
         self._stops.remove(stop)
         if isinstance(error, ExportCancelled):
-            self._board.post(
-                Notice(
-                    key="export",
-                    level="info",
-                    text=lambda t: t.text("Saving was stopped. What was half done was discarded."),
-                )
-            )
+            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
         else:
             self._board.post_error("export", error)

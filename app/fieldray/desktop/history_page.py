@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
@@ -12,7 +11,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QHeaderView,
     QLineEdit,
-    QMessageBox,
     QScrollArea,
     QTableWidget,
     QVBoxLayout,
@@ -204,7 +202,8 @@ class HistoryPage(QScrollArea):
         count = len(plan.run_ids)
         question = translator.plural("Delete {count} run?", "Delete {count} runs?", count)
         more = " ".join(map(translator.reason, plan_sentences(plan)))
-        self._question(question, more, translator.text("Delete…"), lambda: self._ask_again(plan))
+        answers = {translator.text("Delete…"): lambda: self._ask_again(plan)}
+        question_box(self, question, more, answers=answers, no=translator.text("Keep")).open()
 
     def _ask_again(self, plan: DeletionPlan) -> None:
         translator = self._translator
@@ -212,16 +211,8 @@ class HistoryPage(QScrollArea):
         more = translator.plural(
             "{count} result will be deleted for good.", "{count} results will be deleted for good.", plan.results
         )
-        self._question(question, more, translator.text("Delete for good"), lambda: self._runs.delete(plan))
-
-    def _question(self, question: str, more: str, yes: str, then: Callable[[], None]) -> None:
-        box = question_box(self, question, more=more)
-        sure = box.addButton(yes, QMessageBox.ButtonRole.DestructiveRole)
-        keep = box.addButton(self._translator.text("Keep"), QMessageBox.ButtonRole.RejectRole)
-        box.setDefaultButton(keep)
-        box.setEscapeButton(keep)
-        sure.clicked.connect(lambda _=False: then())
-        box.open()
+        answers = {translator.text("Delete for good"): lambda: self._runs.delete(plan)}
+        question_box(self, question, more, answers=answers, no=translator.text("Keep")).open()
 
     # ---- what is shown
 

@@ -12,7 +12,7 @@ from typing import Final
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Notice, NoticeBoard
+from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import WorkListPort
 from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
 
@@ -155,12 +155,9 @@ class ListReader(QObject):
             return
         self._told = percent
         self._board.post(
-            Notice(
-                key="listing",
-                level="info",
-                text=lambda t: t.text(
-                    "This run was saved by an older version of the program. Its list is being made: {percent} %",
-                    percent=percent,
-                ),
-            )
+            "listing",
+            lambda t: t.text(
+                "This run was saved by an older version of the program. Its list is being made: {percent} %",
+                percent=percent,
+            ),
         )

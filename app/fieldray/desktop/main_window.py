@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt, QUrl, Signal
-from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QShowEvent
 from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
     QFileDialog,
     QMainWindow,
     QMenu,
-    QMessageBox,
     QScrollArea,
     QSplitter,
     QStackedWidget,
@@ -21,7 +22,6 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.about import AboutDialog
-from fieldray.desktop.ages_box import ages_box
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
@@ -29,8 +29,9 @@ from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea
+from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.keys import KeySheet, make_actions
-from fieldray.desktop.notices import BannerArea
+from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
@@ -42,8 +43,8 @@ from fieldray.desktop.status import Status
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Toolbar
 from fieldray.desktop.view_tools import ViewTools
-from fieldray.desktop.welcome import Welcome
-from fieldray.desktop.widgets import question_box, scrolled
+from fieldray.desktop.welcome import Welcome, ages_box
+from fieldray.desktop.widgets import is_typing, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
@@ -70,6 +71,8 @@ class MainWindow(QMainWindow):
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._bench, self._translator = controller, translator
+        self._asked: PackQuestion | PriorQuestion | IntentQuestion | None = None
+        self._box: QDialog | None = None
         self._may_close = False
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
@@ -147,11 +150,11 @@ class MainWindow(QMainWindow):
         self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
         bench.past_runs.opened.connect(self._show_past)
         self.prior_card.file_wanted.connect(self._choose_prior)
-        bench.comparing.asked.connect(self._ask_prior)
-        bench.packs.asked.connect(self._ask)
+        for room in (bench.packs, bench.comparing, bench.screening):
+            room.asked.connect(self._ask)
+        QApplication.instance().focusChanged.connect(self._ask, Qt.ConnectionType.QueuedConnection)  # type: ignore[union-attr]
         bench.packs.card_read.connect(lambda text: ModelCard(text, self._translator, self).open())
         self.result.card_wanted.connect(self._show_card_of_run)
-        bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
@@ -170,7 +173,7 @@ class MainWindow(QMainWindow):
             "hide_patient": self._toggle_patient,
             "open_folder": self._open_folder,
             "open_files": self._open_files,
-            "start": run.start,
+            "start": self._bench.start,
             "pause": run.pause_or_resume,
             "stop": run.stop,
             "packs": lambda: self._toggle(self.packs_page),
@@ -196,14 +199,19 @@ class MainWindow(QMainWindow):
     def _open_folder(self) -> None:
         dialog = QFileDialog(self, self._translator.text("Open a folder"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._bench.screening.choose([Path(path)]))
+        dialog.fileSelected.connect(lambda path: self._choose([Path(path)]))
         dialog.open()
 
     def _open_files(self) -> None:
         dialog = QFileDialog(self, self._translator.text("Open files"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
-        dialog.filesSelected.connect(lambda paths: self._bench.screening.choose([Path(path) for path in paths]))
+        dialog.filesSelected.connect(lambda paths: self._choose([Path(path) for path in paths]))
         dialog.open()
+
+    def _choose(self, paths: Sequence[Path]) -> None:
+        """What is typed elsewhere is done: a person has turned to these images."""
+        self.setFocus()
+        self._bench.screening.choose(paths)
 
     def _choose_prior(self) -> None:
         if self._bench.image.row is not None:
@@ -230,20 +238,38 @@ class MainWindow(QMainWindow):
         if model := self._bench.screening.run_model:
             self._bench.packs.card_read.emit(model.card)
 
-    def _ask(self, question: PackQuestion) -> None:
-        dialog = PackDialog(question, self._translator, self)
-        dialog.accepted.connect(lambda: self._bench.packs.answer_yes(question))
-        dialog.open()
+    def _ask(self) -> None:
+        """Show the question that is open, and none that is not. One that comes while somebody types waits."""
+        bench, before = self._bench, self._asked
+        question = bench.packs.question or bench.comparing.question or bench.screening.question
+        if question is before or not self.isVisible():
+            return
+        if self._box is not None:
+            self._box.hide()
+            self._box.deleteLater()
+        self._asked = self._box = None
+        if question is not None and is_typing():
+            action = Action(lambda t: t.text("Answer…"), self.setFocus)
+            bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
+            return
+        bench.board.withdraw("asked")
+        self._asked = question
+        if isinstance(question or before, IntentQuestion):
+            self._show_images_or_welcome()
+        match question:
+            case PackQuestion():
+                self._box = PackDialog(question, bench.packs, self._translator, self)
+            case PriorQuestion():
+                self._box = prior_box(self, question, bench.comparing, self._translator)
+            case IntentQuestion(kind="ages"):
+                self._box = ages_box(self, question, bench.screening, self._translator)
+        if self._box is not None:
+            self._box.open()
 
-    def _ask_prior(self, question: PriorQuestion) -> None:
-        prior_box(self, question, self._bench.comparing, self._translator).open()
-
-    def _ask_whose(self) -> None:
-        """Show the cards, ask for the ages, or go back to what was there."""
-        self._show_images_or_welcome()
-        model = self._bench.packs.model
-        if self._bench.whose.question == "ages" and model is not None:
-            ages_box(self, self._bench.whose, self._translator, model.manifest).open()
+    def showEvent(self, event: QShowEvent) -> None:
+        """A window in another language takes over the question that is open."""
+        super().showEvent(event)
+        self._ask()
 
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
@@ -271,7 +297,8 @@ class MainWindow(QMainWindow):
 
     def _show_images_or_welcome(self) -> None:
         has_images = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
-        has_images = has_images and self._bench.whose.question != "pack"
+        question = self._bench.screening.question
+        has_images = has_images and (question is None or question.kind != "pack")
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)
         if has_images:
             self.work_list.table.setFocus()
@@ -310,7 +337,7 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        self._bench.screening.choose(_local_paths(event.mimeData().urls()))
+        self._choose(_local_paths(event.mimeData().urls()))
         self._tell_addresses(event.mimeData().urls())
         event.acceptProposedAction()
 
@@ -338,15 +365,10 @@ class MainWindow(QMainWindow):
         self.close()
 
     def _ask_to_close(self) -> None:
-        translator = self._translator
-        more = translator.text("Results so far are kept. The next start resumes from there.")
-        box = question_box(self, translator.text("Screening is in progress."), more=more)
-        stop = box.addButton(translator.text("Stop and close"), QMessageBox.ButtonRole.AcceptRole)
-        stay = box.addButton(translator.text("Keep screening"), QMessageBox.ButtonRole.RejectRole)
-        box.setDefaultButton(stay)
-        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        stop.clicked.connect(self.close_confirmed)
-        box.open()
+        text = self._translator.text
+        more = text("Results so far are kept. The next start resumes from there.")
+        answers = {text("Stop and close"): self.close_confirmed.emit}
+        question_box(self, text("Screening is in progress."), more, answers=answers, no=text("Keep screening")).open()
 
 
 def _whole(panes: QSplitter) -> QScrollArea:

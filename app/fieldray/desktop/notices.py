@@ -50,15 +50,15 @@ class NoticeBoard(QObject):
     def notices(self) -> tuple[Notice, ...]:
         return tuple(self._notices.values())
 
-    def post(self, notice: Notice) -> None:
-        """Show a notice."""
-        self._notices.pop(notice.key, None)
-        self._notices[notice.key] = notice
+    def post(self, key: str, text: LocalText, *, level: Level = "info", action: Action | None = None) -> None:
+        """Show a notice; see `Notice`."""
+        self._notices.pop(key, None)
+        self._notices[key] = Notice(key=key, level=level, text=text, action=action)
         self.changed.emit()
 
     def post_reason(self, key: str, why: Reason, *, level: Level = "error", action: Action | None = None) -> None:
         """Show a reason as a notice."""
-        self.post(Notice(key=key, level=level, text=lambda translator: translator.reason(why), action=action))
+        self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
     def post_error(self, key: str, error: Exception, *, action: Action | None = None) -> None:
         """Show why something did not work. Anything without a reason is our bug: it is raised again."""

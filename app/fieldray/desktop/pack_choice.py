@@ -10,12 +10,13 @@ from typing import Final, Literal
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Action, Notice, NoticeBoard
+from fieldray.desktop.intent import PackInUse, PacksInReach
+from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.services import LibraryPort
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
-from fieldray.packs.candidate import PackCandidate, meant
+from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import Reason, reason
 
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
@@ -36,7 +37,7 @@ class PackChoice(QObject):
 
     listed = Signal()
     model_changed = Signal()
-    asked = Signal(object)
+    asked = Signal()
     card_read = Signal(str)
 
     def __init__(self, background: Background, board: NoticeBoard, default: Callable[[], tuple[str, str]]) -> None:
@@ -52,7 +53,8 @@ class PackChoice(QObject):
         self.is_listed = False
         self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
         self.point_name: str | None = None
-        self._in_question: PackCandidate | None = None
+        self.question: PackQuestion | None = None
+        self._noticed: PackQuestion | None = None  # it waits behind a notice
         self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
         self.may_switch: Callable[[], bool] = lambda: True
 
@@ -101,8 +103,9 @@ class PackChoice(QObject):
         library = self._library
         if library is None:
             return
-        self.loading, self._in_question, self.is_persons_choice = candidate, None, True
+        self.loading, self.question, self._noticed, self.is_persons_choice = candidate, None, None, True
         self._board.withdraw("pack")
+        self.asked.emit()
         self.listed.emit()
         self._background.run(
             lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer),
@@ -119,7 +122,9 @@ class PackChoice(QObject):
     def answer_yes(self, question: PackQuestion) -> None:
         """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once."""
         library = self._library
-        assert library is not None
+        if library is None or question is not self.question:
+            return
+        self.loading = question.candidate
         if question.kind == "unknown_key":
             self._background.run(
                 lambda: library.trust(question.fingerprint),
@@ -134,6 +139,11 @@ class PackChoice(QObject):
                 allow_legacy=question.kind == "legacy",
                 signer=question.candidate.fingerprint if question.kind == "namesake" else "",
             )
+
+    def answer_no(self, question: PackQuestion) -> None:
+        """A person said no to a question: everything stays as it was."""
+        if question is self.question:
+            self._put(None)
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
@@ -180,23 +190,35 @@ class PackChoice(QObject):
         manifest = self.model.manifest
         return manifest.point(manifest.labels[0].code, self.point_name)
 
-    def named(self, name: str) -> PackCandidate | None:
-        """The pack that a name means and that needs no question, the one in use first.
-
-        None where there is none, and where there are some by several signers.
-        """
+    @property
+    def in_reach(self) -> PacksInReach:
+        """What an intent must know of the packs."""
         places = (self.source, *self.candidates) if self.source_is_here else self.candidates
-        found = meant(name, (entry for entry in places if entry and self._is_ready(entry)))
-        return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
+        used, source = None, self.source
+        if self.model is not None and source is not None:
+            manifest = self.model.manifest
+            used = PackInUse(
+                name=source.lasting_name,
+                version=manifest.version,
+                model_sha256=self.model.model_sha256,
+                ages_years=manifest.accepted.ages_years,
+                source=source,
+            )
+        return PacksInReach(
+            used=used,
+            ready=tuple(entry for entry in places if entry and self._is_ready(entry)),
+            is_persons_choice=self.is_persons_choice,
+            is_settled=self.is_listed and self.loading is None and self.question is None,
+        )
 
     def is_in_use(self, name: str) -> bool:
         """Whether the pack in use is called so."""
-        return self.model is not None and self.source is not None and bool(meant(name, [self.source]))
+        return self.in_reach.is_in_use(name)
 
     @property
     def default(self) -> PackCandidate | None:
         """The site's default, if one was chosen and it needs no question."""
-        return self.named(self._default()[0])
+        return self.in_reach.named(self._default()[0])
 
     @property
     def source_is_here(self) -> bool:
@@ -222,9 +244,9 @@ class PackChoice(QObject):
         self.candidates, self.is_listed = found, True
         self._unfit.clear()
         self.listed.emit()
-        if self._in_question is not None and all(entry.folder != self._in_question.folder for entry in found):
-            self._in_question = None
-            self._board.withdraw("pack")  # there is nothing left to say yes to
+        for question in (self.question, self._noticed):
+            if question is not None and not any(_is_same(question.candidate, entry) for entry in found):
+                self._lose(question)
         new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
         if not self.source_is_here and not self.may_switch():
             self._say_finishing()
@@ -240,6 +262,9 @@ class PackChoice(QObject):
             self.settle()
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
+        if not _is_of(model, candidate):
+            self._say_another_there(candidate)
+            return
         was_unavailable = not self.source_is_here
         known = {entry.name for entry in model.manifest.operating_points}
         self.loading, self.source, self.model = None, candidate, model
@@ -274,14 +299,30 @@ class PackChoice(QObject):
         if question is None:
             self._unfit |= {candidate.folder} if candidate else set()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
+        elif not _is_about(question):
+            self._say_another_there(question.candidate)
+            return
         elif asked_for:
-            self.asked.emit(question)
+            self._put(question)
         else:
-            action = Action(lambda t: t.text("Review…"), lambda: self.asked.emit(question))
+            action = Action(lambda t: t.text("Review…"), lambda: self._put(question))
             self._board.post_reason("pack", question.reason, level="warning", action=action)
-            self._in_question = candidate
+            self._noticed = question
         if not asked_for:
             self._use_ready(is_broken=question is None)
+
+    def _put(self, question: PackQuestion | None) -> None:
+        """Put a question to a person; None: none is open any more."""
+        self.question, self._noticed = question, None
+        self.asked.emit()
+
+    def _lose(self, question: PackQuestion) -> None:
+        """There is nothing left to say yes to."""
+        if question is self.question:
+            self._say_another_there(question.candidate)
+        else:
+            self._noticed = None
+            self._board.withdraw("pack")
 
     def _is_ready(self, candidate: PackCandidate) -> bool:
         """Whether it needs no question and was not found broken since the packs were listed."""
@@ -312,7 +353,7 @@ class PackChoice(QObject):
         )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
-        if self.model is None:
+        if self.model is None and _is_of(model, candidate):
             self.source, self.model, self.point_name, self.is_persons_choice = candidate, model, None, False
             self.model_changed.emit()
 
@@ -324,43 +365,41 @@ class PackChoice(QObject):
     def _offer(self, candidate: PackCandidate) -> None:
         action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
         self._board.post(
-            Notice(
-                key="offer",
-                level="info",
-                text=lambda t: t.text(
-                    "A pack was found on a drive: {name}. The current run continues with its own pack.",
-                    name=candidate.pack_name,
-                ),
-                action=action,
-            )
+            "offer",
+            lambda t: t.text(
+                "A pack was found on a drive: {name}. The current run continues with its own pack.",
+                name=candidate.pack_name,
+            ),
+            action=action,
         )
+
+    def _say_another_there(self, candidate: PackCandidate) -> None:
+        """Nothing that was said of a pack holds for another one that lies in its place."""
+        self.loading = None
+        self._board.post_reason("pack", reason("pack_another_there", pack=candidate.pack_name), level="warning")
+        self._put(None)
+        self.look()
 
     def _say_finishing(self) -> None:
         self._board.post(
-            Notice(
-                key="drive",
-                level="warning",
-                text=lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
-            )
+            "drive",
+            lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
+            level="warning",
         )
 
     def _say_fallen_back(self, model: Model) -> None:
         self._board.post(
-            Notice(
-                key="drive",
-                level="warning",
-                text=lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
-            )
+            "drive",
+            lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
+            level="warning",
         )
 
     def _say_none(self) -> None:
         self._board.post(
-            Notice(
-                key="drive",
-                level="warning",
-                text=lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
-                action=Action(lambda t: t.text("Refresh"), self.look),
-            )
+            "drive",
+            lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
+            level="warning",
+            action=Action(lambda t: t.text("Refresh"), self.look),
         )
 
 
@@ -377,3 +416,21 @@ def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | 
         return PackQuestion(kind="unknown_key", candidate=candidate, reason=error.reason, fingerprint=error.fingerprint)
     kind = _KINDS.get(error.reason.code)
     return PackQuestion(kind=kind, candidate=candidate, reason=error.reason) if kind else None
+
+
+def _is_about(question: PackQuestion) -> bool:
+    """Whether what was refused is the pack that was listed: a drive may hold another one by now."""
+    candidate, found = question.candidate, dict(question.reason.parameters)
+    listed = {"fingerprint": candidate.fingerprint, "version": candidate.version}
+    is_same = all(found.get(name, value) == value for name, value in listed.items())
+    return is_same and (question.kind != "legacy" or candidate.trust == "legacy")
+
+
+def _is_of(model: Model, candidate: PackCandidate) -> bool:
+    manifest = model.manifest
+    listed = candidate.pack_id, candidate.version, candidate.fingerprint
+    return (manifest.pack_id, manifest.version, model.fingerprint) == listed
+
+
+def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
+    return (asked.folder, asked.lasting_name, asked.version) == (found.folder, found.lasting_name, found.version)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout,
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_cards import add_purpose, card_button
-from fieldray.desktop.pack_choice import PackQuestion
+from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 
 
 class PackDialog(QDialog):
-    """Trust this key? Use a namesake, an unsigned legacy model, an older version? Accepted means yes."""
+    """Trust this key? Use a namesake, an unsigned legacy model, an older version?"""
 
-    def __init__(self, question: PackQuestion, translator: Translator, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, question: PackQuestion, packs: PackChoice, translator: Translator, parent: QWidget | None = None
+    ) -> None:
         super().__init__(parent)
         self.setMinimumWidth(460)
         title, advice, yes = _texts(translator, question)
@@ -64,6 +66,8 @@ class PackDialog(QDialog):
         box.addButton(self.no_button, QDialogButtonBox.ButtonRole.RejectRole)
         box.accepted.connect(self.accept)
         box.rejected.connect(self.reject)
+        self.accepted.connect(lambda: packs.answer_yes(question))
+        self.rejected.connect(lambda: packs.answer_no(question))
         column.addWidget(box)
         self.no_button.setDefault(True)
         self.no_button.setFocus()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Notice, NoticeBoard
+from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import HistoryPort
@@ -154,6 +154,6 @@ class PastRuns(QObject):
         def text(translator: Translator) -> str:
             return " ".join(map(translator.reason, said))
 
-        self._board.post(Notice(key="history", level="info" if done.is_wiped else "warning", text=text))
+        self._board.post("history", text, level="info" if done.is_wiped else "warning")
         self.deleted.emit(done)
         self.refresh()

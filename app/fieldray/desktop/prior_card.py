@@ -256,10 +256,6 @@ def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, tr
     """Ask whether an image that is another patient's is meant."""
     doubts = " ".join(translator.reason(doubt) for doubt in question.doubts)
     more = translator.text("The two images can be shown side by side. Nothing is laid over each other.")
-    box = question_box(parent, doubts, more=more)
-    show = box.addButton(translator.text("Show side by side"), QMessageBox.ButtonRole.AcceptRole)
-    cancel = box.addButton(translator.text("Cancel"), QMessageBox.ButtonRole.RejectRole)
-    box.setDefaultButton(cancel)
-    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-    show.clicked.connect(lambda: comparing.answer_yes(question))
-    return box
+    answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
+    no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
+    return question_box(parent, doubts, more, answers=answers, no=no, declined=declined)

@@ -1,22 +1,28 @@
-"""The run: what was chosen, starting, pausing, stopping, and what follows it. No widget."""
+"""The run: what was chosen, whose images these are, starting, pausing, stopping, and what follows it. No widget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import Action, Notice, NoticeBoard
-from fieldray.desktop.services import BatchPort, SessionPort
+from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
+from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.services import BatchPort, Services, SessionPort
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
 from fieldray.packs.legacy import known_manifest
 from fieldray.reasons import Reason
+
+if TYPE_CHECKING:
+    from fieldray.packs.candidate import PackCandidate
+    from fieldray.packs.memory import RememberedPack
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
@@ -34,27 +40,28 @@ _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 class Screening(QObject):
     """One run at a time. Paths chosen while one is under way are screened after it.
 
-    A run starts when it is known whose images they are: `chosen` and `start_asked` ask for it, `approve` tells it.
+    A run starts when it is known whose images they are; `asked` says that another question is open about that, or none.
     """
 
     changed = Signal()
-    chosen = Signal()
-    start_asked = Signal()
+    asked = Signal()
     started = Signal()
     idle = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard) -> None:
+    def __init__(
+        self, background: Background, board: NoticeBoard, packs: PackChoice, default: Callable[[], tuple[str, str]]
+    ) -> None:
+        """`default` gives the names of the site's default pack and of its operating point, "" for none."""
         super().__init__()
-        self._background, self._board = background, board
+        self._background, self._board, self._packs, self._default = background, board, packs, default
+        self._playbook = IntentPlaybook()
+        self._services: Services | None = None
         self._session: SessionPort | None = None
         self._model: Model | None = None
         self._used: Model | None = None
         self._batch: BatchPort | None = None
         self._next: tuple[Path, ...] = ()
-        self._starts_when_ready = False
-        self._is_approved = False
-        self.ages_confirmed = False
-        self.point_name: str | None = None
+        self._told: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
         self.run_id: int | None = None
@@ -62,6 +69,9 @@ class Screening(QObject):
         self.run_model: Model | None = None
         self.progress: Progress | None = None
         self.past: Run | None = None
+        packs.listed.connect(self._see_packs)
+        packs.model_changed.connect(self._see_packs)
+        packs.asked.connect(self._see_packs)
 
     # ---- what can be done now
 
@@ -72,6 +82,11 @@ class Screening(QObject):
     @property
     def can_start(self) -> bool:
         return bool(self.paths) and not self.is_busy and self._session is not None and self._model is not None
+
+    @property
+    def question(self) -> IntentQuestion | None:
+        """What a person is asked before the run that waits."""
+        return self._playbook.question
 
     @property
     def can_pause(self) -> bool:
@@ -92,51 +107,28 @@ class Screening(QObject):
             self._next = (*self._next, *paths)
             count = len(self._next)
             self._board.post(
-                Notice(
-                    key="next",
-                    level="info",
-                    text=lambda t: t.plural(
-                        "{count} file or folder will be screened after this run.",
-                        "{count} files or folders will be screened after this run.",
-                        count,
-                    ),
-                )
+                "next",
+                lambda t: t.plural(
+                    "{count} file or folder will be screened after this run.",
+                    "{count} files or folders will be screened after this run.",
+                    count,
+                ),
             )
             return
-        self._name_waiting(paths)
-        self.paths, self._starts_when_ready, self._is_approved = tuple(paths), True, False
+        self.paths, self.past = tuple(paths), None
         self._enter("waiting")
-        self.chosen.emit()
+        self._do(self._playbook.open(paths))
 
-    def start(self, *, fresh: bool = False) -> None:
-        """Screen what was chosen; what was done before with the same pack is taken over unless `fresh`."""
-        session, model = self._session, self._model
-        if not self.can_start or session is None or model is None:
-            return
-        if not self._is_approved:
-            self._starts_when_ready = True
-            self.start_asked.emit()
-            return
-        self._starts_when_ready = False
-        for key in ("run", *_RUN_NOTES):
-            self._board.withdraw(key)
-        self.manifest, self.progress, self.run_id, self.run_model = model.manifest, None, None, model
-        self.past = None
-        self._enter("starting")
-        self.started.emit()
-        paths, point_name, ages_confirmed = self.paths, self.point_name, self.ages_confirmed
-        self._use(session, model)
-        self._background.run(
-            lambda: session.start(paths, operating_point=point_name, fresh=fresh, ages_confirmed=ages_confirmed),
-            channel="run",
-            done=self._has_started,
-            failed=self._not_started,
-        )
+    def start(self, *, listed: int = 0) -> None:
+        """Screen what was chosen, or the folders of the list in sight, which has so many images."""
+        if self.can_start:
+            past_run = self.past.run_id if self.past else None
+            images = listed if self.state != "waiting" else 0
+            self._do(self._playbook.start(self.paths, images=images, past_run=past_run))
 
-    def approve(self, *, ages_confirmed: bool) -> None:
-        """The pack in use is the one for these images; a run that waits for that starts."""
-        self._is_approved, self.ages_confirmed = True, ages_confirmed
-        self._start_if_ready()
+    def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
+        """What a person says to the open question, or before there is one; see `IntentPlaybook.answer`."""
+        self._do(self._playbook.answer(question, answer))
 
     def pause_or_resume(self) -> None:
         """Pause a running batch or resume a paused one."""
@@ -156,20 +148,11 @@ class Screening(QObject):
 
     # ---- what happens
 
-    def attach(self, session: SessionPort) -> None:
-        """The session is open."""
-        self._session = session
+    def attach(self, services: Services) -> None:
+        """The working rooms are open."""
+        self._services, self._session = services, services.session
         self._warm_up()
-        self._start_if_ready()
-
-    def set_model(self, model: Model | None, point_name: str | None) -> None:
-        """Another pack or operating point is to be used from the next run on."""
-        if model is not self._model:
-            self._is_approved = False  # it was another pack that the images were said to be for
-        self._model, self.point_name = model, point_name
-        self._warm_up()
-        self.changed.emit()
-        self._start_if_ready()
+        self._do(self._playbook.look())
 
     def show_past(self, run: Run, model: Model | None) -> None:
         """A run of the past is in sight: it can be saved and audited, and Start screens its folders again.
@@ -178,8 +161,7 @@ class Screening(QObject):
         """
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
-        self._name_waiting()
-        self._starts_when_ready = self._is_approved = False
+        self._do(self._playbook.drop())
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.manifest, self.run_model = model.manifest if model else known_manifest(run.spec.trust), model
         self.run_id, self.progress = run.run_id, None
@@ -188,6 +170,7 @@ class Screening(QObject):
 
     def forget_run(self) -> None:
         """The run in sight was deleted."""
+        self._do(self._playbook.drop())
         self.paths, self.past, self.run_id, self.run_model, self.manifest = (), None, None, None, None
         self.progress = None
         self._enter("empty")
@@ -245,9 +228,75 @@ class Screening(QObject):
         self.state = state
         self.changed.emit()
 
-    def _start_if_ready(self) -> None:
-        if self._starts_when_ready and self._is_approved and self.can_start:
-            self.start()
+    def _see_packs(self) -> None:
+        """The pack in use is that of the next run."""
+        if self._model is not self._packs.model:
+            self._model = self._packs.model
+            self._warm_up()
+            self.changed.emit()
+        self._do(self._playbook.see(self._packs.in_reach, default=self._default()))
+
+    def _do(self, commands: Commands) -> None:
+        """Carry out what the playbook says; then tell whether another question is open."""
+        for command in commands:
+            match command:
+                case Look():
+                    self._look(command.intent)
+                case UsePack():
+                    use = self._packs.use if command.is_by_card else self._packs.use_known
+                    use(command.candidate, point=command.point)
+                case Screen():
+                    self._screen(command.intent, command.remembered)
+                case SayLost(has_other_pack=True):
+                    self._say_other_pack(command.intent.paths)
+                case SayLost():
+                    self._name_unscreened(command.intent.paths)
+        if self._told != self.question:  # after the start, which empties the list: no image of the run before is opened
+            self._told = self.question
+            self.asked.emit()
+
+    def _look(self, intent: Intent) -> None:
+        """What is known of these paths; the disk may be slow."""
+        services = self._services
+        if services is not None:
+            self._background.run(
+                lambda: (services.memory.find(intent.paths), services.may_lack_ages(intent.paths)),
+                channel="whose",
+                done=lambda known: self._do(self._playbook.looked(intent, *known)),
+                failed=lambda error: self._board.post_error("whose", error),
+                newest_only=True,
+            )
+
+    def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
+        session, model = self._session, self._model
+        assert session is not None and model is not None
+        for key in ("run", "question", *_RUN_NOTES):
+            self._board.withdraw(key)
+        self.paths, self.manifest, self.run_model = intent.paths, model.manifest, model
+        self.progress = self.run_id = self.past = None
+        self._remember(intent, remembered)
+        self._enter("starting")
+        self.started.emit()
+        point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
+        self._use(session, model)
+        self._background.run(
+            lambda: session.start(intent.paths, operating_point=point, ages_confirmed=ages_confirmed),
+            channel="run",
+            done=self._has_started,
+            failed=self._not_started,
+        )
+
+    def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
+        """What a folder is screened with is known the next time. The site's default needs no remembering."""
+        services, pack, point = self._services, intent.pack, self._packs.point_name or ""
+        assert services is not None and pack is not None
+        known = (remembered.pack, remembered.operating_point) if remembered else self._default()
+        if (pack.name, point) != known and pack.source.trust != "legacy":
+            self._background.run(
+                lambda: services.memory.remember(intent.paths, pack.name, operating_point=point),
+                channel="whose",
+                failed=lambda error: self._board.post_error("whose", error),
+            )
 
     def _warm_up(self) -> None:
         """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
@@ -275,28 +324,29 @@ class Screening(QObject):
         """It stays until it is dismissed: nobody may have seen it when the next run starts."""
         paths = _listed(self.paths)
         self._board.post(
-            Notice(
-                key=f"failed {paths} {why.code}",
-                level="error",
-                text=lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
-            )
+            f"failed {paths} {why.code}",
+            lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
+            level="error",
         )
 
-    def _name_waiting(self, instead: Sequence[Path] = ()) -> None:
-        """Name what waited for an answer, unless the same is chosen again."""
-        if self.state == "waiting" and self.paths != tuple(instead):
-            self._name_unscreened(self.paths)
+    def _say_other_pack(self, paths: tuple[Path, ...]) -> None:
+        self._board.post(
+            "question",
+            lambda t: t.text(
+                "Another pack is in use now, so the question before is closed. Choose the pack for {paths}.",
+                paths=_listed(paths),
+            ),
+            level="warning",
+        )
 
     def _name_unscreened(self, paths: tuple[Path, ...]) -> None:
         """What was chosen is not forgotten without a word."""
         if paths:
             self._board.post(
-                Notice(
-                    key=_unscreened(paths),
-                    level="warning",
-                    text=lambda t: t.text("Chosen, but not screened: {paths}", paths=_listed(paths)),
-                    action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths)),
-                )
+                _unscreened(paths),
+                lambda t: t.text("Chosen, but not screened: {paths}", paths=_listed(paths)),
+                level="warning",
+                action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths)),
             )
 
     def _command_failed(self, error: Exception) -> None:

@@ -7,13 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QMessageBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
+from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.pack_cards import PackCard, chosen_card
+from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button
+from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button, question_box
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Welcome(QWidget):
         column.addLayout(self._make_buttons(open_folder, open_files))
         column.addStretch(1)
         self._lay_out(column)
-        for signal in (controller.packs.listed, controller.packs.model_changed, controller.whose.asked):
+        for signal in (controller.packs.listed, controller.packs.model_changed, controller.screening.asked):
             signal.connect(self.refresh)
         self.refresh()
 
@@ -66,10 +68,10 @@ class Welcome(QWidget):
         row.addStretch(1)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
-        area = TallArea()
-        area.setAccessibleName(self._translator.text("Whose images are these?"))
-        area.show_page(page)
-        outer.addWidget(area)
+        self._area = TallArea()
+        self._area.setAccessibleName(self._translator.text("Whose images are these?"))
+        self._area.show_page(page)
+        outer.addWidget(self._area)
 
     def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
         translator, buttons = self._translator, QHBoxLayout()
@@ -93,26 +95,25 @@ class Welcome(QWidget):
 
     def refresh(self) -> None:
         """Show the packs there are, and what is asked."""
-        translator, whose, packs = self._translator, self._bench.whose, self._bench.packs
-        is_asked = whose.question == "pack"
+        translator, question, packs = self._translator, self._bench.screening.question, self._bench.packs
+        is_asked = question is not None and question.kind == "pack"
         self._title.setText(translator.text("Whose images are these?"))
         lead = translator.text("Each pack is for certain patients. Choose one, then open a folder of chest X-rays.")
-        if is_asked:
-            lead = translator.text("Choose the pack for {folder}.", folder=", ".join(map(str, whose.paths)))
+        if question is not None:
+            lead = translator.text("Choose the pack for {folder}.", folder=_folders(question))
         elif packs.model is not None:
             name = f"{translator.pick(packs.model.manifest.names)} {packs.model.manifest.version}"
             lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
         self._lead.setText(plain(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
-        self._show_cards()
+        self._show_cards(question)
 
     def take_focus(self) -> None:
-        """Put the focus where the answer is: on the first card, or on what opens the images once a pack is chosen."""
-        is_asked = self._bench.whose.question == "pack" or self._bench.packs.model is None
-        (self.cards[0].button if self.cards and is_asked else self.open_button).setFocus()
+        """Put the focus on the page, and on no answer: the question may come while a key is pressed."""
+        self._area.setFocus()
 
-    def _show_cards(self) -> None:
+    def _show_cards(self, question: IntentQuestion | None) -> None:
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         for old in self._shown:
@@ -123,7 +124,7 @@ class Welcome(QWidget):
             PackCard(
                 entry,
                 self._translator,
-                partial(self._choose, entry),
+                partial(self._choose, question, entry),
                 show_card=partial(self._show_card, entry),
             )
             for entry in found
@@ -147,9 +148,35 @@ class Welcome(QWidget):
     def _show_card(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
         self._bench.packs.show_card(candidate)
 
-    def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
+    def _choose(self, question: IntentQuestion | None, candidate: PackCandidate, _is_checked: bool = False) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.lasting_name)
             self.default_box.setChecked(False)
-        self._bench.whose.answer_pack(candidate)
+        self._bench.screening.answer(question, candidate)
+
+
+def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, translator: Translator) -> QMessageBox:
+    """The question that PNG and JPEG files leave open: how old the patients are. It names all that it is about."""
+    text, intent = translator.text, question.intent
+    assert intent.pack is not None
+    youngest, oldest = intent.pack.ages_years or (0, 0)
+    images = text("Images: {folder}", folder=_folders(question))
+    if intent.images:
+        images = text("Images: {folder} ({count} in the list)", folder=_folders(question), count=intent.images)
+    more = text(
+        "PNG and JPEG files do not say how old a patient is. Your answer is written into every result. The pack in "
+        "use is {pack}.",
+        pack=f"{translator.pick(intent.pack.source.names)} {intent.pack.version}",
+    )
+    answers = {
+        text("Yes, all of them"): lambda: screening.answer(question, True),
+        text("I do not know"): lambda: screening.answer(question, False),
+    }
+    asked = text("Are all patients aged {youngest} to {oldest} years?", youngest=youngest, oldest=oldest)
+    no, declined = text("Use another pack"), lambda: screening.answer(question, None)
+    return question_box(parent, asked, images, "", more, answers=answers, no=no, declined=declined)
+
+
+def _folders(question: IntentQuestion) -> str:
+    return ", ".join(map(str, question.intent.paths))

@@ -9,7 +9,7 @@ several gives several.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,10 +17,12 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl
 from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
+    QApplication,
     QComboBox,
     QDialog,
     QFrame,
     QLabel,
+    QLineEdit,
     QMessageBox,
     QPushButton,
     QScrollArea,
@@ -191,12 +193,34 @@ def choice_box(choices: Iterable[tuple[str, Any]]) -> QComboBox:
     return box
 
 
-def question_box(parent: QWidget, text: str, *, more: str) -> QMessageBox:
-    """A question with a further line; the caller adds the buttons."""
+def question_box(
+    parent: QWidget,
+    text: str,
+    *more: str,
+    answers: Mapping[str, Callable[[], object]],
+    no: str,
+    declined: Callable[[], object] = lambda: None,
+) -> QMessageBox:
+    """A question with further lines, and what each answer does.
+
+    A key that was meant for something else answers `no`: it has the focus, and is what Escape means.
+    """
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
-    box.setInformativeText(plain(more))
+    box.setInformativeText(plain(*more))
+    for words, act in answers.items():
+        box.addButton(plain(words), QMessageBox.ButtonRole.AcceptRole).clicked.connect(lambda _=False, act=act: act())
+    refusal = box.addButton(plain(no), QMessageBox.ButtonRole.RejectRole)
+    refusal.clicked.connect(declined)
+    box.setDefaultButton(refusal)
+    box.setEscapeButton(refusal)
+    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     return box
+
+
+def is_typing() -> bool:
+    """Whether a person is in a field of text or in a dialog: what opens by itself waits until they have done."""
+    return isinstance(QApplication.focusWidget(), QLineEdit) or QApplication.activeModalWidget() is not None
 
 
 def name_surface(widget: QWidget, name: Surface) -> None:

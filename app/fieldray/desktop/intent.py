@@ -1,0 +1,284 @@
+"""What a person means to screen, and the question that is open about it: a playbook, events in and commands out.
+
+Every answer is given for one intent: this folder, this pack by its key and id, from this moment on. Whatever changes a
+part of it makes another intent, for which nothing was answered. No Qt, no threads, no disk: `screening` carries
+out what the commands say, and is told what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fieldray.packs.candidate import PackCandidate, meant
+
+if TYPE_CHECKING:
+    from fieldray.packs.memory import RememberedPack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackInUse:
+    """A pack as a person answers for it: its id with its signer, its version, its network, its ages."""
+
+    name: str
+    version: str
+    model_sha256: str
+    ages_years: tuple[int, int] | None
+    source: PackCandidate = field(compare=False)  # where it was loaded from is no part of what was answered
+
+    def is_of(self, candidate: PackCandidate) -> bool:
+        """Whether it is the pack that a listing shows, wherever it lies."""
+        return (self.name, self.version) == (candidate.lasting_name, candidate.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacksInReach:
+    """What is known of the packs at a moment.
+
+    ready              those that need no question, the one in use first
+    is_persons_choice  a person put the one in use to use, or plugged in its drive
+    is_settled         they were listed, none is being loaded, and no question about one of them is open
+    """
+
+    used: PackInUse | None = None
+    ready: tuple[PackCandidate, ...] = ()
+    is_persons_choice: bool = False
+    is_settled: bool = False
+
+    def named(self, name: str) -> PackCandidate | None:
+        """The pack that a name means and that needs no question; None where several signers have some of this name."""
+        found = meant(name, self.ready)
+        return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
+
+    def is_in_use(self, name: str) -> bool:
+        """Whether the pack in use is called so."""
+        return self.used is not None and bool(meant(name, [self.used.source]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What is to be screened.
+
+    since           how many intents there were before it: two with the same folder and pack are not the same
+    images          how many are in the list in sight, 0 where it is not about these paths
+    chosen          the pack whose card was clicked
+    is_chosen_here  it was clicked as the answer for this folder, and not before the folder was opened
+    only_a_card     nothing but the click of a card says which pack it is: a question before was lost, or declined
+    pack            None until it is known
+    ages_confirmed  None until somebody said it, or it is known
+    """
+
+    since: int
+    paths: tuple[Path, ...]
+    past_run: int | None = None
+    images: int = 0
+    chosen: PackCandidate | None = None
+    is_chosen_here: bool = False
+    only_a_card: bool = False
+    pack: PackInUse | None = None
+    ages_confirmed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IntentQuestion:
+    """Whose images these are ("pack"), or whether all patients are of the pack's ages; of this intent alone."""
+
+    kind: Literal["pack", "ages"]
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find out what is known of an intent's paths, then `looked`."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class UsePack:
+    """Put a pack in use, at an operating point or at its first; its card was clicked, or it was chosen another time."""
+
+    candidate: PackCandidate
+    point: str
+    is_by_card: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Start the run that is meant. `remembered`: what was known of its paths."""
+
+    intent: Intent
+    remembered: RememberedPack | None
+
+
+@dataclass(frozen=True, slots=True)
+class SayLost:
+    """An intent was not screened: something else is wanted, or its question closed as another pack is in use."""
+
+    intent: Intent
+    has_other_pack: bool
+
+
+Commands = tuple[Look | UsePack | Screen | SayLost, ...]
+
+
+class IntentPlaybook:
+    """The intent that waits, and the one question that is open. An answer to another question is ignored."""
+
+    def __init__(self) -> None:
+        self.intent: Intent | None = None
+        self.question: IntentQuestion | None = None
+        self._packs = PacksInReach()
+        self._default = "", ""
+        self._count = 0
+        self._prepared: PackCandidate | None = None  # its card was clicked before a folder was opened
+        self._known: tuple[RememberedPack | None, bool] | None = None  # of the intent's paths; None: not looked yet
+        self._tried: UsePack | None = None
+
+    # ---- what a person does
+
+    def open(self, paths: Sequence[Path]) -> Commands:
+        """A folder was opened."""
+        return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared))
+
+    def start(self, paths: Sequence[Path], *, images: int = 0, past_run: int | None = None) -> Commands:
+        """Start was pressed on the list in sight: the pack is the one in the header, for all to see."""
+        used = self._packs.used
+        return self._begin(Intent(since=self._count, paths=tuple(paths), images=images, past_run=past_run, pack=used))
+
+    def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
+        """Something else is wanted: no answer counts any more. What waited is named, unless it is wanted again."""
+        lost, self.intent, self.question, self._prepared = self.intent, None, None, None
+        return (SayLost(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
+
+    def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
+        """A card was clicked, without a question for the next folder; or the ages are confirmed, or not (bool).
+
+        None: it is another pack that these images are for.
+        """
+        if question != self.question:
+            return ()
+        if isinstance(answer, PackCandidate):
+            return self._take_card(answer) if question is None or question.kind == "pack" else ()
+        if question is None or question.kind != "ages":
+            return ()
+        if answer is None:
+            self._ask_for_card()
+        else:
+            self._change(ages_confirmed=answer)
+        return self._advance()
+
+    # ---- what happens
+
+    def look(self) -> Commands:
+        """It can be found out now what is known of paths."""
+        return (Look(self.intent),) if self.intent and self._known is None else ()
+
+    def looked(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
+        """What was remembered of the paths of an intent, and whether their files may lack ages."""
+        if self.intent is None or self.intent.since != intent.since:
+            return ()
+        self._known = remembered, lacks_ages
+        return self._advance()
+
+    def see(self, packs: PacksInReach, *, default: tuple[str, str]) -> Commands:
+        """Packs came or went, or another one is in use; `default`: the site's pack and operating point, or ""."""
+        self._packs, self._default = packs, default
+        if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
+            self._prepared = None
+        return self._advance()
+
+    # ---- inside
+
+    def _begin(self, intent: Intent) -> Commands:
+        lost = self.drop(instead=intent.paths)
+        self._count += 1
+        self.intent, self._known, self._tried = intent, None, None
+        return (*lost, Look(intent))
+
+    def _change(self, **parts: object) -> None:
+        assert self.intent is not None
+        self.intent = replace(self.intent, **parts)  # type: ignore[arg-type]
+
+    def _take_card(self, candidate: PackCandidate) -> Commands:
+        if self.intent is None:
+            self._prepared = candidate
+        elif self.question is not None:
+            has_said_ages = candidate.problem is None and _ages_of(candidate) is not None
+            self._change(chosen=candidate, is_chosen_here=True, ages_confirmed=has_said_ages or None)
+        self._tried = UsePack(candidate, "", is_by_card=True)
+        used = self._packs.used
+        return self._advance() if used and used.is_of(candidate) else (self._tried,)
+
+    def _ask_for_card(self) -> None:
+        """Another intent for the same paths, for which nothing is answered."""
+        assert self.intent is not None
+        before = self.intent
+        self.intent = Intent(
+            since=self._count, paths=before.paths, past_run=before.past_run, images=before.images, only_a_card=True
+        )
+        self._count += 1
+        self.question = IntentQuestion("pack", self.intent)
+
+    def _advance(self) -> Commands:
+        """The next step, once what it needs is known: the pack, the ages, the run."""
+        intent, packs = self.intent, self._packs
+        if intent is None or self._known is None or not packs.is_settled:
+            return ()
+        if intent.pack is None:
+            return self._settle_pack(intent)
+        if intent.pack != packs.used:
+            self._ask_for_card()
+            return (SayLost(intent, has_other_pack=True),)
+        return self._settle_ages(intent)
+
+    def _settle_pack(self, intent: Intent) -> Commands:
+        used, chosen = self._packs.used, intent.chosen
+        name, point = self._wanted(intent)
+        if used is not None and self._packs.is_in_use(name) and (chosen is None or used.is_of(chosen)):
+            is_said = chosen is None or _ages_of(chosen) == used.ages_years
+            self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
+            return self._advance()
+        known = chosen if name and chosen else self._packs.named(name)
+        wanted = UsePack(known, point, is_by_card=known is chosen) if known else None
+        if wanted is None or wanted == self._tried:
+            self._change(chosen=None, is_chosen_here=False, ages_confirmed=None)
+            self.question = IntentQuestion("pack", self.intent or intent)
+            return ()
+        self._tried = wanted
+        return (wanted,)
+
+    def _wanted(self, intent: Intent) -> tuple[str, str]:
+        """The names of the pack and the operating point that a person chose, "" where only a question can tell.
+
+        What was chosen for these images comes before the site's default. A pack that a person has just put in use is
+        not exchanged for the default without a word, and a card that was clicked before contradicts no memory.
+        """
+        assert self._known is not None
+        remembered, chosen, packs = self._known[0], intent.chosen, self._packs
+        if chosen is not None:
+            is_doubtful = not intent.is_chosen_here and remembered is not None and not meant(remembered.pack, [chosen])
+            return ("" if is_doubtful else chosen.lasting_name), ""
+        if remembered is not None and not intent.only_a_card:
+            return remembered.pack, remembered.operating_point
+        is_other = packs.is_persons_choice and packs.used is not None and not packs.is_in_use(self._default[0])
+        return ("", "") if is_other or intent.only_a_card else self._default
+
+    def _settle_ages(self, intent: Intent) -> Commands:
+        assert intent.pack is not None and self._known is not None
+        remembered, lacks_ages = self._known
+        are_confirmed = intent.ages_confirmed
+        if are_confirmed is None and remembered is not None and self._packs.is_in_use(remembered.pack):
+            are_confirmed = remembered.ages_confirmed or None
+        if are_confirmed is None and lacks_ages and intent.pack.ages_years is not None:
+            self.question = IntentQuestion("ages", intent)
+            return ()
+        are_confirmed = bool(are_confirmed) and intent.pack.ages_years is not None
+        self.intent = self.question = self._prepared = None
+        return (Screen(replace(intent, ages_confirmed=are_confirmed), remembered),)
+
+
+def _ages_of(candidate: PackCandidate) -> tuple[int, int] | None:
+    return candidate.manifest.accepted.ages_years if candidate.manifest else None

@@ -1,0 +1,325 @@
+"""The intent of a run: no answer counts for another folder, another pack or another moment than it was given for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fake_rooms import candidate, manifest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fieldray.desktop.intent import (
+    Commands,
+    Intent,
+    IntentPlaybook,
+    IntentQuestion,
+    Look,
+    PackInUse,
+    PacksInReach,
+    SayLost,
+    Screen,
+    UsePack,
+)
+from fieldray.domain.model import HeaderRules
+from fieldray.packs.candidate import PackCandidate
+from fieldray.packs.memory import RememberedPack
+from fieldray.reasons import reason
+
+AGES = {"children": (1, 5), "adults": (18, 95)}
+ONE, OTHER = Path("/one"), Path("/other")
+
+
+def listed(pack_id: str, *, version: str = "1.0.0", key: str = "", **changes: object) -> PackCandidate:
+    """A pack in a listing; with a key it is another signer's."""
+    about = {"pack_id": pack_id, "version": version, "trust": "trusted" if key else "builtin", "is_namesake": bool(key)}
+    described = manifest(pack_id=pack_id, version=version, accepted=HeaderRules(ages_years=AGES[pack_id]))
+    return candidate(f"/{pack_id}-{version}{key}", **about, fingerprint=key, manifest=described, **changes)
+
+
+KEYS = ("0000-" * 16)[:-1], ("1111-" * 16)[:-1]
+CHILDREN, ADULTS = listed("children"), listed("adults")
+NAMESAKE, NEWER = listed("children", key=KEYS[0]), listed("children", version="1.1.0")
+QUESTIONABLE = replace(listed("adults", key=KEYS[1]), problem=reason("pack_legacy"))
+PACKS = (CHILDREN, ADULTS, NAMESAKE, NEWER, QUESTIONABLE)
+
+
+def used(entry: PackCandidate) -> PackInUse:
+    assert entry.manifest is not None
+    name, ages = entry.lasting_name, entry.manifest.accepted.ages_years
+    return PackInUse(name=name, version=entry.version, model_sha256=entry.version * 8, ages_years=ages, source=entry)
+
+
+def reach(entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)) -> PacksInReach:
+    return PacksInReach(used=used(entry) if entry else None, ready=ready, is_settled=True)
+
+
+def opened(
+    pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
+) -> tuple[IntentPlaybook, Commands]:
+    """A folder was opened with a pack in use, and what is known of it was found out."""
+    playbook = IntentPlaybook()
+    playbook.see(reach(pack), default=("", ""))
+    (look,) = playbook.open([ONE])
+    assert isinstance(look, Look)
+    return playbook, playbook.looked(look.intent, known, lacks_ages)
+
+
+def question(playbook: IntentPlaybook) -> IntentQuestion:
+    assert playbook.question is not None
+    return playbook.question
+
+
+def test_a_card_answers_for_the_folder_that_was_asked_about() -> None:
+    playbook, _ = opened(None)
+    asked = question(playbook)
+    assert (asked.kind, asked.intent.paths) == ("pack", (ONE,))
+    assert playbook.answer(asked, ADULTS) == (UsePack(ADULTS, "", is_by_card=True),)
+    (run,) = playbook.see(reach(ADULTS), default=("", ""))
+    assert isinstance(run, Screen)
+    assert (run.intent.paths, run.intent.pack, run.intent.ages_confirmed) == ((ONE,), used(ADULTS), True)
+
+
+def test_a_card_is_no_answer_for_a_folder_that_is_opened_while_its_pack_is_loaded() -> None:
+    playbook, _ = opened(None)
+    playbook.answer(question(playbook), CHILDREN)
+    lost, look = playbook.open([OTHER])
+    assert isinstance(lost, SayLost) and lost.intent.paths == (ONE,)
+    assert isinstance(look, Look)
+    playbook.looked(look.intent, None, True)
+    assert playbook.see(reach(CHILDREN), default=("", "")) == ()
+    assert (question(playbook).kind, question(playbook).intent.paths) == ("pack", (OTHER,))
+
+
+def test_an_answer_to_a_question_that_is_not_open_is_ignored() -> None:
+    playbook, _ = opened(None)
+    before = question(playbook)
+    (_, look) = playbook.open([OTHER])
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    assert playbook.answer(before, ADULTS) == () and playbook.answer(before, True) == ()
+    assert playbook.answer(None, ADULTS) == ()
+    assert playbook.intent is not None and playbook.intent.chosen is None
+
+
+def test_ages_are_asked_for_the_pack_in_use_and_not_for_the_one_that_came_meanwhile() -> None:
+    playbook, commands = opened(CHILDREN, RememberedPack("children"))
+    ages = question(playbook)
+    assert commands == () and ages.kind == "ages" and ages.intent.pack == used(CHILDREN)
+    (lost,) = playbook.see(reach(ADULTS), default=("", ""))
+    assert isinstance(lost, SayLost) and lost.has_other_pack
+    assert question(playbook).kind == "pack"
+    assert playbook.answer(ages, True) == ()
+    playbook.see(reach(CHILDREN), default=("", ""))  # the first one is back: what was asked for it stays closed
+    assert playbook.answer(ages, True) == () and question(playbook).kind == "pack"
+
+
+def test_a_newer_version_and_another_signer_are_other_packs() -> None:
+    for other in (NEWER, NAMESAKE):
+        playbook, _ = opened(CHILDREN, RememberedPack("children"))
+        playbook.see(reach(other), default=("", ""))
+        assert question(playbook).kind == "pack"
+
+
+def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() -> None:
+    known = RememberedPack("children", ages_confirmed=True)
+    _, (run,) = opened(CHILDREN, known)
+    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    playbook = IntentPlaybook()
+    playbook.see(reach(ADULTS), default=("", ""))
+    (look,) = playbook.start([ONE])
+    playbook.looked(look.intent, known, True)  # type: ignore[union-attr]
+    assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
+
+
+def test_a_run_of_the_past_is_asked_about_by_its_own_folder() -> None:
+    playbook, _ = opened(CHILDREN, RememberedPack("children"))
+    assert isinstance(playbook.drop()[0], SayLost)
+    (look,) = playbook.start([OTHER], images=4, past_run=7)
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    asked = question(playbook).intent
+    assert (asked.paths, asked.images, asked.past_run, asked.pack) == ((OTHER,), 4, 7, used(CHILDREN))
+
+
+def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None:
+    playbook = IntentPlaybook()
+    playbook.answer(None, CHILDREN)
+    playbook.see(reach(CHILDREN), default=("", ""))
+    (look,) = playbook.open([ONE])
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    assert question(playbook).kind == "ages"
+    (run,) = playbook.answer(question(playbook), True)
+    assert isinstance(run, Screen)
+    (look,) = playbook.open([OTHER])  # it was for one folder
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    assert question(playbook).kind == "pack"
+
+
+def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembered_for() -> None:
+    playbook = IntentPlaybook()
+    playbook.answer(None, CHILDREN)
+    playbook.see(reach(CHILDREN), default=("", ""))
+    (look,) = playbook.open([ONE])
+    assert playbook.looked(look.intent, RememberedPack("adults"), False) == ()  # type: ignore[union-attr]
+    assert question(playbook).kind == "pack"
+
+
+def test_what_needs_a_yes_says_no_ages() -> None:
+    playbook, _ = opened(None)
+    playbook.answer(question(playbook), QUESTIONABLE)
+    playbook.see(reach(QUESTIONABLE), default=("", ""))
+    assert question(playbook).kind == "ages"
+
+
+def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() -> None:
+    playbook = IntentPlaybook()
+    playbook.see(reach(CHILDREN), default=("children", ""))
+    (look,) = playbook.open([ONE])
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    assert playbook.answer(question(playbook), None) == ()
+    playbook.see(reach(CHILDREN), default=("children", ""))
+    assert question(playbook).kind == "pack"
+    (run,) = playbook.answer(question(playbook), CHILDREN)  # the card says the ages
+    assert isinstance(run, Screen) and run.intent.ages_confirmed
+
+
+class Walk(RuleBasedStateMachine):
+    """Whatever happens in whatever order; what was said, and for what, is kept beside the playbook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.playbook = IntentPlaybook()
+        self.default, self.is_fast = ("", ""), False
+        self.memory: dict[Path, RememberedPack] = {}
+        self.used: PackCandidate | None = None
+        self.wanted: UsePack | None = None  # being loaded
+        self.looks: list[Intent] = []
+        self.old: list[IntentQuestion] = []
+        self.in_sight: tuple[Path, ...] = ()
+        self.said_pack: dict[int, set[str]] = {}  # by intent: the packs that a card or Start named for it
+        self.said_ages: dict[int, set[tuple[PackInUse | None, bool]]] = {}
+        self.prepared: PackCandidate | None = None
+
+    @initialize(
+        site=st.sampled_from(["", "children"]),
+        remembered=st.sampled_from([None, CHILDREN, NAMESAKE]),
+        is_fast=st.booleans(),
+    )
+    def begin(self, site: str, remembered: PackCandidate | None, is_fast: bool) -> None:
+        """`is_fast`: disk and drives answer before anything else happens."""
+        self.default, self.is_fast = (site, ""), is_fast
+        if remembered:
+            self.memory[ONE] = RememberedPack(remembered.lasting_name, ages_confirmed=remembered is CHILDREN)
+        self.see()
+
+    def see(self) -> None:
+        ready = tuple(entry for entry in PACKS if entry.problem is None)
+        reached = replace(reach(self.used, ready=ready), is_settled=self.wanted is None)
+        self.do(self.playbook.see(reached, default=self.default))
+
+    def do(self, commands: Commands) -> None:
+        for command in commands:
+            if isinstance(command, Look):
+                self.looks.append(command.intent)
+                if self.is_fast:
+                    self.look(newest=True)
+            elif isinstance(command, UsePack):
+                self.wanted = command
+                self.see()
+                if self.is_fast:
+                    self.load(is_loaded=True)
+            elif isinstance(command, Screen):
+                self.check(command)
+        if self.playbook.question:
+            self.old = [*self.old[-5:], self.playbook.question]
+
+    def check(self, run: Screen) -> None:
+        """No run starts with an answer that was not given for exactly this folder, pack by key and id."""
+        intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
+        assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
+        name = intent.pack.name
+        sources = {self.default[0], *self.said_pack.get(intent.since, ()), *(entry.pack for entry in known if entry)}
+        assert name in sources
+        if intent.ages_confirmed and intent.pack.ages_years:
+            is_remembered = all(entry and entry.ages_confirmed and entry.pack == name for entry in known)
+            assert is_remembered or (intent.pack, True) in self.said_ages.get(intent.since, ())
+        self.in_sight = intent.paths
+
+    @rule(path=st.sampled_from([ONE, OTHER]))
+    def open(self, path: Path) -> None:
+        prepared, self.prepared = self.prepared, None
+        commands = self.playbook.open([path])
+        assert self.playbook.intent is not None
+        if prepared:
+            self.said_pack.setdefault(self.playbook.intent.since, set()).add(prepared.lasting_name)
+        self.do(commands)
+
+    @precondition(lambda self: self.used is not None and self.in_sight)
+    @rule()
+    def start(self) -> None:
+        self.prepared = None
+        commands = self.playbook.start(self.in_sight)
+        assert self.playbook.intent is not None and self.used is not None
+        self.said_pack.setdefault(self.playbook.intent.since, set()).add(self.used.lasting_name)
+        self.do(commands)
+
+    @rule(path=st.sampled_from([ONE, OTHER]))
+    def open_past(self, path: Path) -> None:
+        self.prepared = None
+        self.do(self.playbook.drop())
+        self.in_sight = (path,)
+
+    @precondition(lambda self: self.looks)
+    @rule(newest=st.booleans())
+    def look(self, newest: bool) -> None:
+        intent = self.looks.pop(-1 if newest else 0)
+        self.do(self.playbook.looked(intent, self.memory.get(intent.paths[0]), lacks_ages=True))
+
+    @precondition(lambda self: self.wanted)
+    @rule(is_loaded=st.booleans())
+    def load(self, is_loaded: bool) -> None:
+        assert self.wanted is not None
+        self.used = self.wanted.candidate if is_loaded else self.used
+        self.wanted = None
+        self.see()
+
+    @rule(entry=st.sampled_from([None, CHILDREN, NEWER, ADULTS, NAMESAKE]))
+    def plug_or_pull(self, entry: PackCandidate | None) -> None:
+        self.used = entry
+        self.see()
+
+    @rule(entry=st.sampled_from(PACKS), old=st.booleans(), data=st.data())
+    def click(self, entry: PackCandidate, old: bool, data: st.DataObject) -> None:
+        """A card: of the question in sight, or of one that is not there any more."""
+        asked = data.draw(st.sampled_from(self.old)) if old and self.old else self.playbook.question
+        is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
+        if is_open and asked and self.playbook.intent:
+            since = self.playbook.intent.since
+            self.said_pack.setdefault(since, set()).add(entry.lasting_name)
+            if entry.problem is None:
+                self.said_ages.setdefault(since, set()).add((used(entry), True))
+        elif is_open and self.playbook.intent is None:
+            self.prepared = entry
+        self.do(self.playbook.answer(asked, entry))
+
+    @precondition(lambda self: self.old)
+    @rule(old=st.booleans(), answer=st.sampled_from([True, False, None]), data=st.data())
+    def answer(self, old: bool, answer: bool | None, data: st.DataObject) -> None:
+        asked = data.draw(st.sampled_from(self.old)) if old else self.playbook.question
+        if asked and asked == self.playbook.question and asked.kind == "ages" and answer is not None:
+            self.said_ages.setdefault(asked.intent.since, set()).add((asked.intent.pack, answer))
+        self.do(self.playbook.answer(asked, answer))
+
+    @invariant()
+    def a_question_belongs_to_the_intent(self) -> None:
+        asked, intent = self.playbook.question, self.playbook.intent
+        if asked is None:
+            return
+        assert intent is not None
+        assert (asked.intent.since, asked.intent.paths) == (intent.since, intent.paths)
+        if asked.kind == "ages" and self.wanted is None:
+            assert self.used is not None and asked.intent == intent and asked.intent.pack == used(self.used)
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=300, stateful_step_count=50)
