@@ -99,7 +99,7 @@ def dialogs(desk: Desk, translator: Translator) -> Iterator[QDialog]:
     yield LocalPointDialog("proposal", translator, window)
     yield PackDialog(question, bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
-    used = PackInUse(name="made-up", version="1.2.0", model_sha256="0" * 64, ages_years=(18, 95))
+    used = PackInUse(name="a", version="1.2.0", model_sha256="0" * 64, ages_years=(18, 95), source=candidate())
     asked = IntentQuestion("ages", Intent(since=0, paths=(Path("/images"),), pack=used))
     yield ages_box(window, asked, bench.screening, translator)
 
