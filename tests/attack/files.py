@@ -201,6 +201,38 @@ def folder_gone(world: World) -> None:
     world.check_rows(world.start_screen().finish().ends_with(0).lines, expected)
 
 
+@CASES.case(
+    "unplugged-while-stopping",
+    "the folder removed, and Ctrl-C before and after: it ends in order and resumes",
+    limit_s=120,
+)
+def unplugged_while_stopping(world: World) -> None:
+    away, expected = world.folder / "unplugged", world.good_images(_COUNT)
+    for is_stopped_first in (True, False):
+        running = world.start_screen("--fresh", "--jobs", "1", held=True)
+        running.read_lines(3)
+        if is_stopped_first:
+            running.signal(signal.SIGINT)
+        world.images.rename(away)
+        if not is_stopped_first:
+            running.signal(signal.SIGINT)
+        running.finish().ends_with(130)
+        away.rename(world.images)
+    world.check_rows(world.start_screen("--resume").finish().ends_with(0).lines, expected)
+
+
+@CASES.case("many", "50,000 files that are no images around ten that are: all named, in 250 MB", limit_s=600)
+def many(world: World) -> None:
+    expected = world.good_images(10)
+    for number in range(50_000):
+        path = world.images / f"folder-{number // 1000:02}" / f"note-{number:05}.dat"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no image %d" % number)
+        expected[os.path.relpath(path, world.images)] = "unscored"
+    world.screen(expected, codes=(0,), parent_mb=250)
+    world.run("history", "list").ends_with(0)
+
+
 @CASES.case("swapped", "the contents of bright and dark images swapped in mid-run: each score belongs to its content")
 def swapped(world: World) -> None:
     for number in range(100):

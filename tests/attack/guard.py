@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from attack.case import Group
@@ -96,3 +98,17 @@ def current_directory(world: World) -> None:
             world.check_rows(done.ends_with(0, 1).lines, expected)
     world.run("doctor", cwd=folder.parent)
     assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
+
+
+@CASES.case("variables", "variables that name plugins, drivers and modules: no child has them", is_quick=True)
+def variables(world: World) -> None:
+    world.good_images(20)
+    naming = ("QT_PLUGIN_PATH", "LIBGL_DRIVERS_PATH", "GTK_MODULES", "OPENSSL_CONF", "LD_AUDIT", "OMP_TOOL_LIBRARIES")
+    running = world.start_screen(environment=dict.fromkeys((*naming, "PYTHONPATH"), "."), cwd=world.images, held=True)
+    running.read_lines(1)
+    for child in running.children():
+        with suppress(OSError):  # it has just ended
+            found = (Path("/proc") / str(child) / "environ").read_bytes().split(b"\0")
+            given = {variable.partition(b"=")[0].decode() for variable in found} & {*naming, "PYTHONPATH"}
+            assert not given, f"a child has {sorted(given)}"
+    running.finish().ends_with(0)

@@ -235,6 +235,41 @@ def is_number(text: str) -> bool:
     return True
 
 
+@CASES.case(
+    "names-pdf", "the same names in the reports of the run and of each study, with names asked for", limit_s=120
+)
+def names_pdf(world: World) -> None:
+    expected = named(world)
+    out = world.folder / "out"
+    formats = ("--names", "--formats", "pdf,pdf-studies")
+    world.run("screen", world.images, *world.pack_options, "--out", out, *formats).ends_with(0)
+    documents = [path.read_bytes() for path in out.rglob("*.pdf")]
+    assert len(documents) == 1 + len(expected), f"{len(documents)} documents for {len(expected)} images"
+    for data in documents:
+        assert data.startswith(b"%PDF-") and data.rstrip().endswith(b"%%EOF")
+        active = [
+            word for word in (b"/JavaScript", b"/Launch", b"/SubmitForm", b"/EmbeddedFile", b"/URI (") if word in data
+        ]
+        assert not active, f"a document that does something: {active}"
+    for path in out.rglob("*"):
+        hold_printable(path.name)
+
+
+@CASES.case("names-compare", "the same names in two runs that are compared, shown and saved again", limit_s=120)
+def names_compare(world: World) -> None:
+    expected = named(world)
+    world.screen(expected, codes=(0,))
+    victim = next(path for path in sorted(world.images.iterdir()) if "formula-break" not in path.name)
+    victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run is another one
+    world.screen(expected, codes=(0,))
+    for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
+        done = world.run("history", *arguments).ends_with(0)
+        hold_printable(done.out + done.err)
+    shown = world.run("history", "show", "1").out
+    lines = [line for line in shown.splitlines() if ".png" in line or ".exe" in line]
+    assert len(lines) >= len(expected), f"{len(lines)} lines for {len(expected)} images"
+
+
 @CASES.case("names-missing", "the same characters in the names of folders, outputs and packs that are not there")
 def names_missing(world: World) -> None:
     world.good_images(1)

@@ -41,6 +41,8 @@ KINDS: Final[Sequence[Kind]] = (
     Kind(name="quota used up", how="from then on", error=errno.EDQUOT, reasons=_FULL),
     Kind(name="disk error once", how="once", error=errno.EIO, reasons=_FAILING),
     Kind(name="disk errors from then on", how="from then on", error=errno.EIO, reasons=_FAILING),
+    # What Linux makes of a file system with errors, under files that are open.
+    Kind(name="read-only from then on", how="from then on", error=errno.EROFS, reasons=_FAILING),
 )
 
 

@@ -55,6 +55,7 @@ from fieldray.cluster.connection import (
     is_connected,
     node_of,
     open_client,
+    said_by,
     workers_of,
 )
 from fieldray.domain.finding import Failed, Outcome
@@ -225,7 +226,7 @@ class Archive:
         is_first = not self._looked_s
         self._looked_s = time.monotonic()
         with _losses():
-            present = {address: str(each["name"]) for address, each in workers_of(client).items()}
+            present = {address: each["name"] for address, each in workers_of(client).items()}
             new = [address for address in present if address not in self._workers and address not in self._unfit]
             if new:
                 self._admit(client, {address: present[address] for address in new}, is_first=is_first)
@@ -245,8 +246,7 @@ class Archive:
 
         Raises EnvironmentProblem (cluster_node_problem).
         """
-        options = {"needs_paths": not self._sends_files}
-        told = client.run(report_text, self._inspect, self._request, workers=list(names), on_error="return", **options)
+        told = said_by(names, client, report_text, self._inspect, self._request, needs_paths=not self._sends_files)
         for address, text in told.items():
             node = node_of(names[address])
             self._asked[address] += 1

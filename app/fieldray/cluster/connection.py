@@ -28,7 +28,7 @@ import ssl
 import time
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import scratch_folder
 from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
@@ -179,9 +180,37 @@ def require_host(text: str) -> None:
 
 
 def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
-    """All workers of a cluster, as their scheduler describes them, by address."""
-    found: dict[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
+    """All workers of a cluster, as their scheduler describes them, by address; each has a name.
+
+    Raises EnvironmentProblem (cluster_node_problem).
+    """
+    with _making_sense(client):
+        found = client.scheduler_info(n_workers=-1)["workers"]
+        return {address: {**worker, "name": str(worker["name"])} for address, worker in found.items()}
+
+
+def said_by(
+    workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object, **options: object
+) -> dict[str, object]:
+    """What each of these workers answers, or the error that it ends with; None of one of which nothing is told.
+
+    Raises EnvironmentProblem (cluster_node_problem).
+    """
+    with _making_sense(client):
+        said = client.run(function, *arguments, workers=list(workers), on_error="return", **options)
+        return {address: said.get(address) for address in workers}
+
+
+@contextlib.contextmanager
+def _making_sense(client: Client) -> Iterator[None]:
+    """What a scheduler tells may be anything, where somebody changed its program: Dask does not look at it."""
+    try:
+        yield
+    except NotPlain:
+        raise
+    except NONSENSE as error:
+        why = reason("cluster_other_answer").text
+        raise EnvironmentProblem(reason("cluster_node_problem", node=client.scheduler.address, detail=why)) from error
 
 
 def node_of(worker: str) -> str:
@@ -222,14 +251,15 @@ def describe(client: Client, state: State = state_here) -> list[str]:
     state  is what its processes are asked
     """
     workers, began_s = workers_of(client), time.time()
-    said = client.run(state, on_error="return")
+    said = said_by(workers, client, state)
     here_s = (began_s + time.time()) / 2
-    lines = [
-        f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
-        f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
-        f"{_state_text(said.get(address), here_s=here_s)}"
-        for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
-    ]
+    with _making_sense(client):
+        lines = [
+            f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
+            f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
+            f"{_state_text(said.get(address), here_s=here_s)}"
+            for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
+        ]
     return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
 
 

@@ -292,3 +292,18 @@ def test_wavelets_may_begin_beside_the_origin_of_their_grid(tmp_path: Path) -> N
     np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)
     whole = decode((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path), needed=NEEDED)
     assert (whole.step, whole.is_approximate) == (2, False)
+
+
+@pytest.mark.parametrize("shift", [1, 8, 12])
+def test_a_region_of_interest_of_jpeg_2000_gives_the_same_values(tmp_path: Path, shift: int) -> None:
+    """With the marker RGN (T.800 A.6.3) all coefficients are stored so many bits higher, and belong to the region."""
+    stream = io.BytesIO()
+    Picture.fromarray(IMAGE).save(stream, "JPEG2000", no_jp2=True)
+    data = stream.getvalue()
+    end = data.index(b"\xff\x52") + 2
+    end += int.from_bytes(data[end : end + 2], "big")
+    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE))
+    put_frame(dataset, data[:end] + b"\xff\x5e\x00\x05\x00\x00" + bytes([shift]) + data[end:])
+    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    dataset.save_as(tmp_path / "image.dcm")
+    np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)

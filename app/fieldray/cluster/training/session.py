@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from distributed import Client, Future, KilledWorker
 
-from fieldray.cluster.connection import connecting_context, host_of, is_connected, receives
+from fieldray.cluster.connection import connecting_context, host_of, is_connected, receives, workers_of
 from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, open_channels
 from fieldray.cluster.training.lesson import Lesson
 from fieldray.cluster.training.plan import Plan
@@ -116,7 +116,7 @@ def encryption_of(client: Client) -> Encryption:
 def members(client: Client) -> Mapping[str, Any]:
     """The processes of the cluster by their addresses, as they are now. Raises EnvironmentProblem."""
     try:
-        return dict(client.scheduler_info(n_workers=-1)["workers"])
+        return workers_of(client)
     except (OSError, TimeoutError, CancelledError) as error:
         raise EnvironmentProblem(reason("training_cluster_lost")) from error
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from distributed import Client
 
-from fieldray.cluster.connection import NotPlain, node_of, receives, workers_of
+from fieldray.cluster.connection import NotPlain, node_of, receives, said_by, workers_of
 from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.perform import Node, look
 from fieldray.cluster.workflow.recipe import Effort
@@ -100,7 +100,7 @@ class Roster:
             }
             began = time.time()
             # One that is an error has just gone, and is asked again when it is back.
-            answers = self._client.run(self._ask, self._run, workers=list(new), on_error="return") if new else {}
+            answers = said_by(new, self._client, self._ask, self._run) if new else {}
             late = time.time() - began
         self._looked_s = time.monotonic()
         self._fit = {address: one for address, one in present.items() if address in self._fit}
