@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
@@ -15,11 +16,13 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
-from fieldray.desktop.services import AuditPort
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reasons import Reason
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.auditing import Auditor
 
 
 class Auditing(QObject):
@@ -31,7 +34,7 @@ class Auditing(QObject):
         super().__init__()
         self._background, self._board = background, board
         self._screening, self._packs = screening, packs
-        self._service: AuditPort | None = None
+        self._service: Auditor | None = None
         self._model: Model | None = None
         self.report: AuditReport | None = None
         self.problem: Reason | None = None
@@ -39,7 +42,7 @@ class Auditing(QObject):
         screening.started.connect(self.forget)
         screening.changed.connect(self.changed)
 
-    def attach(self, service: AuditPort) -> None:
+    def attach(self, service: Auditor) -> None:
         """The results are open."""
         self._service = service
 

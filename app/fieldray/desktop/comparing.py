@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from PySide6.QtCore import QObject, Signal
 
@@ -17,7 +17,6 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_painting import LaidOver, laid_over
-from fieldray.desktop.services import PriorsPort, WorkListPort
 from fieldray.desktop.view_state import Point
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
@@ -36,6 +35,10 @@ from fieldray.domain.prior import (
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason, reason
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.priors import Priors
+    from fieldray.pipeline.work_list import WorkList
 
 _SEARCH, _COMPARE, _LAY, _FILE = "priors", "compare", "lay over", "prior file"
 _NO_ROW: Final = -1
@@ -61,8 +64,8 @@ class Comparing(QObject):
         super().__init__()
         self._background, self._board, self._rows = background, board, rows
         self._image, self._beside = image, beside
-        self._services: PriorsPort | None = None
-        self._work_list: WorkListPort | None = None
+        self._services: Priors | None = None
+        self._work_list: WorkList | None = None
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._shown_row: WorkRow | None = None
@@ -81,7 +84,7 @@ class Comparing(QObject):
         for opened in (image, beside):
             opened.loaded.connect(self._begin)
 
-    def attach(self, services: PriorsPort, work_list: WorkListPort) -> None:
+    def attach(self, services: Priors, work_list: WorkList) -> None:
         """The services are open."""
         self._services, self._work_list = services, work_list
         self._image_changed()

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.services import WorkListPort
 from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.work_list import WorkList
 
 _CHANNEL: Final = "list"
 _COMPLETING: Final = "listing"
@@ -32,7 +34,7 @@ class ListReader(QObject):
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, board
-        self._source: WorkListPort | None = None
+        self._source: WorkList | None = None
         self.run_id: int | None = None
         self.wanted, self.order = ResultFilter(), ResultOrder()
         self._is_reading = self._is_old = self._is_new = False
@@ -42,7 +44,7 @@ class ListReader(QObject):
         self._again.setSingleShot(True)
         self._again.timeout.connect(self.read)
 
-    def attach(self, source: WorkListPort) -> None:
+    def attach(self, source: WorkList) -> None:
         """The results are open."""
         self._source = source
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.services import LibraryPort
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import Reason, reason
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackLibrary
 
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
@@ -44,7 +46,7 @@ class PackChoice(QObject):
         """`default` gives the names of the site's default pack and of its operating point, "" for none."""
         super().__init__()
         self._background, self._board, self._default = background, board, default
-        self._library: LibraryPort | None = None
+        self._library: PackLibrary | None = None
         self.candidates: tuple[PackCandidate, ...] = ()
         self.drives: tuple[Drive, ...] = ()
         self.model: Model | None = None
@@ -60,7 +62,7 @@ class PackChoice(QObject):
 
     # ---- what happens
 
-    def attach(self, library: LibraryPort) -> None:
+    def attach(self, library: PackLibrary) -> None:
         """The library is open: look at what is there."""
         self._library = library
         self.look()

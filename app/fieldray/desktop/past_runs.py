@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
@@ -11,12 +11,14 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
-from fieldray.desktop.services import HistoryPort
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.pipeline.history import PastRun, deletion_sentences
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.history import History
 
 T = TypeVar("T")
 
@@ -33,7 +35,7 @@ class PastRuns(QObject):
         super().__init__()
         self._background, self._board = background, board
         self._screening, self._packs = screening, packs
-        self._service: HistoryPort | None = None
+        self._service: History | None = None
         self.summaries: tuple[RunSummary, ...] = ()
         self.wanted = RunFilter()
         self.comparison: Comparison | None = None
@@ -41,7 +43,7 @@ class PastRuns(QObject):
         self.is_busy = False
         screening.changed.connect(self.changed)
 
-    def attach(self, service: HistoryPort) -> None:
+    def attach(self, service: History) -> None:
         """The results are open."""
         self._service = service
 

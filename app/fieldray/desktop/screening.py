@@ -12,7 +12,7 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.services import BatchPort, Services, SessionPort
+from fieldray.desktop.services import Services, SessionPort
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
@@ -23,6 +23,7 @@ from fieldray.reasons import Reason
 if TYPE_CHECKING:
     from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.memory import RememberedPack
+    from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
@@ -59,7 +60,7 @@ class Screening(QObject):
         self._session: SessionPort | None = None
         self._model: Model | None = None
         self._used: Model | None = None
-        self._batch: BatchPort | None = None
+        self._batch: Batch | None = None
         self._next: tuple[Path, ...] = ()
         self._told: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
@@ -308,7 +309,7 @@ class Screening(QObject):
             self._used = model
             self._background.run(lambda: session.use_pack(model), channel="run", failed=self._command_failed)
 
-    def _has_started(self, batch: BatchPort) -> None:
+    def _has_started(self, batch: Batch) -> None:
         if self.state in ("starting", "running", "paused"):
             self._batch = batch
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.services import WorkListPort
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.work_list import WorkList
 
 _CHANNEL: Final = "rows"
 _MOST_KEPT: Final = 256
@@ -34,7 +36,7 @@ class SeenRows(QObject):
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, board
-        self._source: WorkListPort | None = None
+        self._source: WorkList | None = None
         self.manifest: Manifest | None = None
         self._kept: OrderedDict[int, WorkRow] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
@@ -47,7 +49,7 @@ class SeenRows(QObject):
         self._soon.setInterval(0)
         self._soon.timeout.connect(self._read)
 
-    def attach(self, source: WorkListPort) -> None:
+    def attach(self, source: WorkList) -> None:
         """The results are open."""
         self._source = source
 

@@ -1,6 +1,7 @@
 """What the window asks of the packages that do the work, and how they are opened.
 
-The window knows only these doors, so its tests come through them too, with services of their own.
+The window knows these rooms by type alone and is given them, so its tests come through the same door, with services of
+their own.
 """
 
 from __future__ import annotations
@@ -12,38 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fieldray.desktop.exporting import Export
-from fieldray.domain.comparison import PairComparison
 from fieldray.domain.events import Publish, StoreUpgrading
 from fieldray.domain.finding import Outcome
-from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunSummary
 from fieldray.domain.image import Image
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.prior import Prior, StoredPriors
-from fieldray.domain.run import StoredResult, Verdict, Wishes
+from fieldray.domain.run import Verdict, Wishes
 from fieldray.domain.study import ImageRef
-from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
 from fieldray.errors import StorageProblem
-from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fieldray.audit.report import AuditReport
-    from fieldray.packs.candidate import PackCandidate
-    from fieldray.packs.memory import RememberedPack
-    from fieldray.pipeline.auditing import AuditRequest
-    from fieldray.pipeline.history import PastRun
-
-
-class BatchPort(Protocol):
-    """A run under way (`pipeline.batch.Batch`)."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def cancel(self) -> None: ...
-    def join(self, timeout_s: float | None = None) -> bool: ...
+    from fieldray.packs.drives import DriveWatch
+    from fieldray.packs.library import PackLibrary
+    from fieldray.packs.memory import PackMemory
+    from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.history import History
+    from fieldray.pipeline.priors import Priors
+    from fieldray.pipeline.work_list import WorkList
 
 
 class SessionPort(Protocol):
@@ -59,78 +49,11 @@ class SessionPort(Protocol):
         operating_point: str | None = None,
         fresh: bool = False,
         ages_confirmed: bool = False,
-    ) -> BatchPort: ...
+    ) -> Batch: ...
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]: ...
     def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome: ...
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
-    def close(self) -> None: ...
-
-
-class LibraryPort(Protocol):
-    """The packs within reach (`packs.library.PackLibrary`)."""
-
-    def available(self, drives: Sequence[Path] = ()) -> tuple[PackCandidate, ...]: ...
-    def load(
-        self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = ""
-    ) -> Model: ...
-    def trust(self, fingerprint: str) -> None: ...
-    def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
-    def site_problem(self) -> Reason | None: ...
-    def card(self, folder: Path) -> str: ...
-
-
-class AuditPort(Protocol):
-    """Audits of stored runs (`pipeline.auditing.Auditor`)."""
-
-    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport: ...
-    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model: ...
-    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
-
-
-class HistoryPort(Protocol):
-    """Runs of the past (`pipeline.history.History`)."""
-
-    def runs(self) -> tuple[RunSummary, ...]: ...
-    def open(self, run_id: int, *, model: Model | None = None) -> PastRun: ...
-    def compare(self, first: int, second: int) -> Comparison: ...
-    def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan: ...
-    def delete(self, plan: DeletionPlan) -> Deletion: ...
-
-
-class WorkListPort(Protocol):
-    """The lists of runs, read from the store (`pipeline.work_list.WorkList`)."""
-
-    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed: ...
-    def interrupt(self) -> None: ...
-    def results(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]: ...
-    def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None: ...
-    def of_patient(self, run_id: int, patient_id: str) -> tuple[StoredResult, ...]: ...
-    def find(self, run_id: int, ref: ImageRef) -> StoredResult | None: ...
-    def unlisted(self, run_id: int) -> NDArray[np.int64]: ...
-    def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None: ...
-
-
-class PriorsPort(Protocol):
-    """Prior images, found and compared (`pipeline.priors.Priors`)."""
-
-    def stored(self, current: Outcome) -> StoredPriors: ...
-    def read(self, path: Path, current: Outcome) -> Outcome: ...
-    def compare(self, prior: Prior, current: Outcome) -> PairComparison: ...
-    def cancel(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class MemoryPort(Protocol):
-    """Which pack a person chose for which folder (`packs.memory.PackMemory`)."""
-
-    def find(self, paths: Sequence[Path]) -> RememberedPack | None: ...
-    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None: ...
-
-
-class DrivesPort(Protocol):
-    """The watch over removable drives (`packs.drives.DriveWatch`)."""
-
     def close(self) -> None: ...
 
 
@@ -142,14 +65,14 @@ class Services:
     """
 
     session: SessionPort
-    library: LibraryPort
-    memory: MemoryPort
+    library: PackLibrary
+    memory: PackMemory
     may_lack_ages: Callable[[Sequence[Path]], bool]
-    drives: DrivesPort
-    audit: AuditPort
-    history: HistoryPort
-    work_list: WorkListPort
-    priors: PriorsPort
+    drives: DriveWatch
+    audit: Auditor
+    history: History
+    work_list: WorkList
+    priors: Priors
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import ListReader
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.seen_rows import SeenRows
-from fieldray.desktop.services import WorkListPort
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
@@ -34,6 +33,9 @@ from fieldray.formatting import (
     view_label,
 )
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.work_list import WorkList
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
@@ -107,7 +109,7 @@ class WorkListModel(QAbstractTableModel):
         self._translator, self._background, self._board = translator, background, board
         self._reader = ListReader(background, board, self)
         self._rows = SeenRows(background, board, self)
-        self._source: WorkListPort | None = None
+        self._source: WorkList | None = None
         self._ids = _NO_ROWS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
@@ -118,7 +120,7 @@ class WorkListModel(QAbstractTableModel):
 
     # ---- what is in it
 
-    def attach(self, source: WorkListPort) -> None:
+    def attach(self, source: WorkList) -> None:
         """The results are open."""
         self._source = source
         self._reader.attach(source)
