@@ -15,7 +15,7 @@ from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.desktop.exporting import Tell
-from fieldray.desktop.services import HistoryPort, Services
+from fieldray.desktop.services import Services
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,
@@ -42,6 +42,7 @@ from fieldray.packs.memory import RememberedPack
 from fieldray.packs.site_points import with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import ComparisonCancelled
+from fieldray.pipeline.history import History
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
@@ -533,7 +534,7 @@ class FakeRooms:
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
-        self.history: HistoryPort = NoHistory()  # type: ignore[assignment]
+        self.history: History = NoHistory()  # type: ignore[assignment]
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []

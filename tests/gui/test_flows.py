@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.exporting import Tell
 from fieldray.desktop.worklist_model import KEYS
-from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
+from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed, StoreUnwritable
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict, Wishes
@@ -156,6 +156,11 @@ def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.until(lambda: desk.application.controller.screening.state == "failed")
     assert "/gone does not exist" in texts(desk.window.banners)
     assert desk.window.toolbar.start_button.isEnabled()
+
+
+def test_a_home_that_cannot_be_written_is_told_at_the_start(desk: Desk) -> None:
+    desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
+    desk.until(lambda: "Read-only file system" in texts(desk.window.banners))
 
 
 def test_a_run_that_ends_early_says_why(desk: Desk) -> None:

@@ -34,6 +34,7 @@ from fieldray.domain.events import (
     RunChanged,
     Speed,
     StoreMended,
+    StoreUnwritable,
     StoreUpgrading,
 )
 from fieldray.domain.finding import Outcome
@@ -198,7 +199,7 @@ class Controller(QObject):
                 self.packs.take_drives(event)
             case DeviceChanged():
                 self._take_device(event)
-            case StoreMended():
+            case StoreMended() | StoreUnwritable():
                 self.board.post_reason("store", event.reason, level="warning")
             case StoreUpgrading():
                 done = reason("store_upgrading", percent=round(100 * event.share))

@@ -136,6 +136,13 @@ class StoreMended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUnwritable:
+    """Results cannot be kept; `reason` says why. Told before anything is screened."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpgrading:
     """The results of an older version are being brought up to date; `share` of that is done, 0..1."""
 
@@ -152,6 +159,7 @@ Event = (
     | Speed
     | DrivesChanged
     | StoreMended
+    | StoreUnwritable
     | StoreUpgrading
 )
 Publish = Callable[[Event], None]

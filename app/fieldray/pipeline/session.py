@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from fieldray.domain.events import OutcomeReady, Publish
+from fieldray.domain.events import OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
@@ -119,6 +119,8 @@ class Session:
         self._viewer: Decoders | None = None
         self._is_closed = False
         self._shows = SessionLock(self.database)
+        if self._shows.problem:
+            publish(StoreUnwritable(reason=self._shows.problem.reason))
 
     def __enter__(self) -> Self:
         return self

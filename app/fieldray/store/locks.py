@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.run import Run
-from fieldray.persistence import FileLock, HeldError
+from fieldray.errors import StorageProblem
+from fieldray.persistence import FileLock, HeldError, storage_problem
 
 _numbers: Final = itertools.count(1)
 _WAIT_S: Final = 1.0  # for one that looks whether a killed session left this file
@@ -25,15 +26,23 @@ _LOOK_S: Final = 0.1  # the same for a run
 
 
 class SessionLock:
-    """Held from birth until `release` or the end of the process; not at all where nothing can be written."""
+    """Held from birth until `release` or the end of the process; not at all where nothing can be written.
+
+    problem  why nothing can be written beside the results, None where it can
+    """
 
     def __init__(self, database: Path) -> None:
         self._lock: FileLock | None = None
-        with contextlib.suppress(OSError, HeldError):
+        self.problem: StorageProblem | None = None
+        try:
             database.parent.mkdir(parents=True, exist_ok=True)
             has_session(database)
             name = f"{database.name}.session-{os.getpid()}-{next(_numbers)}.lock"
             self._lock = FileLock(database.with_name(name), holder=str(os.getpid()), wait_s=_WAIT_S)
+        except HeldError:
+            return
+        except OSError as error:
+            self.problem = storage_problem(error, database.parent)
 
     def release(self) -> None:
         """Give it back; safe to call twice."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.events import Event, OutcomeReady, RunChanged
+from fieldray.domain.events import Event, OutcomeReady, RunChanged, StoreUnwritable
 from fieldray.domain.finding import Refused, Screened, notes_of
 from fieldray.domain.model import OodGate
 from fieldray.domain.run import StoredResult, Verdict, Wishes
@@ -89,6 +89,15 @@ def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path)
     assert run.spec.pack_name == "tiny-1.0.0"
     assert [point.name for point in run.spec.operating_points] == ["screening"]
     assert run.spec.program_version
+
+
+def test_a_home_that_cannot_be_written_is_told_before_anything_is_screened(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder", encoding="utf-8")
+    made = Opened(tmp_path / "home")
+    (event,) = made.events
+    assert isinstance(event, StoreUnwritable)
+    assert (event.reason.code, dict(event.reason.parameters)["path"]) == ("not_writable", str(tmp_path / "home"))
+    made.session.close()
 
 
 def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) -> None:
