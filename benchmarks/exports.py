@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.drawn_run import make_run
 from benchmarks.heart import BEAT_MS, NOTED_MS, STEP_MS, Heart
@@ -26,7 +26,6 @@ from benchmarks.real_window import real_window
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.desktop.application import Application
-from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import Services, open_services
 from fieldray.domain.events import OutcomeReady, Publish, RunChanged
 from fieldray.domain.model import Model
@@ -91,11 +90,11 @@ class _Exports:
         services = open_services(settings, publish)
 
         def export(
-            run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, tell: Tell
+            run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any
         ) -> tuple[Path, ...]:
             began_s = time.perf_counter()
             try:
-                return services.export(run_id, folder, formats, options, tell)
+                return services.export(run_id, folder, formats, options, *hears)
             except Exception as problem:
                 self.problem = problem
                 raise

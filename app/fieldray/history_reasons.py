@@ -64,4 +64,8 @@ HISTORY: Final[Mapping[str, Template]] = {
     "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
+    "no_capture": "No secondary capture was written of it, and the file has no UIDs to refer to.",
+    "left_out": Plural("{count} image is not in {file}, which should have it: {image}. {why}",
+                       "{count} images are not in {file}, which should have them, the first of them {image}. {why}",
+                       by="count"),
 }

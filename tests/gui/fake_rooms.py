@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -567,8 +568,9 @@ class FakeRooms:
         )
 
     def _export(
-        self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, tell: Tell
+        self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any
     ) -> tuple[Path, ...]:
+        tell, _ = hears
         self.while_exporting(tell)
         self.exported.append((run_id, folder, tuple(formats), options))
         return (folder / "a.csv", folder / "a.json")

@@ -171,6 +171,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         decoders=lambda size: open_decoders(settings, size),
         workers=number_of_decoders(settings),
         tell=lambda done, total: console.bar(f"Reports {done}/{total}"),
+        note=lambda why: console.print_error(why.text),
     )
     for path in written:
         console.print_line(f"Written: {path}")

@@ -234,6 +234,7 @@ class RunReport:
             formats,
             options=options,
             tell=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
+            note=lambda why: self._console.print_error(why.text),
         )
         for path in written:
             self._console.print_line(f"Written: {path}")

@@ -12,10 +12,12 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.reasons import Reason
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
 
 Tell = Callable[[int, int], None]
-Export = Callable[[int, Path, Sequence[str], ReportOptions, Tell], tuple[Path, ...]]
+Note = Callable[[Reason], None]
+Export = Callable[[int, Path, Sequence[str], ReportOptions, Tell, Note], tuple[Path, ...]]
 
 _TOLD_EVERY_S: Final = 0.25
 
@@ -36,13 +38,13 @@ class Exporting(QObject):
 
     def start(self, export: Export, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Write a run into a folder in the background."""
-        stop = threading.Event()
+        stop, notes = threading.Event(), list[Reason]()
         self._stops.append(stop)
         self._show(stop, 0, 0)
         self._background.run(
-            lambda: self._work(stop, lambda tell: export(run_id, folder, formats, options, tell)),
+            lambda: self._work(stop, lambda tell: export(run_id, folder, formats, options, tell, notes.append)),
             channel="export",
-            done=lambda written: self._saved(stop, folder, len(written)),
+            done=lambda written: self._saved(stop, folder, len(written), notes),
             failed=lambda error: self._failed(stop, error),
         )
 
@@ -84,8 +86,10 @@ class Exporting(QObject):
             action=self._action,
         )
 
-    def _saved(self, stop: threading.Event, folder: Path, count: int) -> None:
+    def _saved(self, stop: threading.Event, folder: Path, count: int, notes: Sequence[Reason]) -> None:
         self._stops.remove(stop)  # what is told late is not shown over this
+        for note in notes:
+            self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
         self._board.post(
             "export",
             lambda t: (

@@ -126,7 +126,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         work_list=WorkList(session.database),
         priors=Priors(session.database, system_comparer(settings), screen_one),
         read_verdict=read_verdict,
-        export=lambda run_id, folder, formats, options, tell: session.export(
-            run_id, folder, formats, options=options, tell=tell, is_apart=True
+        export=lambda run_id, folder, formats, options, tell, note: session.export(
+            run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
         ),
     )

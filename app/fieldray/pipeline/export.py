@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
 _HEAD_BYTES: Final = 2**16
+_CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
 
 Tell = Callable[[int, int], None]
 OpenDecoders = Callable[[int], "Decoders"]
@@ -55,18 +56,18 @@ def export_run(
     decoders: OpenDecoders | None = None,
     workers: int = 1,
     tell: Tell = lambda _done, _total: None,
+    note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
 
     database  the results' file
     run_id    the run; its number is part of the names, `fieldray-run-<id>.csv` for example
-    folder    made if absent
     formats   names of exporters; without any, every available one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
-    options   language, and whether people are named
     pack      the one in use; the run's own pack is looked for among the installed ones where it is another
     decoders, workers  opens what reads images, so many at the same time; without it none is read
     tell      called with the number of results written and of all, before each; to stop, it raises ExportCancelled
+    note      hears what is left out of an output that should have it
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
     Raises UsageProblem for a format that is not available here, or an output that would replace something else;
     StorageProblem where something cannot be read or written, or the run is another (store_gone); ReaderProblem where
@@ -74,7 +75,6 @@ def export_run(
     ValueError for an unknown format.
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
-    written = []
     with (
         HistoryQuery(database) as query,
         query.at_one_moment(),
@@ -85,14 +85,23 @@ def export_run(
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
         manifest, key = manifest_of(run.spec, pack), pseudonym_key(user_data())
         doubts = doubts_of(query, run, manifest)
-        for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
-            stored = _stored(query, run, steps)
-            chosen = replace(stored, manifest=manifest, doubts=doubts, options=options, pseudonym_key=key)
+        places, captures = _places(folder, run, exporters), frozenset[int]()
+        for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
+            made = replace(_stored(query, run, steps), manifest=manifest, doubts=doubts)
+            chosen = replace(made, options=options, pseudonym_key=key)
             reading = replace(chosen, read_images=images.read, read_preview=partial(images.preview, query))
-            exporter.write(path, reading)
-            if path.exists():  # a folder without files is none
-                written.append(path)
-    return tuple(written)
+            _write_one(exporter, path, replace(reading, captures=captures), note)
+            if exporter.name == _CAPTURES and path.exists():
+                captures = frozenset(int(file.stem) for file in path.iterdir())
+    return tuple(path for path in places if path.exists())  # a folder without files is none
+
+
+def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
+    """Write one format, and say what it leaves out although it should have it."""
+    left: list[tuple[StoredResult, Reason]] = []
+    exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
+    for result, why in left[:1]:
+        note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
 
 
 def _stored(query: ResultQuery, run: Run, steps: _Steps) -> StoredRun:

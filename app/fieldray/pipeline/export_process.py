@@ -24,13 +24,13 @@ from fieldray.pipeline.export import KnownPack, Tell, export_run
 from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
 from fieldray.settings import TABLE, Settings
 from fieldray.typed_json import converted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SERVICE: Final = "fieldray.pipeline.export_process:handle"
 _NEWS_S: Final = 0.1
@@ -48,6 +48,7 @@ def export_apart(
     pack: KnownPack | None,
     settings: Settings,
     tell: Tell,
+    note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
     """As `export_run`, with the decoders that the settings ask for; `tell` is called ten times a second.
@@ -71,7 +72,7 @@ def export_apart(
     try:
         child.start()
         child.call(Message({"ask": "start", **order}), timeout_s=_LONGEST_S)
-        return _follow(child, tell)
+        return _follow(child, tell, note)
     except OSError as error:
         raise shortage(error) or FieldrayError(unexpected(error)) from error
     except ChildLost as error:
@@ -82,10 +83,12 @@ def export_apart(
         child.close()
 
 
-def _follow(child: Child, tell: Tell) -> tuple[Path, ...]:
+def _follow(child: Child, tell: Tell, note: Callable[[Reason], None]) -> tuple[Path, ...]:
     """Ask how far it is until it is over."""
     while True:
         news = child.call(Message({"ask": "news"}), timeout_s=_LONGEST_S).body
+        for code, parameters in news["notes"]:
+            note(reason(code, **parameters))
         if news["written"] is not None:
             return tuple(map(Path, news["written"]))
         try:
@@ -116,6 +119,7 @@ class _Export:
         self._order = order
         self._stop = threading.Event()
         self._steps = 0, 0
+        self._notes = list[Reason]()
         self._written: tuple[Path, ...] | None = None
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="export", daemon=True)
@@ -127,7 +131,9 @@ class _Export:
         if self._problem is not None:
             raise self._problem
         written = None if self._written is None else [str(path) for path in self._written]
-        return Message({"done": self._steps[0], "total": self._steps[1], "written": written})
+        notes = [(note.code, dict(note.parameters)) for note in self._notes]
+        del self._notes[: len(notes)]
+        return Message({"done": self._steps[0], "total": self._steps[1], "written": written, "notes": notes})
 
     def stop(self) -> Message:
         """End it, once what is half done was discarded."""
@@ -157,6 +163,7 @@ class _Export:
             decoders=lambda size: open_decoders(settings, size),
             workers=number_of_decoders(settings),
             tell=self._tell,
+            note=self._notes.append,
         )
 
     def _tell(self, done: int, total: int) -> None:

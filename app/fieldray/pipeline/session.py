@@ -30,7 +30,7 @@ from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.ports import Decoders, OpenEngine
 from fieldray.processes.child import Child
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
@@ -313,6 +313,7 @@ class Session:
         *,
         options: ReportOptions = PLAIN,
         tell: Tell = lambda _done, _total: None,
+        note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:
         """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work.
@@ -337,6 +338,7 @@ class Session:
                 pack=pack,
                 settings=self._settings,
                 tell=tell,
+                note=note,
             )
         return export_run(
             self.database,
@@ -349,6 +351,7 @@ class Session:
             decoders=lambda size: self._decoders(self._settings, size),
             workers=number_of_decoders(self._settings),
             tell=tell,
+            note=note,
         )
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:

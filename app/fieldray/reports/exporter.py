@@ -77,6 +77,8 @@ class StoredRun:
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
     read_preview      the preview that is kept with a result, for an image that cannot be read any more
     read_images       results with their images as shown, the longer side that many pixels or less, or why there is none
+    captures          numbers in the work list of those images of which a secondary capture is written; None for all
+    leave_out         hears of a result that a format leaves out although it should have it, and why
     """
 
     run: Run
@@ -90,6 +92,8 @@ class StoredRun:
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = no_preview
     read_images: ReadImages = no_images
+    captures: frozenset[int] | None = None
+    leave_out: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
     def inputs(self) -> tuple[Path, ...]:

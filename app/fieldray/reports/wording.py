@@ -135,7 +135,8 @@ class Wording:
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = self._choice(result.verdict) if result.verdict else ""
-        who = self._person(patient_of(outcome.ref, self._stored))
+        is_image = outcome.category != "not_an_image"  # any other file is of no patient
+        who = self._person(patient_of(outcome.ref, self._stored)) if is_image else "–"
         word = self._word(outcome.category)
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
         if said:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pydicom
 import pytest
+from PIL import Image as PillowImage
 
 from fieldray.domain.image import ShownImage
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
@@ -104,8 +105,38 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
 
     with pytest.raises(ExportCancelled):
         export_run(database, 1, tmp_path / "out", ["sr", "sc"], decoders=pool, tell=tell)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sr"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sc"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
+
+
+def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
+    folder, notes = tmp_path / "in", list[Reason]()
+    folder.mkdir()
+    for number in range(2):
+        PillowImage.fromarray(chest_phantom(160, 128, seed=number, abnormal=True)).save(folder / f"{number}.png")
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        run_id = store.open_run(run_spec())
+        for outcome in screened_files([folder]):
+            store.save(run_id, outcome, spec=run_spec())
+        store.finish(run_id)
+    (folder / "0.png").unlink()
+    reports, captures, masks = export_run(
+        tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], decoders=pool, note=notes.append
+    )
+    (capture,), (_,) = captures.iterdir(), masks.iterdir()
+    written = {pydicom.dcmread(capture).SOPInstanceUID}
+    referred = [
+        image.ReferencedSOPInstanceUID
+        for path in reports.iterdir()
+        for study in pydicom.dcmread(path).get("CurrentRequestedProcedureEvidenceSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for image in series.ReferencedSOPSequence
+    ]
+    assert len(list(reports.iterdir())) == 2 and set(referred) == written and len(referred) == 1
+    assert [note.code for note in notes] == ["left_out", "left_out"]
+    assert all("0.png" in note.text and "1 image is not in fieldray-run-1-s" in note.text for note in notes)
+    assert "The file is no longer there." in notes[0].text and "No secondary capture" in notes[1].text
 
 
 def test_every_format_is_written_and_written_again(database: Path, tmp_path: Path) -> None:

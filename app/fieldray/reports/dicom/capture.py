@@ -21,8 +21,7 @@ from pydicom.encaps import encapsulate
 from fieldray.domain.finding import why_of
 from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
-from fieldray.reports.dicom.instance import SECONDARY_CAPTURE, Subject, coded, new_object, reference
-from fieldray.reports.dicom.uids import can_be_referenced
+from fieldray.reports.dicom.instance import SECONDARY_CAPTURE, Subject, coded, new_object, reference, source_of
 from fieldray.reports.picture import has_map, legend, picture_of
 from fieldray.reports.wording import Wording
 
@@ -72,8 +71,8 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
     if "PatientIdentityRemoved" in dataset and stated != "NO":
         dataset.PatientIdentityRemoved = "NO"  # nobody has cleaned the pixels of what may be written there
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
-    if can_be_referenced(subject.ref):
-        item = reference(subject.source)
+    if (source := source_of(subject.ref)) is not None:
+        item = reference(source)
         item.PurposeOfReferenceCodeSequence = [
             coded("121322", "DCM", "Source image for image processing operation"),
         ]

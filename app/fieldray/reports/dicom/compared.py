@@ -56,7 +56,7 @@ def _group(subject: Subject, pair: PairRecord) -> Dataset:
     items = [
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} comparison"),
         uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
-        image_item("CONTAINS", SOURCE, subject.source),
+        *([image_item("CONTAINS", SOURCE, subject.source)] if subject.source else []),
         *([image_item("CONTAINS", _PRIOR, prior)] if prior else []),
         *_study_date(pair),
         *_figures(pair),

@@ -102,7 +102,8 @@ class Subject:
         found, verdict = self.outcome.findings, self.result.verdict
         scores = [(one.label, one.score, one.decision) for one in found]
         compared = self.pairs if kind == "sr" and self.pairs else ()
-        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared)
+        refers = ("refers to nothing",) if kind == "sr" and self.source is None else ()
+        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared, *refers)
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
@@ -110,9 +111,12 @@ class Subject:
         return self.stored.options.pairs_of(self.outcome)
 
     @property
-    def source(self) -> Source:
-        """The file's own image where it has valid UIDs, else the secondary capture that is made of it."""
-        return source_of(self.ref) or Source(
+    def source(self) -> Source | None:
+        """The file's own image where it has valid UIDs, else the secondary capture that is made of it, if one is."""
+        own, captures = source_of(self.ref), self.stored.captures
+        if own is not None or (captures is not None and self.number not in captures):
+            return own
+        return Source(
             sop_class_uid=SECONDARY_CAPTURE,
             sop_instance_uid=self.uid("sc"),
             series_uid=self.uid("sc", "series"),

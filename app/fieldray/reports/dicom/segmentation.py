@@ -54,7 +54,7 @@ def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
     return found
 
 
-def segmentation(subject: Subject, mask: Mask) -> Dataset:
+def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
     """The object; the standard calls the image type of every segmentation DERIVED\\PRIMARY."""
     dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
@@ -67,9 +67,9 @@ def segmentation(subject: Subject, mask: Mask) -> Dataset:
     dataset.SegmentationType = "BINARY"
     dataset.SegmentsOverlap = "NO"
     dataset.SegmentSequence = [_segment(subject)]
-    dataset.ReferencedSeriesSequence = [_referenced_series(subject.source)]
+    dataset.ReferencedSeriesSequence = [_referenced_series(source)]
     _add_dimensions(dataset)
-    _add_frame(dataset, subject.source)
+    _add_frame(dataset, source)
     _add_pixels(dataset, mask)
     return dataset
 

@@ -57,7 +57,8 @@ def structured_report(subject: Subject) -> Dataset:
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.CodingSchemeIdentificationSequence = [_own_scheme()]
-    dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
+    if subject.source is not None:
+        dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
     if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
@@ -73,7 +74,7 @@ def structured_report(subject: Subject) -> Dataset:
         ),
         *_observer(subject),
         code_item("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
-        _image_library(subject),
+        *([_image_library(subject.source)] if subject.source else []),
         container("CONTAINS", ("126010", "DCM", "Imaging Measurements"), groups),
     ]
     return dataset
@@ -88,7 +89,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
-        image_item("CONTAINS", SOURCE, subject.source),
+        *([image_item("CONTAINS", SOURCE, subject.source)] if subject.source else []),
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding)),
@@ -189,9 +190,9 @@ def _observer(subject: Subject) -> list[Dataset]:
     ]
 
 
-def _image_library(subject: Subject) -> Dataset:
+def _image_library(source: Source) -> Dataset:
     """TID 1600 and 1601."""
-    item = image_item("CONTAINS", None, subject.source)
+    item = image_item("CONTAINS", None, source)
     group = container("CONTAINS", ("126200", "DCM", "Image Library Group"), [item])
     return container("CONTAINS", ("111028", "DCM", "Image Library"), [group])
 

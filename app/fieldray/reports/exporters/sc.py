@@ -35,7 +35,10 @@ def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
     def file(numbered: tuple[int, ImageResult]) -> tuple[int, bytes | None]:
         number, (result, image) = numbered
         subject = subject_of(result, stored, number)
-        if subject is None or not isinstance(image, ShownImage):
+        if subject is None:
+            return number, None
+        if not isinstance(image, ShownImage):
+            stored.leave_out(result, image)
             return number, None
         return number, as_file(secondary_capture(subject, image, wording), transfer_syntax=JPEGBaseline8Bit)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from fieldray.reasons import reason
 from fieldray.registry import missing_library
 from fieldray.reports.dicom.recognise import is_own
 from fieldray.reports.exporter import Exporter, StoredRun
@@ -25,8 +26,12 @@ def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
     for number, result in enumerate(stored.results, 1):
         subject = subject_of(result, stored, number)
         mask = lung_mask(subject) if subject else None
-        if subject is not None and mask is not None:
-            yield number, as_file(segmentation(subject, mask))
+        if subject is None or mask is None:
+            continue
+        if subject.source is None:
+            stored.leave_out(result, reason("no_capture"))
+        else:
+            yield number, as_file(segmentation(subject, mask, subject.source))
 
 
 EXPORTER: Final = Exporter(
