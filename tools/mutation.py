@@ -65,7 +65,9 @@ MATCHING: Final[Mapping[str, Room]] = {
     ),
     "store": Room(
         modules=("results.py", "rows.py"),
-        tests=tuple(f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "lungs")),
+        tests=tuple(
+            f"tests/unit/store/test_{name}.py" for name in ("results", "passes", "history", "lungs", "taken_over")
+        ),
     ),
 }
 

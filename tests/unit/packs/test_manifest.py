@@ -80,6 +80,7 @@ def test_a_matcher_has_no_labels_and_its_output_is_of_planes(data: bytes) -> Non
     [
         (" - at `.s[...]", ".s.?"),  # there is no such place
         (" - at `.id[...]", ".id.?"),  # it is no mapping
+        (" - at `.id.x[...]", ".id.x.?"),
         (" - at `.labels[99999][...]", ".labels[99999].?"),
     ],
 )

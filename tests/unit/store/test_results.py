@@ -77,6 +77,8 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
         store.set_verdict(row_id, Verdict(choice=choice), judged=screened())
         assert store.row(row_id).verdict == Verdict(choice=choice)
     assert as_values(store.row(row_id).outcome) == as_values(screened())
+    assert store.verdict(row_id, screened()) == Verdict(choice="disagree")
+    assert store.verdict(row_id, screened(score=0.81)) is None
     store.set_verdict(row_id, None, judged=screened())
     assert store.row(row_id).verdict is None
     with pytest.raises(StorageProblem):

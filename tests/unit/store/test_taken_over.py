@@ -1,0 +1,177 @@
+"""What a run takes over from itself and others, what is put in the place of a result, and by what files are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import ResultKind, Screened
+from fieldray.domain.run import Run, Verdict
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray.store.refs import image_key
+from fieldray.store.results import ResultQuery, ResultStore
+from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+
+SPEC = run_spec()
+OTHER = run_spec(paths=("/other",))
+AGREE = Verdict(choice="agree", note="seen")
+
+
+def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> Screened:
+    made = screened(image_ref(name), score=score)
+    return dataclasses.replace(made, facts=dataclasses.replace(made.facts, stamp=stamp))
+
+
+def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
+    return [(row.outcome.ref.path.name, row.is_resumed) for row in store.work_list(run_id)]
+
+
+# ---- taken over
+
+
+def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    high, low = (store.save(first, stamped(name, score=score), spec=SPEC) for name, score in (("a", 0.9), ("b", 0.7)))
+    store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
+    store.finish(first)
+    second = store.open_run(OTHER)
+    copies = store.take_over(second, own=[], others=[low, high])
+    assert len(copies) == 2 and not set(copies) & {high, low}
+    assert listed(store, second) == [("a", True), ("b", True)]
+    verdicts = {row.outcome.ref.path.name: row.verdict for row in store.rows(second)}
+    assert verdicts == {"a": AGREE, "b": None}
+    assert store.counts(second) == {"abnormal": 2}
+    assert listed(store, first) == [("a", False), ("b", False)]
+    assert {row.row_id for row in store.rows(second)} == set(copies)
+
+
+def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    seen, unseen = (store.save(run_id, stamped(name), spec=SPEC) for name in ("a", "b"))
+    store.set_state(run_id, "cancelled")
+    assert store.open_run(SPEC) == run_id
+    assert store.take_over(run_id, own=[seen], others=[]) == (seen,)
+    assert store.finish(run_id) == 1
+    assert listed(store, run_id) == [("a", True)]
+    assert store.not_present(run_id) == (store.row(unseen).outcome.ref.key,)
+
+
+def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    there = store.save(first, stamped("a"), spec=SPEC)
+    store.finish(first)
+    second = store.open_run(OTHER)
+    own = store.save(second, stamped("b"), spec=OTHER)
+    for lost in ({"own": [own], "others": [there, 999]}, {"own": [own, there], "others": []}):
+        with pytest.raises(StorageProblem) as caught:
+            store.take_over(second, **lost)
+        count = len(lost["own"]) + len(lost["others"])
+        assert caught.value.reason == reason("results_lost", path=store.path, found=count - 1, saved=count)
+        assert listed(store, second) == [("b", False)]
+    taken = store.take_over(second, own=[own], others=[there])
+    assert taken[0] == own and len(taken) == 2
+    assert sorted(listed(store, second)) == [("a", True), ("b", True)]
+    assert store.take_over(second, own=[], others=[]) == ()
+
+
+# ---- stamps
+
+
+def test_files_of_a_run_are_known_by_their_stamps_in_the_order_of_their_names(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    rows = [store.save(run_id, stamped(name, name.encode()), spec=SPEC) for name in ("c", "a", "b")]
+    broken = store.save(run_id, failed(image_ref("d")), spec=SPEC)
+    known = [(image_key(image_ref(name)), row, name.encode()) for name, row in zip("cab", rows, strict=True)]
+    order = [known[1], known[2], known[0], (image_key(image_ref("d")), broken, None)]
+    assert store.stamped(run_id, b"", limit=10) == tuple(order)
+    assert store.stamped(run_id, order[1][0], limit=2) == tuple(order[1:3])
+    assert store.stamped(run_id + 1, b"", limit=10) == ()
+
+
+def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path: Path) -> None:
+    key = store.stamp_key()
+    assert len(key) == 32
+    assert store.stamp_key() == key
+    with ResultStore(path) as again, ResultStore(tmp_path / "other.sqlite") as other:
+        assert again.stamp_key() == key != other.stamp_key()
+
+
+# ---- put in the place of another
+
+
+def ended(store: ResultStore) -> tuple[Run, int]:
+    run_id = store.open_run(SPEC)
+    row_id = store.save(run_id, dataclasses.replace(refused(), facts=read_facts()), spec=SPEC)
+    store.finish(run_id)
+    return store.run(run_id), row_id
+
+
+def test_another_outcome_takes_the_place_of_a_refusal(store: ResultStore) -> None:
+    run, row_id = ended(store)
+    judged = store.row(row_id).outcome
+    store.set_verdict(row_id, AGREE, judged=judged)
+    store.replace(row_id, screened(judged.ref), run=run)
+    found = store.row(row_id)
+    assert (found.outcome.status, found.verdict, found.is_resumed) == ("screened", None, False)
+    assert store.verdict(row_id, judged) == AGREE
+    assert store.counts(run.run_id) == {"abnormal": 1}
+
+
+def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: ResultStore, path: Path) -> None:
+    run_id = store.open_run(SPEC)
+    row_id = store.save(run_id, refused(), spec=SPEC)
+    with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
+        other.replace(row_id, screened(refused().ref), run=other.run(run_id))
+    assert caught.value.reason == reason("again_busy")
+    store.replace(row_id, screened(refused().ref), run=store.run(run_id))  # its own
+    assert store.row(row_id).outcome.status == "screened"
+
+
+def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: ResultStore) -> None:
+    run, row_id = ended(store)
+    own = screened(store.row(row_id).outcome.ref)
+    elsewhere = dataclasses.replace(run, spec=OTHER)
+    for row, outcome, of in ((row_id, screened(), run), (row_id + 1, own, run), (row_id, own, elsewhere)):
+        with pytest.raises(StorageProblem) as caught:
+            store.replace(row, outcome, run=of)
+        assert caught.value.reason == reason("store_gone", path=store.path)
+    assert store.row(row_id).outcome.status == "refused"
+
+
+# ---- many at once
+
+
+def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    store.save_all(run_id, [stamped("a"), refused()], spec=SPEC, is_resumed=True, keeps_preview=False)
+    assert [(row.outcome.status, row.is_resumed) for row in store.rows(run_id)] == [
+        ("screened", True),
+        ("refused", True),
+    ]
+    assert [row.outcome.facts.thumbnail for row in store.rows(run_id)] == [None, None]
+    store.save_all(run_id, [stamped("a")], spec=SPEC)
+    (again, _) = store.rows(run_id)
+    assert (again.is_resumed, again.outcome.facts.thumbnail is None) == (False, False)
+
+
+def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    made = [
+        stamped("a"),
+        stamped("b"),
+        refused(),
+        dataclasses.replace(stamped("c"), notes=(reason("perhaps_mirrored"),)),
+    ]
+    rows = [store.save(run_id, outcome, spec=SPEC) for outcome in made]
+    with ResultQuery(store.path) as query:
+        assert {row.row_id for row in query.these(rows[:2])} == set(rows[:2])
+        assert query.these([]) == ()
+        kinds = sorted(query.kinds(rows), key=lambda kind: kind.codes)
+    assert kinds == [
+        ResultKind(category="abnormal", codes=(), number=2),
+        ResultKind(category="abnormal", codes=("perhaps_mirrored",), number=1),
+        ResultKind(category="refused", codes=("view",), number=1),
+    ]
