@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults powercut attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -31,6 +31,9 @@ $(VENV)-tflite/.installed: pyproject.toml
 
 faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
+
+walk: $(STAMP)                ## ten thousand random walks through the whole window, off screen
+	$(BIN)/python tests/gui/run_walk.py --walks 10000 --seed 1
 
 SEED ?= 1
 powercut: $(STAMP)            ## the power goes, disks and drives fail, clocks jump, at every moment; figures in build/powercut.json

@@ -56,7 +56,7 @@ def test_images_are_screened_shown_judged_and_taken_over(
     bench.screening.choose([images])
     qtbot.waitUntil(lambda: bench.screening.state == "finished", timeout=WAIT_MS)
     qtbot.waitUntil(lambda: bench.rows.total() >= 5, timeout=WAIT_MS)
-    assert bench.rows.counts()["refused"] == 1
+    assert bench.rows.counts()["not_an_image"] == 1
     assert (
         "not a DICOM, PNG or JPEG image"
         in bench.rows.row_at(bench.rows.index(bench.rows.rowCount() - 1, 0)).reason.text

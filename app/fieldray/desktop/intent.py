@@ -168,6 +168,7 @@ class IntentPlaybook:
             self._ask_for_card()
         else:
             self._change(ages_confirmed=answer)
+            self.question = None
         return self._advance()
 
     # ---- what happens

@@ -114,6 +114,14 @@ def test_ages_are_asked_for_the_pack_in_use_and_not_for_the_one_that_came_meanwh
     assert playbook.answer(ages, True) == () and question(playbook).kind == "pack"
 
 
+def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None:
+    playbook, _ = opened(CHILDREN, RememberedPack("children"))
+    playbook.see(replace(reach(CHILDREN), is_settled=False), default=("", ""))
+    assert playbook.answer(question(playbook), True) == () and playbook.question is None
+    (run,) = playbook.see(reach(CHILDREN), default=("", ""))
+    assert isinstance(run, Screen) and run.intent.ages_confirmed
+
+
 def test_a_newer_version_and_another_signer_are_other_packs() -> None:
     for other in (NEWER, NAMESAKE):
         playbook, _ = opened(CHILDREN, RememberedPack("children"))
