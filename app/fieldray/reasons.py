@@ -282,8 +282,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                     "or wait until the command has finished. Then try again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
-    "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
-                         "does not have this image. Screen the images again, then give the verdict again.",
+    "verdict_misplaced": "{path} has this image's result no longer: its run was deleted, or another file is in the place "
+                         "of the results. Screen the images again, then give the verdict again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
-from fieldray.store.results import ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 
 SIDE = 224
 CELLS = 14
@@ -249,8 +249,11 @@ class FakeSession:
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
+    may_judge: threading.Event = field(default_factory=threading.Event)
+    stored: dict[int, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.may_judge.set()
         self.may_read.set()
         self.may_screen.set()
 
@@ -281,6 +284,8 @@ class FakeSession:
             self.batches.append(batch)
             self.publish(RunChanged(run_id=batch.run_id, state="running"))
             save(store, batch.run_id, self.outcomes, self.publish)
+            for row_id, verdict in self.stored.items():
+                store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
@@ -312,11 +317,20 @@ class FakeSession:
         self.publish(OutcomeReady(run_id=self.batches[-1].run_id, row_id=row_id, outcome=self.again))
         return self.again
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+    def set_verdict(
+        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None]
+    ) -> Verdict | None:
+        self.may_judge.wait(10)
         if self.verdict_problem is not None:
             raise self.verdict_problem
         self.judged.append(judged)
-        self.verdicts[row_id] = verdict
+        with ResultStore(self.database) as store:
+            self.verdicts[row_id] = store.set_verdict(row_id, verdict, judged=judged, over=over)
+        return self.verdicts[row_id]
+
+    def read_verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
+        with ResultQuery(self.database) as query:
+            return query.verdict(row_id, outcome)
 
     def close(self) -> None:
         self.is_closed = True
@@ -552,7 +566,7 @@ class FakeRooms:
         if self.open_problem is not None:
             raise self.open_problem
         self.publish = publish
-        self.session = FakeSession(publish, self.database, outcomes=self.outcomes)
+        self.session = FakeSession(publish, self.database, outcomes=self.outcomes, stored=self.stored)
         return Services(
             session=self.session,
             library=self.library,
@@ -563,7 +577,7 @@ class FakeRooms:
             history=self.history,
             work_list=WorkList(self.database),
             priors=self.priors,
-            read_verdict=lambda row_id, outcome: self.stored.get(row_id),
+            read_verdict=self.session.read_verdict,
             export=self._export,
         )
 

@@ -9,6 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.verdicts import Judged, Verdicts
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import OutcomeReady
@@ -27,7 +28,8 @@ class StoredList:
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.path, self._qtbot = path, qtbot
         self.background, self.board = Background(), NoticeBoard()
-        self.model = WorkListModel(Translator("en"), self.background, self.board)
+        self.verdicts = Verdicts()
+        self.model = WorkListModel(Translator("en"), self.background, self.board, self.verdicts)
         self.model.attach(WorkList(path))
         self.store = ResultStore(path)
         self.run_id = 0
@@ -51,8 +53,12 @@ class StoredList:
     def judge(self, row_id: int, choice: str) -> None:
         """Give a verdict on a row, here and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
-        self.store.set_verdict(row_id, verdict, judged=self.store.row(row_id).outcome)
-        self.model.set_verdict(row_id, verdict)
+        judged = Judged(row_id, self.store.row(row_id).outcome)
+        self.verdicts.open(judged)
+        self.verdicts.choose(verdict.choice)
+        self.model.verdict_changed(judged)
+        self.verdicts.written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
+        self.model.verdict_changed(judged)
 
     def settle(self) -> None:
         """Wait until the list is as it is wanted, and the rows that would be in sight are read."""

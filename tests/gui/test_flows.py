@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.exporting import Tell
-from fieldray.desktop.worklist_model import KEYS
+from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed, StoreUnwritable
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
@@ -190,8 +190,9 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     bar, session = desk.window.result.verdict, desk.rooms.session
     bar.buttons["disagree"].click()
     desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree")})
-    bar.note.setText("old scar")
-    bar.note.editingFinished.emit()
+    bar.note.setFocus()
+    desk.qtbot.keyClicks(bar.note, "old scar")
+    desk.qtbot.keyClick(bar.note, Qt.Key.Key_Return)
     desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree", note="old scar")})
     assert "Score 0.90" in texts(desk.window.result)
     bar.buttons["disagree"].click()
@@ -294,7 +295,7 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
 
-def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:
+def test_a_verdict_that_cannot_be_saved_is_said_until_it_is_saved_or_withdrawn(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     bar, session = desk.window.result.verdict, desk.rooms.session
@@ -302,12 +303,22 @@ def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) ->
     desk.until(lambda: session.verdicts == {1: Verdict(choice="agree")})
     session.verdict_problem = StorageProblem(reason("verdict_misplaced", path="/home/results.sqlite"))
     bar.buttons["disagree"].click()
-    desk.until(lambda: "This verdict was not saved" in texts(desk.window.banners))
-    desk.until(bar.buttons["agree"].isChecked)
-    assert not bar.buttons["disagree"].isChecked()
-    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
-    assert row is not None
-    assert row.verdict == Verdict(choice="agree")
+    desk.until(lambda: "Your verdict on DOE PERSON 001 is not saved. /home/" in texts(desk.window.banners))
+    assert bar.buttons["disagree"].isChecked() and "Your verdict is not saved. /home/" in texts(bar)
+    rows = desk.application.controller.rows
+    assert rows.data(rows.index_of(1).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE) == "not_saved"
+    desk.open_row(2)
+    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in texts(desk.window.banners)
+    desk.open_row(1)
+    bar.withdraw.click()
+    desk.until(lambda: bar.buttons["agree"].isChecked() and not desk.window.banners.isVisible())
+    desk.until(lambda: rows.data(rows.index_of(1).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE) == "saved")
+    bar.buttons["disagree"].click()
+    desk.until(bar.again.isVisible)
+    session.verdict_problem = None
+    desk.window.banners.findChild(QPushButton).click()
+    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree")} and not desk.window.banners.isVisible())
+    assert not bar.again.isVisible()
 
 
 def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:

@@ -303,7 +303,7 @@ def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
     desk.open_row(1)
     note = desk.window.result.verdict.note
     desk.until(lambda: "img src" in note.text())
-    desk.window.result.verdict.choose("disagree")
+    desk.application.controller.judging.choose("disagree")
     desk.until(lambda: desk.rooms.session.verdicts != {})
     assert desk.rooms.session.verdicts[1].note.startswith(text.partition("\n")[0][:80])
     editors = [found for found in QApplication.allWidgets() if hasattr(found, "document")]

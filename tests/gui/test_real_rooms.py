@@ -65,7 +65,7 @@ def test_images_are_screened_shown_judged_and_taken_over(
     qtbot.waitUntil(lambda: bench.image.picture is not None, timeout=WAIT_MS)
     assert "Score" in texts(window.result)
     row_id = bench.image.row.row_id
-    window.result.verdict.choose("agree")
+    bench.judging.choose("agree")
     bench.screening.start()
     qtbot.waitUntil(lambda: bench.screening.state == "finished" and bench.rows.total() >= 5, timeout=WAIT_MS)
     assert (

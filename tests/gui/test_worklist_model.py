@@ -17,9 +17,9 @@ from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
 from fieldray.desktop.list_reader import ListReader
-from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.seen_rows import SeenRows
-from fieldray.desktop.worklist_model import KEYS, WorkListModel
+from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE, WorkListModel
 from fieldray.domain.finding import Screened
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
@@ -137,8 +137,12 @@ def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredLis
 
 def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.6))
-    model.set_verdict(1, Verdict(choice="agree"))
+    state = model.index_of(1).siblingAtColumn(KEYS.index("patient"))
+    said = [model.data(state, Qt.ItemDataRole.AccessibleTextRole)]
+    listed.judge(1, "agree")
+    said.append(model.data(state, Qt.ItemDataRole.AccessibleTextRole))
     assert listed.rows()[0].verdict == Verdict(choice="agree")
+    assert said == ["DOE PERSON 001", "DOE PERSON 001, verdict saved"]
 
 
 def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
@@ -286,27 +290,22 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
     assert [row.category for row in listed.rows()] == ["abnormal"]
 
 
-def test_a_verdict_that_is_looked_up_is_not_shown_with_what_the_image_gave_meanwhile(
+def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9))
-    row, is_asked, may_answer = listed.rows()[0], threading.Event(), threading.Event()
-
-    def on_what_was_shown(_row_id: int, _outcome: object) -> Verdict:
-        is_asked.set()
-        may_answer.wait(20.0)
-        return Verdict(choice="agree")
-
-    image = OpenImage(listed.background, listed.board)
-    image._read_verdict = on_what_was_shown
-    image._look_up_verdict(row)
-    listed.until(is_asked.is_set)
+    (row,) = listed.rows()
+    shown = Judged(1, row.outcome)
+    listed.verdicts.open(shown)
+    listed.verdicts.choose("agree")
     listed.add(screened(1, 0.1))
-    may_answer.set()
-    ends: list[None] = []
-    listed.background.run(lambda: None, channel="verdict", done=ends.append, failed=lambda _: None)
-    listed.until(lambda: ends == [None])
-    assert (row.category, row.verdict) == ("normal", None)
+    listed.verdicts.written(shown, Verdict(choice="agree"))
+    model.verdict_changed(shown)
+    assert (row.category, row.verdict, model.data(model.index(0, KEYS.index("patient")), VERDICT_ROLE)) == (
+        "normal",
+        None,
+        None,
+    )
 
 
 def test_a_result_that_another_program_deleted_is_asked_for_once(

@@ -59,7 +59,8 @@ def give_verdicts(place: Place, tell: Tell) -> None:
             tell("asked", name, *_words(verdict))
             try:
                 with ResultStore(place.store) as store:
-                    store.set_verdict(row.row_id, verdict, judged=row.outcome)
+                    over = {None, *(asked for asked_on, asked in _verdicts() if asked_on == name)}
+                    store.set_verdict(row.row_id, verdict, judged=row.outcome, over=over)
             except StorageProblem as problem:
                 tell("problem", problem.reason.code)
             else:

@@ -17,6 +17,7 @@ from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.exporting import Exporting
+from fieldray.desktop.judging import Judging
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -78,7 +79,8 @@ class Controller(QObject):
         self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self._patients = PatientCount()
-        self.rows = WorkListModel(translator, self.background, self.board, self)
+        self.judging = Judging(self.background, self.board, lambda: bool(settings["hide_patient"]))
+        self.rows = WorkListModel(translator, self.background, self.board, self.judging.verdicts, self)
         self.image = OpenImage(self.background, self.board)
         self.beside = OpenImage(self.background, self.board, channel="image beside")
         self.comparing = Comparing(self.background, self.board, self.rows, image=self.image, beside=self.beside)
@@ -93,7 +95,9 @@ class Controller(QObject):
         self.screening.started.connect(self._run_started)
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
-        self.image.verdict_changed.connect(self.rows.set_verdict)
+        self.image.changed.connect(lambda: self.judging.open(self.image.row))
+        self.judging.changed.connect(self.rows.verdict_changed)
+        self.judging.settled.connect(self._verdicts_settled)
         self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self._services_closed.connect(self._finish_closing)
@@ -126,9 +130,14 @@ class Controller(QObject):
         for image in (self.image, self.beside):
             image.stop_waiting()
         self.rows.end()
-        if self._is_opening:
+        self.judging.commit()
+        if self._is_opening or self.judging.is_saving:
             QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
         else:
+            self._close_services()
+
+    def _verdicts_settled(self) -> None:
+        if self._is_closing and not self._is_opening:
             self._close_services()
 
     def _close_services(self) -> None:
@@ -137,6 +146,12 @@ class Controller(QObject):
                 return
             self._is_ending = True
             services = self._services
+        for judged, given in self.judging.verdicts.unsaved():
+            log.warning(
+                "closing without the verdict on row %d: %s",
+                judged.row_id,
+                given.problem.code if given.problem else given.state,
+            )
         finish = self.screening.end()
 
         def work() -> None:
@@ -158,6 +173,7 @@ class Controller(QObject):
             self._close_services()
             return
         self.board.withdraw("store_upgrading")
+        self.judging.attach(services.session, services.read_verdict)
         self.screening.attach(services)
         self.packs.attach(services.library)
         self.auditing.attach(services.audit)
@@ -165,7 +181,7 @@ class Controller(QObject):
         self.rows.attach(services.work_list)
         self.comparing.attach(services.priors, services.work_list)
         for image in (self.image, self.beside):
-            image.attach(services.session, services.read_verdict)
+            image.attach(services.session)
         self.ready.emit()
 
     def _not_opened(self, error: Exception) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from PySide6.QtCore import QByteArray, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QIcon, QPainter, QPainterPath, QPaintEvent, QPixmap, QTransform
+from PySide6.QtGui import QColor, QIcon, QPainter, QPainterPath, QPaintEvent, QPen, QPixmap, QTransform
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QWidget
 
 from fieldray.desktop.style import Theme, colour, colours
+from fieldray.desktop.verdicts import State
 from fieldray.domain.finding import Category
 from fieldray.paths import asset
 
@@ -86,6 +87,24 @@ def draw_class(painter: QPainter, category: Category, box: QRectF, shade: QColor
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillPath(class_path(category, box), shade)
+    painter.restore()
+
+
+def draw_verdict(painter: QPainter, state: State, box: QRectF, shade: QColor) -> None:
+    """How a verdict stands. Saved: a tick; being saved: three dots; not saved: an exclamation mark in a ring."""
+    path, side = QPainterPath(), box.width()
+    dots = {"saved": (), "saving": ((0.1, 0.5), (0.5, 0.5), (0.9, 0.5)), "not_saved": ((0.5, 0.76),)}[state]
+    if state == "saved":
+        path.addPolygon([box.topLeft() + QPointF(x, y) * side for x, y in ((0.1, 0.55), (0.4, 0.85), (0.9, 0.15))])
+    elif state == "not_saved":
+        path.addEllipse(box)
+        path.moveTo(box.topLeft() + QPointF(0.5, 0.22) * side)
+        path.lineTo(box.topLeft() + QPointF(0.5, 0.56) * side)
+    for x, y in dots:
+        path.addEllipse(box.topLeft() + QPointF(x, y) * side, side / 24, side / 24)
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.strokePath(path, QPen(shade, side / 8))
     painter.restore()
 
 

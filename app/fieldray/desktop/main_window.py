@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt, QUrl, Signal
@@ -42,6 +43,7 @@ from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Toolbar
+from fieldray.desktop.verdict_bar import leave
 from fieldray.desktop.view_tools import ViewTools
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import is_typing, question_box, scrolled
@@ -83,7 +85,9 @@ class MainWindow(QMainWindow):
         opacity = controller.settings.integer("heat_map_opacity")
         images = controller.image, controller.beside
         self.prior_card = PriorCard(controller.comparing, self.area.prior_view, *images, translator)
-        self.result = ResultPanel(controller.image, self.prior_card, translator, theme, opacity_percent=opacity)
+        self.result = ResultPanel(
+            controller.image, controller.judging, self.prior_card, translator, theme, opacity_percent=opacity
+        )
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
@@ -135,6 +139,7 @@ class MainWindow(QMainWindow):
     def _connect(self) -> None:
         bench = self._bench
         self.work_list.row_chosen.connect(bench.image.show)
+        bench.image.changed.connect(self._leave_note)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -181,9 +186,9 @@ class MainWindow(QMainWindow):
             "history": lambda: self._toggle(self.history_page),
             "settings": self._open_settings,
             "export": self._export,
-            "agree": lambda: self.result.verdict.choose("agree"),
-            "disagree": lambda: self.result.verdict.choose("disagree"),
-            "unsure": lambda: self.result.verdict.choose("unsure"),
+            "agree": partial(self._bench.judging.choose, "agree"),
+            "disagree": partial(self._bench.judging.choose, "disagree"),
+            "unsure": partial(self._bench.judging.choose, "unsure"),
             "cancel": self._cancel,
             "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
@@ -317,6 +322,11 @@ class MainWindow(QMainWindow):
         else:
             self.work_list.choose_end(last=False)
 
+    def _leave_note(self) -> None:
+        """Another image is open: what is typed from now on is not meant as a note on it."""
+        if self.result.verdict.note.hasFocus():
+            self.work_list.table.setFocus()
+
     def _cancel(self) -> None:
         self.area.cancel()
         self.work_list.filter_bar.search.clear()
@@ -357,7 +367,10 @@ class MainWindow(QMainWindow):
         if self._bench.screening.is_busy:
             self._ask_to_close()
         else:
-            self.close_confirmed.emit()
+            self._leave()
+
+    def _leave(self) -> None:
+        leave(self, self._bench.judging, self._translator, self.close_confirmed.emit)
 
     def let_go(self) -> None:
         """Close without asking: another window takes over, or everything has ended."""
@@ -367,7 +380,7 @@ class MainWindow(QMainWindow):
     def _ask_to_close(self) -> None:
         text = self._translator.text
         more = text("Results so far are kept. The next start resumes from there.")
-        answers = {text("Stop and close"): self.close_confirmed.emit}
+        answers = {text("Stop and close"): self._leave}
         question_box(self, text("Screening is in progress."), more, answers=answers, no=text("Keep screening")).open()
 
 

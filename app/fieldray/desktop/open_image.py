@@ -1,8 +1,6 @@
-"""The open image: its pixels in full resolution and the radiologist's verdict, loaded in the background."""
+"""The open image: its pixels in full resolution, loaded in the background, and screened again if a person asks."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from PySide6.QtCore import QObject, Signal
 
@@ -15,12 +13,10 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
 from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
-from fieldray.domain.run import Verdict, Wishes
+from fieldray.domain.run import Wishes
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.reasons import Reason, reason
-
-ReadVerdict = Callable[[int, Outcome], Verdict | None]
 
 
 class OpenImage(QObject):
@@ -28,14 +24,12 @@ class OpenImage(QObject):
 
     changed = Signal()
     loaded = Signal()
-    verdict_changed = Signal(int, object)
     screening_changed = Signal()
 
     def __init__(self, background: Background, board: NoticeBoard, *, channel: str = "image") -> None:
         super().__init__()
         self._background, self._board, self._channel = background, board, channel
         self._session: SessionPort | None = None
-        self._read_verdict: ReadVerdict | None = None
         self.row: WorkRow | None = None
         self.picture: Picture | None = None
         self.network_image: Picture | None = None
@@ -43,9 +37,9 @@ class OpenImage(QObject):
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = False
 
-    def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
+    def attach(self, session: SessionPort) -> None:
         """The session is open."""
-        self._session, self._read_verdict = session, read_verdict
+        self._session = session
         self.show(self.row)
 
     def show(self, row: WorkRow | None) -> None:
@@ -70,24 +64,10 @@ class OpenImage(QObject):
             done=lambda pictures: self._has_read(row, *pictures),
             failed=lambda error: self._not_read(row, _why(error)),
         )
-        self._look_up_verdict(row)
 
     def stop_waiting(self) -> None:
         """The session closes: no answer of its readers is taken any more."""
         self._background.forget(self._channel)
-
-    def give_verdict(self, verdict: Verdict | None) -> None:
-        """Save the radiologist's verdict on this image, or remove it (None)."""
-        row, session = self.row, self._session
-        if row is None or session is None:
-            return
-        before, row.verdict, judged = row.verdict, verdict, row.outcome
-        self.verdict_changed.emit(row.row_id, verdict)
-        self._background.run(
-            lambda: session.set_verdict(row.row_id, verdict, judged=judged),
-            channel="verdict",
-            failed=lambda error: self._verdict_not_saved(row, judged, verdict, before, error),
-        )
 
     def screen_again(self, wishes: Wishes) -> None:
         """Screen this image as a person asks for it, or as it was before they did; one at a time."""
@@ -122,33 +102,6 @@ class OpenImage(QObject):
     def _set_screening(self, is_screening: bool) -> None:
         self.is_screening = is_screening
         self.screening_changed.emit()
-
-    def _verdict_not_saved(
-        self, row: WorkRow, judged: Outcome, verdict: Verdict | None, before: Verdict | None, error: Exception
-    ) -> None:
-        """What is not saved is not shown as if it were; nor is a verdict on another outcome."""
-        if row.outcome is judged and row.verdict is verdict:
-            row.verdict = before
-            self.verdict_changed.emit(row.row_id, before)
-        self._board.post_error("verdict", error)
-
-    def _look_up_verdict(self, row: WorkRow) -> None:
-        read = self._read_verdict
-        if read is None or row.verdict is not None:
-            return
-        outcome = row.outcome
-        self._background.run(
-            lambda: read(row.row_id, outcome),
-            channel="verdict",
-            done=lambda verdict: self._found_verdict(row, outcome, verdict),
-            failed=lambda error: self._board.post_error("verdict", error),
-        )
-
-    def _found_verdict(self, row: WorkRow, judged: Outcome, verdict: Verdict | None) -> None:
-        """The image may have been done again meanwhile: then the verdict is on what is not shown any more."""
-        if verdict is not None and row.verdict is None and row.outcome is judged:
-            row.verdict = verdict
-            self.verdict_changed.emit(row.row_id, verdict)
 
     def _has_read(self, row: WorkRow, picture: Picture, network_image: Picture | None) -> None:
         if row is self.row:

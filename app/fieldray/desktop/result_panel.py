@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Final
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
-    QLineEdit,
     QScrollArea,
     QSlider,
     QVBoxLayout,
@@ -16,16 +15,18 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.icons import ClassMark
+from fieldray.desktop.judging import Judging
 from fieldray.desktop.lungs_card import EVIDENCE_NOTE, LungsCard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_cards import card_button
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
+from fieldray.desktop.verdict_bar import VerdictBar
 from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Finding, Refused, Screened, asked_for, can_be_overruled, can_be_turned
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import Verdict, VerdictChoice, Wishes
+from fieldray.domain.run import Wishes
 from fieldray.formatting import (
     backend_name,
     category_word,
@@ -38,78 +39,6 @@ from fieldray.formatting import (
 )
 from fieldray.reasons import OF_MANY
 from fieldray.translation import Translator
-
-_CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
-_LONGEST_NOTE: Final = 500
-
-
-class VerdictBar(QWidget):
-    """Three buttons and a note. A second press on a button takes the verdict back."""
-
-    given = Signal(object)
-
-    def __init__(self, translator: Translator) -> None:
-        super().__init__()
-        self._verdict: Verdict | None = None
-        names: dict[VerdictChoice, str] = {
-            "agree": translator.text("Agree"),
-            "disagree": translator.text("Disagree"),
-            "unsure": translator.in_context("verdict of a person", "Not sure"),
-        }
-        row = QHBoxLayout()
-        row.setSpacing(6)
-        self.buttons: dict[VerdictChoice, PlainButton] = {}
-        for choice in _CHOICES:
-            button = push_button(names[choice], role="choice")
-            button.setCheckable(True)
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            button.clicked.connect(lambda _=False, chosen=choice: self.choose(chosen))
-            self.buttons[choice] = button
-            row.addWidget(button, 1)
-        self.note = QLineEdit()
-        self.note.setPlaceholderText(translator.text("Note on the verdict"))
-        self.note.setAccessibleName(translator.text("Note on the verdict"))
-        self.note.setMaxLength(_LONGEST_NOTE)
-        self.note.editingFinished.connect(self._note_changed)
-        self._meaning = label()
-        explained = label(translator.text("Saved with the program's result, never in place of it."), role="muted")
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._meaning)
-        layout.addLayout(row)
-        layout.addWidget(self.note)
-        layout.addWidget(explained)
-
-    def show_verdict(self, verdict: Verdict | None) -> None:
-        """Show what is stored."""
-        self._verdict = verdict
-        for choice, button in self.buttons.items():
-            button.setChecked(verdict is not None and verdict.choice == choice)
-        note = verdict.note if verdict else ""
-        if self.note.text() != note and not self.note.hasFocus():
-            self.note.setText(note)
-        self.note.setEnabled(verdict is not None)
-
-    def explain(self, meaning: str) -> None:
-        """Say what there is to agree with, "" where the result says it."""
-        self._meaning.setText(meaning)
-        self._meaning.setVisible(bool(meaning))
-
-    def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict, or take it back if it was given; nothing where there is nothing to be judged."""
-        if not self.isEnabled():
-            return
-        taken_back = self._verdict is not None and self._verdict.choice == choice
-        self._give(None if taken_back else Verdict(choice=choice, note=self.note.text().strip()))
-
-    def _note_changed(self) -> None:
-        if self._verdict is not None and self.note.text().strip() != self._verdict.note:
-            self._give(Verdict(choice=self._verdict.choice, note=self.note.text().strip()))
-
-    def _give(self, verdict: Verdict | None) -> None:
-        self.show_verdict(verdict)
-        self.given.emit(verdict)
-
 
 _LEAST_WIDTH: Final = 260
 _FOCUS_FRAME: Final = 2  # of the style sheet
@@ -124,13 +53,20 @@ class ResultPanel(QScrollArea):
     card_wanted = Signal()
 
     def __init__(
-        self, image: OpenImage, prior: QWidget, translator: Translator, theme: Theme, *, opacity_percent: int
+        self,
+        image: OpenImage,
+        judging: Judging,
+        prior: QWidget,
+        translator: Translator,
+        theme: Theme,
+        *,
+        opacity_percent: int,
     ) -> None:
         super().__init__()
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
-        self._image, self._translator = image, translator
+        self._image, self._judging, self._translator = image, judging, translator
         self._theme: Theme = theme
         self._page = page = QWidget()
         name_surface(page, "panel")
@@ -143,15 +79,9 @@ class ResultPanel(QScrollArea):
         self._head = self._make_head()
         self._kept = label(role="warning")
         self._result = QWidget()
-        self.heat_map_box = QCheckBox(translator.text("Show the heat map (H)"))
-        self.heat_map_box.setChecked(True)
-        self.opacity = QSlider(Qt.Orientation.Horizontal)
-        self.opacity.setRange(0, 100)
-        self.opacity.setValue(opacity_percent)
-        self.opacity.setAccessibleName(translator.text("Opacity of the heat map"))
-        self._heat_map = self._make_heat_map()
+        self._heat_map = self._make_heat_map(opacity_percent)
         self.lungs = LungsCard(translator)
-        self.verdict = VerdictBar(translator)
+        self.verdict = VerdictBar(judging, translator)
         self._verdict_card = self._card(translator.text("Your verdict"), self.verdict)
         self._pack = QWidget()
         parts = (
@@ -167,10 +97,8 @@ class ResultPanel(QScrollArea):
         for widget in (self._empty, *parts):
             self._layout.addWidget(widget)
         self._layout.addStretch(1)
-        self.verdict.given.connect(image.give_verdict)
         image.changed.connect(self.refresh)
         image.loaded.connect(self._show_kept)
-        image.verdict_changed.connect(self._show_verdict)
         image.screening_changed.connect(self._show_screening)
         self.refresh()
 
@@ -191,11 +119,9 @@ class ResultPanel(QScrollArea):
         screened = row.outcome if isinstance(row.outcome, Screened) else None
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
-        can_be_judged = bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
-        self._verdict_card.setVisible(can_be_judged)
-        self.verdict.setEnabled(can_be_judged)
+        self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
         self.verdict.explain(self._verdict_meaning(row))
-        self._show_verdict()
+        self.verdict.refresh()
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 
@@ -226,7 +152,13 @@ class ResultPanel(QScrollArea):
         row.addWidget(self._word, 1)
         return head
 
-    def _make_heat_map(self) -> QWidget:
+    def _make_heat_map(self, opacity_percent: int) -> QWidget:
+        self.heat_map_box = QCheckBox(self._translator.text("Show the heat map (H)"))
+        self.heat_map_box.setChecked(True)
+        self.opacity = QSlider(Qt.Orientation.Horizontal)
+        self.opacity.setRange(0, 100)
+        self.opacity.setValue(opacity_percent)
+        self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         inside = QWidget()
         column = QVBoxLayout(inside)
         column.setContentsMargins(0, 0, 0, 0)
@@ -363,7 +295,3 @@ class ResultPanel(QScrollArea):
         old.hide()
         old.deleteLater()
         return new
-
-    def _show_verdict(self, *_: object) -> None:
-        row = self._image.row
-        self.verdict.show_verdict(row.verdict if row else None)

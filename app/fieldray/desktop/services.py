@@ -7,7 +7,7 @@ their own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -53,7 +53,9 @@ class SessionPort(Protocol):
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]: ...
     def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome: ...
-    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
+    def set_verdict(
+        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None]
+    ) -> Verdict | None: ...
     def close(self) -> None: ...
 
 

@@ -16,7 +16,9 @@ from fieldray.domain.finding import (
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
+from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason
+from fieldray.translation import Translator
 
 _states = itertools.count()
 
@@ -69,3 +71,10 @@ class WorkRow:
     def inference_ms(self) -> float:
         """Time of the network alone, -1 if it did not run."""
         return self.outcome.inference_ms if isinstance(self.outcome, Screened) else -1.0
+
+
+def image_title(translator: Translator, row_id: int, outcome: Outcome, *, hides_patient: bool = False) -> str:
+    """What an image is called in the list: the patient's name, else that of the file; its number if both are hidden."""
+    if hides_patient:
+        return translator.text("Image {number}", number=row_id)
+    return person(outcome.ref.header.patient_name) or file_name(outcome.ref)

@@ -16,11 +16,12 @@ from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from fieldray.desktop.icons import draw_class
+from fieldray.desktop.icons import draw_class, draw_verdict
 from fieldray.desktop.style import Theme, colour
+from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
-from fieldray.desktop.work_row import WorkRow
-from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, Index
+from fieldray.desktop.work_row import WorkRow, image_title
+from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
 from fieldray.formatting import category_word, date, file_name, person, unsigned
 from fieldray.translation import Translator
@@ -43,10 +44,11 @@ class _Cell:
     text: str
     font: QFont
     is_selected: bool
+    verdict: State | None
 
     @property
     def look(self) -> tuple[Hashable, ...]:
-        return self.row.state, self.key, self.text, self.font.key(), self.is_selected
+        return self.row.state, self.key, self.text, self.font.key(), self.is_selected, self.verdict
 
 
 class WorkListDelegate(QStyledItemDelegate):
@@ -68,7 +70,7 @@ class WorkListDelegate(QStyledItemDelegate):
         key, rect, ratio = KEYS[index.column()], option.rect, painter.device().devicePixelRatioF()
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
-        cell = _Cell(row, key, text, option.font, is_selected)
+        cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE))
         look = (*cell.look, rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
         known = self._kept.get(look)
         if known is None:
@@ -86,7 +88,10 @@ class WorkListDelegate(QStyledItemDelegate):
         if cell.key == "image":
             self._paint_thumbnail(painter, rect, cell.row)
         elif cell.key == "patient":
-            self._paint_patient(painter, box, cell.row, cell.font)
+            if cell.verdict is not None:
+                mark = QRectF(box.right() - _SHAPE, box.y() + _GAP, _SHAPE, _SHAPE)
+                draw_verdict(painter, cell.verdict, mark, colour(self._theme, "text"))
+            self._paint_patient(painter, box, cell.row, cell.font, name_room=_SHAPE + 4 if cell.verdict else 0)
         elif cell.key == "class":
             self._paint_class(painter, box, cell.row, cell.font)
         else:
@@ -116,23 +121,21 @@ class WorkListDelegate(QStyledItemDelegate):
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, image)
 
-    def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
+    def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, name_room: int) -> None:
         """Who or which file; below it the number, or in plain words why there is no result."""
-        name = person(row.header.patient_name)
-        if self.hide_patient:
-            name = self._translator.text("Image {number}", number=row.row_id)
-        elif not name:  # files of a folder often begin alike
-            name = plain(file_name(row.outcome.ref))
-            name = QFontMetrics(font).elidedText(name, Qt.TextElideMode.ElideMiddle, box.width())
+        name = image_title(self._translator, row.row_id, row.outcome, hides_patient=self.hide_patient)
+        if not self.hide_patient and not person(row.header.patient_name):  # files of a folder often begin alike
+            elided = Qt.TextElideMode.ElideMiddle
+            name = QFontMetrics(font).elidedText(plain(name), elided, box.width() - name_room)
         below, shade = self._second_line(row)
         if not below:
-            self._line(painter, box, name, "text", font)
+            self._line(painter, box.adjusted(0, 0, -name_room, 0), name, "text", font)
             return
         small = _smaller(font)
         lines = [below] if shade == "muted" else wrapped(below, small, box.width(), most=2)
         step = QFontMetrics(small).lineSpacing()
         top = 6 if len(lines) == 1 else 2
-        upper = QRect(box.x(), box.y() + top, box.width(), box.height() // 2 - 6)
+        upper = QRect(box.x(), box.y() + top, box.width() - name_room, box.height() // 2 - 6)
         self._line(painter, upper, name, "text", font)
         lower = QRect(box.x(), box.bottom() - 4 - top - step * len(lines), box.width(), step)
         for number, line in enumerate(lines):

@@ -14,24 +14,15 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import ListReader
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.seen_rows import SeenRows
+from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
-from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.work_row import WorkRow, image_title
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
 from fieldray.domain.history import VerdictFilter
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.run import StoredResult
 from fieldray.domain.work_list import ListColumn, Listed, ResultOrder
-from fieldray.formatting import (
-    backend_name,
-    category_word,
-    date,
-    file_name,
-    number,
-    person,
-    score_text,
-    unsigned,
-    view_label,
-)
+from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -39,6 +30,7 @@ if TYPE_CHECKING:
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
+VERDICT_ROLE: Final = ROW_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -72,12 +64,22 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
     return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
 
+def verdict_words(translator: Translator, state: State) -> str:
+    """How it stands with the verdict on an image."""
+    words: dict[State, str] = {
+        "saved": translator.text("verdict saved"),
+        "saving": translator.text("verdict being saved"),
+        "not_saved": translator.text("verdict not saved"),
+    }
+    return words[state]
+
+
 COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
     Column(
         "patient",
         lambda t: t.text("Patient"),
-        lambda _, row: person(row.header.patient_name) or file_name(row.outcome.ref),
+        lambda t, row: image_title(t, row.row_id, row.outcome),
     ),
     Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
     Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
@@ -103,10 +105,16 @@ class WorkListModel(QAbstractTableModel):
     study_found = Signal(int)
 
     def __init__(
-        self, translator: Translator, background: Background, board: NoticeBoard, parent: QObject | None = None
+        self,
+        translator: Translator,
+        background: Background,
+        board: NoticeBoard,
+        verdicts: Verdicts,
+        parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self._translator, self._background, self._board = translator, background, board
+        self._verdicts = verdicts
         self._reader = ListReader(background, board, self)
         self._rows = SeenRows(background, board, self)
         self._source: WorkList | None = None
@@ -158,14 +166,14 @@ class WorkListModel(QAbstractTableModel):
         """Results may have come or gone."""
         self._reader.refresh()
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
-        """Note the reader's verdict on a row. It stays until another verdict is chosen to be shown."""
-        wanted = self._reader.wanted
-        if wanted.verdict != "any":
+    def verdict_changed(self, judged: Judged) -> None:
+        """The verdict on a row stands otherwise. It stays until another verdict is chosen to be shown."""
+        wanted, row_id = self._reader.wanted, judged.row_id
+        if wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
             self._reader.wanted = replace(wanted, staying=wanted.staying | {row_id})
         row = self._rows.get(row_id)
-        if row is not None:
-            row.verdict = verdict
+        if row is not None and judged == Judged(row_id, row.outcome):
+            row.verdict = self._verdicts.of(judged).stored
             self._row_changed(row_id)
 
     def set_translator(self, translator: Translator) -> None:
@@ -272,17 +280,19 @@ class WorkListModel(QAbstractTableModel):
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         row = self.row_at(index)
-        if row is None:
-            return None
-        if role == ROW_ROLE:
+        if row is None or role == ROW_ROLE:
             return row
+        column, translator = COLUMNS[index.column()], self._translator
+        state = self._verdicts.state_of(row.row_id, row.outcome, row.verdict) if column.key == "patient" else None
+        if role == VERDICT_ROLE:
+            return state
         if role == Qt.ItemDataRole.DisplayRole:
-            return plain(COLUMNS[index.column()].text(self._translator, row))
+            return plain(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole and row.reason:
-            return plain_tip(self._translator.reason(row.reason))
+            return plain_tip(translator.reason(row.reason))
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            column = COLUMNS[index.column()]
-            return plain(column.text(self._translator, row) or column.title(self._translator))
+            said = column.text(translator, row) or column.title(translator)
+            return plain(f"{said}, {verdict_words(translator, state)}" if state else said)
         return None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -354,15 +354,17 @@ class Session:
             note=note,
         )
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+    def set_verdict(
+        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+    ) -> Verdict | None:
         """Keep the radiologist's verdict on the outcome shown in a row, None to withdraw it; waits for the disk.
 
-        Raises StorageProblem.
+        What lies there in the end: another one, which is none of `over`, stays. Raises StorageProblem.
         """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            store.set_verdict(row_id, verdict, judged=judged)
+            return store.set_verdict(row_id, verdict, judged=judged, over=over)
 
     def close(self) -> None:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""

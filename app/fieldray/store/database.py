@@ -46,7 +46,7 @@ _BUSY_TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 0.05
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
-_ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
+_ENVIRONMENT_NAMES: Final = "CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
 _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
 # SQLite says so of a disk without room for its index or its log, and of a quota that is used up.
 _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
@@ -261,6 +261,16 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def durably(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is committed inside has reached the disk when the commit returns (sqlite.org/pragma.html)."""
+    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextlib.contextmanager
 def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
     """Turn errors of the machine into a StorageProblem that names the database's file.
 
@@ -280,6 +290,8 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
         has_lost_tables = is_open and code == sqlite3.SQLITE_ERROR and not _has_our_schema(path)
         if code in _DAMAGE or _is_no_text(error) or has_lost_tables:
             raise _damaged(path) from error
+        if code == sqlite3.SQLITE_BUSY:
+            raise StorageProblem(reason("store_in_use", path=path)) from error
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise

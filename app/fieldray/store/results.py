@@ -15,7 +15,7 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +30,7 @@ from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verd
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import presence, stamps, verdicts, work_rows
-from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
+from fieldray.store.database import damage_noticed, durably, open_database, storage_problems, transaction
 from fieldray.store.locks import RunLocks, as_it_stands
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.refs import image_key, image_text, reason_text
@@ -396,30 +396,39 @@ class ResultStore(ResultQuery):
             about = {"result_hash": result_hash, "image_key": image_key}
             self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
-        """Store the radiologist's verdict on a result, or withdraw it (None).
+    def set_verdict(
+        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
+    ) -> Verdict | None:
+        """Store the radiologist's verdict on a result, or withdraw it (None); what lies there when this returns.
 
         judged  the outcome that was seen. The row may hold another one by now: then the verdict is kept, but not shown
                 with that one.
+        over    what the person knows to lie there, None for no verdict. Another one is newer: it stays and is returned.
+
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
         StorageProblem (verdict_misplaced) where the row is of another image, as after a backup was put back.
         """
         self._judged_version = -1
         about = {"row_id": row_id, "result_hash": result_hash(judged)}
-        rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
-        if not rows or rows[0]["image_key"] != image_key(judged.ref):
-            raise StorageProblem(reason("verdict_misplaced", path=self.path))
-        with self._durably(), self._transaction():
-            if verdict is None:
+        with storage_problems(self.path), durably(self._connection), self._transaction():
+            rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
+            if not rows or rows[0]["image_key"] != image_key(judged.ref):
+                raise StorageProblem(reason("verdict_misplaced", path=self.path))
+            found = self.verdict(row_id, judged)
+            if found != verdict and found not in over:
+                return found
+            if verdict is None or found == verdict:
                 self._write()
+            if verdict is None:
                 self._named(verdicts.WITHDRAW, **about)
-            else:
+            elif found != verdict:
                 self._named(verdicts.TAKE_BACK, **about)
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
                 marks = ", ".join("?" * len(columns))
                 query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
                 self._all(query, *columns.values())
                 self._named(verdicts.TO_LATER_RUNS, **about)
+        return verdict
 
     def _write(self) -> None:
         """Have a transaction write, even one that changes nothing.
@@ -429,15 +438,6 @@ class ResultStore(ResultQuery):
         """
         (row,) = self._all("PRAGMA user_version")
         self._all(f"PRAGMA user_version = {row['user_version']}")
-
-    @contextlib.contextmanager
-    def _durably(self) -> Iterator[None]:
-        """What is committed inside has reached the disk when the commit returns (sqlite.org/pragma.html)."""
-        self._all("PRAGMA synchronous = FULL")
-        try:
-            yield
-        finally:
-            self._all("PRAGMA synchronous = NORMAL")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -53,12 +53,15 @@ TAKE_BACK: Final = f"""
     WHERE result_hash = :result_hash AND (result_id, given_s) IN (SELECT later.id, given_s {_LATER})
 """
 
-# With all copies of it, in whatever run, or the next run would bring it back.
+# With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
+# back. One that was given after it in another run is not what is withdrawn here.
 WITHDRAW: Final = """
-    DELETE FROM verdicts WHERE result_hash = :result_hash AND (
-        given_s = (SELECT given_s FROM verdicts WHERE result_id = :row_id AND result_hash = :result_hash)
-        OR EXISTS (SELECT 1 FROM results AS judged JOIN results AS mine ON mine.image_key = judged.image_key
-                   WHERE judged.id = verdicts.result_id AND mine.id = :row_id))
+    DELETE FROM verdicts WHERE result_hash = :result_hash AND EXISTS (
+        SELECT 1 FROM verdicts AS given WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND (
+            given.given_s = verdicts.given_s
+            OR verdicts.id < given.id AND EXISTS (
+               SELECT 1 FROM results AS judged JOIN results AS mine ON mine.image_key = judged.image_key
+               WHERE judged.id = verdicts.result_id AND mine.id = :row_id)))
 """
 
 # Those on no result that is present in the run: on what its rows held before, or on what its images gave in other runs.

@@ -108,5 +108,5 @@ def test_what_the_machine_does_is_told_as_such(tmp_path: Path) -> None:
         first.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageProblem) as problem, storage_problems(path):
             second.execute("BEGIN IMMEDIATE")
-        assert problem.value.reason.code == "not_writable"
+        assert problem.value.reason.code == "store_in_use"
         first.execute("ROLLBACK")

@@ -225,7 +225,7 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
     assert store.row(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
     assert [given.content_sha256 for given in store.earlier_verdicts(run_id)] == ["a" * 64]
-    store.set_verdict(row.row_id, None, judged=row.outcome)
+    store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
     assert store.earlier_verdicts(run_id) == ()
 
 
@@ -258,7 +258,7 @@ def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = A
     run_id = go_through(store, outcome)
     (row,) = store.rows(run_id)
     if verdict:
-        store.set_verdict(row.row_id, verdict, judged=row.outcome)
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[row.verdict])
     store.finish(run_id)
     return run_id
 
@@ -315,7 +315,7 @@ def test_a_verdict_that_was_withdrawn_stays_away(store: ResultStore) -> None:
     second = go_through(store, image("new.dcm", "a"))
     (row,) = store.rows(second)
     assert row.verdict == AGREE
-    store.set_verdict(row.row_id, None, judged=row.outcome)
+    store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
     store.finish(second)
     for name in ("old.dcm", "new.dcm"):
         third = go_through(store, image(name, "a"))
@@ -329,7 +329,7 @@ def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) ->
     (row,) = store.rows(run_id)
     for row_id in (row.row_id, row.row_id + 1):
         for verdict in (AGREE, None):
-            with pytest.raises(StorageProblem, match="was replaced by another one"):
+            with pytest.raises(StorageProblem, match="another file is in the place"):
                 store.set_verdict(row_id, verdict, judged=image("shown.dcm", "a"))
     assert store.earlier_verdicts(run_id) == ()
 
@@ -352,7 +352,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
         (row,) = store.rows(run_id)
         for verdict in (AGREE, None):
             said.clear()
-            store.set_verdict(row.row_id, verdict, judged=row.outcome)
+            store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None if verdict else AGREE])
             changes = [text for text in said if "SELECT" not in text[:6] and "user_version" not in text]
             words = ["FULL" if "FULL" in text else text.split()[0] for text in changes]
             assert words == ["FULL", "BEGIN", "DELETE", *(["INSERT", "INSERT"] if verdict else []), "COMMIT", "PRAGMA"]
@@ -489,7 +489,7 @@ def test_a_verdict_given_while_a_later_run_works_is_in_that_run_too(store: Resul
             other.set_verdict(row.row_id, AGREE, judged=row.outcome)
     go_through(store, early, late)
     assert verdicts(store, later) == [AGREE, AGREE]
-    store.set_verdict(rows[0].row_id, DISAGREE, judged=early)  # a copy follows when it changes
+    store.set_verdict(rows[0].row_id, DISAGREE, judged=early, over=[AGREE])  # a copy follows when it changes
     assert verdicts(store, later) == [DISAGREE, AGREE]
 
 
@@ -498,8 +498,19 @@ def test_what_was_said_in_a_later_run_stays_there(store: ResultStore) -> None:
     second = judged_run(store, image("a.dcm", "a"), DISAGREE)
     (row,) = store.rows(first)
     for verdict in (AGREE, Verdict(choice="unsure")):
-        store.set_verdict(row.row_id, verdict, judged=row.outcome)
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None, AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([Verdict(choice="unsure")], [DISAGREE])
+
+
+def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStore) -> None:
+    first = judged_run(store, image("a.dcm", "a"))
+    second = judged_run(store, image("a.dcm", "a"), DISAGREE)
+    (early,) = store.rows(first)
+    store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
+    assert (verdicts(store, first), verdicts(store, second)) == ([None], [DISAGREE])
+    store.set_verdict(early.row_id, AGREE, judged=early.outcome)
+    store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
+    assert (verdicts(store, first), verdicts(store, second)) == ([None], [None])  # what was said before goes as well
 
 
 def test_a_run_that_nobody_holds_any_more_is_interrupted(path: Path) -> None:

@@ -73,16 +73,32 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
 
 def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
-    for choice in ("agree", "disagree"):
-        store.set_verdict(row_id, Verdict(choice=choice), judged=screened())
-        assert store.row(row_id).verdict == Verdict(choice=choice)
-    assert as_values(store.row(row_id).outcome) == as_values(screened())
-    assert store.verdict(row_id, screened()) == Verdict(choice="disagree")
-    assert store.verdict(row_id, screened(score=0.81)) is None
-    store.set_verdict(row_id, None, judged=screened())
-    assert store.row(row_id).verdict is None
+    before = None
+    for verdict in (AGREE, Verdict(choice="disagree"), None):
+        assert store.set_verdict(row_id, verdict, judged=screened(), over=[before]) == verdict
+        assert store.row(row_id).verdict == verdict == store.verdict(row_id, screened())
+        assert store.verdict(row_id, screened(score=0.81)) is None
+        assert as_values(store.row(row_id).outcome) == as_values(screened())
+        before = verdict
     with pytest.raises(StorageProblem):
         store.set_verdict(row_id + 1, AGREE, judged=screened())
+
+
+def test_a_verdict_that_the_person_has_not_seen_is_never_replaced(store: ResultStore, path: Path) -> None:
+    """Two windows show the same result; one of them says something, takes it back, and says something again."""
+    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
+    mine, theirs = Verdict(choice="unsure"), Verdict(choice="agree", note="old scar")
+    with ResultStore(path) as other:
+        assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
+        for given in (mine, Verdict(choice="agree")):
+            assert store.set_verdict(row_id, given, judged=screened()) == theirs == store.row(row_id).verdict
+        assert store.set_verdict(row_id, theirs, judged=screened()) == theirs  # both say the same
+        assert other.set_verdict(row_id, None, judged=screened(), over=[theirs]) is None
+        assert store.set_verdict(row_id, mine, judged=screened(), over=[theirs]) is None
+        assert store.row(row_id).verdict is None
+        assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
+        assert store.set_verdict(row_id, None, judged=screened(), over=[mine]) == theirs
+        assert store.set_verdict(row_id, None, judged=screened(), over=[mine, theirs]) is None
 
 
 def test_a_verdict_on_a_refusal_belongs_to_its_bytes_and_its_reason(store: ResultStore) -> None:

@@ -1,0 +1,147 @@
+"""Verdicts between the window and the store: carries out what their playbook commands, and says what is not saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.services import SessionPort
+from fieldray.desktop.verdicts import Commands, Given, Judged, Read, Verdicts, Write
+from fieldray.desktop.work_row import WorkRow, image_title
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.errors import FieldrayError
+from fieldray.translation import Translator
+
+ReadVerdict = Callable[[int, Outcome], Verdict | None]
+_CHANNEL = "verdict"
+
+
+class Judging(QObject):
+    """`changed` names the image whose verdict stands otherwise; `settled`: nothing is being saved any more."""
+
+    changed = Signal(object)
+    settled = Signal()
+
+    def __init__(self, background: Background, board: NoticeBoard, hides_patient: Callable[[], bool]) -> None:
+        super().__init__()
+        self._background, self._board, self._hides_patient = background, board, hides_patient
+        self._session: SessionPort | None = None
+        self._read_verdict: ReadVerdict | None = None
+        self.verdicts = Verdicts()
+        self._told: list[tuple[Judged, object]] = []
+
+    def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
+        """The session is open."""
+        self._session, self._read_verdict = session, read_verdict
+
+    @property
+    def is_saving(self) -> bool:
+        return any(given.state == "saving" for _, given in self.verdicts.unsaved())
+
+    # ---- a person
+
+    def open(self, row: WorkRow | None) -> None:
+        """This image is open; what was typed on the one before is saved with that one."""
+        can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
+        judged = Judged(row.row_id, row.outcome) if row is not None and can_be_judged else None
+        self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
+
+    def type(self, note: str) -> None:
+        """The note on the open image, as far as it is typed."""
+        self.verdicts.type(note)
+        self._carry_out((), self.verdicts.open_image)
+
+    def commit(self) -> None:
+        """What was typed is to be saved now."""
+        self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
+
+    def choose(self, choice: VerdictChoice) -> None:
+        """Give this verdict on the open image, or take it back if it was given."""
+        self._carry_out(self.verdicts.choose(choice), self.verdicts.open_image)
+
+    def insist(self, *images: Judged) -> None:
+        """Save what was not saved: try again, or put it in the place of what another window said."""
+        for judged in images:
+            self._carry_out(self.verdicts.insist(judged), judged)
+
+    def give_in(self, judged: Judged) -> None:
+        """Withdraw what was not saved."""
+        self._carry_out(self.verdicts.give_in(judged), judged)
+
+    # ---- the store
+
+    def _carry_out(self, commands: Commands, *about: Judged | None) -> None:
+        for command in commands:
+            self._begin(command)
+        for judged in {*about, *(command.judged for command in commands)} - {None}:
+            self.changed.emit(judged)
+        self._tell()
+        if not self.is_saving:
+            self.settled.emit()
+
+    def _begin(self, command: Read | Write) -> None:
+        judged, read, session = command.judged, self._read_verdict, self._session
+        assert read is not None and session is not None, "no image is open before the session"
+        row_id, outcome = judged.row_id, judged.outcome
+        if isinstance(command, Read):
+            self._background.run(
+                lambda: read(row_id, outcome),
+                channel=_CHANNEL,
+                done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
+                failed=lambda error: self._board.post_error("verdict read", error),
+            )
+            return
+        verdict, over = command.verdict, command.over
+        self._background.run(
+            lambda: session.set_verdict(row_id, verdict, judged=outcome, over=over),
+            channel=_CHANNEL,
+            done=lambda stored: self._carry_out(self.verdicts.written(judged, stored), judged),
+            failed=partial(self._not_written, judged),
+        )
+
+    def _not_written(self, judged: Judged, error: Exception) -> None:
+        if not isinstance(error, FieldrayError):
+            self._board.post_error(_CHANNEL, error)
+            return
+        self._carry_out(self.verdicts.failed(judged, error.reason), judged)
+
+    # ---- what is not saved
+
+    def _tell(self) -> None:
+        """A notice says it as soon as there is something new to be said, whichever image is open by then."""
+        lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
+        now: list[tuple[Judged, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
+        before, self._told = self._told, now
+        if now == before:
+            return
+        if not lost:
+            self._board.withdraw(_CHANNEL)
+            return
+        refused = [judged for judged, given in lost if given.problem is not None]
+        again = Action(lambda t: t.text("Try again"), lambda: self.insist(*refused))
+        text = partial(self._sentences, lost[-3:], len(lost))
+        self._board.post(_CHANNEL, text, level="error", action=again if refused else None)
+
+    def _sentences(self, lost: Sequence[tuple[Judged, Given]], count: int, translator: Translator) -> str:
+        said = [self.sentence(translator, *each) for each in lost]
+        if count > len(lost):
+            said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
+        return " ".join(said)
+
+    def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
+        """How it stands with an image, by its name."""
+        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=self._hides_patient())
+        if given.state == "saving":
+            return translator.text("Your verdict on {image} is being saved.", image=image)
+        if given.asks:
+            return translator.text("Another window changed the verdict on {image}. Open it to choose.", image=image)
+        if given.wanted is None:
+            said = translator.text("Your verdict on {image} is not withdrawn.", image=image)
+        else:
+            said = translator.text("Your verdict on {image} is not saved.", image=image)
+        return f"{said} {translator.reason(given.problem)}" if given.problem else said

@@ -1,0 +1,266 @@
+"""What a person says of images, and whether it is kept: events in, commands out; no thread, no Qt, no disk.
+
+This is the only place that knows what was given on which image, what it was based on and how it stands: being saved,
+saved, or not saved with the reason. Panel, list and the question before closing show it and keep nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.reasons import Reason
+from fieldray.store.rows import result_hash
+
+State = Literal["saved", "saving", "not_saved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verdict is on: a row of the store, whose number is never given twice, and what was found there."""
+
+    row_id: int
+    outcome: Outcome = field(compare=False)
+    result: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", result_hash(self.outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Look up which verdict lies there; `found` takes the answer."""
+
+    judged: Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Put the verdict there in the place of one of `over`; `written` takes what lies there then, `failed` why not."""
+
+    judged: Judged
+    verdict: Verdict | None
+    over: frozenset[Verdict | None]
+
+
+Commands = tuple[Read | Write, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Given:
+    """How it stands with one image.
+
+    stored   what lies in the store, as far as is known
+    wanted   what the person said last
+    draft    the note as it is being typed, None while nobody types
+    known    what may be replaced: what the person saw there, and their own that were refused, as one may lie in the log
+    sent     being saved
+    problem  why it is not saved
+    asks     another window's verdict is there, `stored`: nothing is written before a person has chosen
+    """
+
+    stored: Verdict | None
+    wanted: Verdict | None = field(init=False)
+    draft: str | None = None
+    known: set[Verdict | None] = field(init=False)
+    sent: Write | None = None
+    problem: Reason | None = None
+    asks: bool = False
+
+    def __post_init__(self) -> None:
+        self.settle(self.stored)
+
+    def settle(self, stored: Verdict | None) -> None:
+        """This lies in the store, and the person wants nothing else."""
+        self.stored = self.wanted = stored
+        self.known, self.problem, self.asks = {stored}, None, False
+
+    def show(self, stored: Verdict | None) -> None:
+        """Another window's verdict lies in the store, and the person wants none: no note of theirs gets onto it."""
+        self.settle(stored)
+        self.draft = None
+
+    def ask(self, stored: Verdict | None) -> None:
+        """Another window's verdict lies in the store, and the person wants another one."""
+        self.stored, self.problem, self.asks = stored, None, True
+
+    @property
+    def state(self) -> State | None:
+        """None where there is nothing to be kept."""
+        if self.sent is not None:
+            return "saving"
+        if self.problem is not None or self.asks:
+            return "not_saved"
+        return "saved" if self.wanted is not None else None
+
+    @property
+    def note(self) -> str:
+        """The note as it is shown."""
+        return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether the note says something else than the verdict that it belongs to."""
+        return self.wanted is not None and self.note.strip() != self.wanted.note
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it says more than the store does."""
+        return self.state in ("saving", "not_saved") or bool(self.draft)
+
+
+class Verdicts:
+    """One image is open at a time: choices and notes belong to it, whichever is opened while they are saved."""
+
+    def __init__(self) -> None:
+        self._given: dict[Judged, Given] = {}
+        self.open_image: Judged | None = None
+
+    # ---- what is shown
+
+    def of(self, judged: Judged | None) -> Given:
+        """How it stands with an image."""
+        return (self._given.get(judged) if judged else None) or Given(None)
+
+    def state_of(self, row_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
+        """How it stands with what a row holds; `stored`: the verdict that was read with it."""
+        for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
+            if judged.row_id == row_id and judged == Judged(row_id, outcome):
+                return given.state
+        return "saved" if stored is not None else None
+
+    def unsaved(self) -> Iterator[tuple[Judged, Given]]:
+        """What would be lost now: what is being saved, and what is not saved."""
+        return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
+
+    # ---- a person
+
+    def open(self, judged: Judged | None, stored: Verdict | None = None) -> Commands:
+        """Another image is open, or none; `stored`: the verdict that was read with it."""
+        commands = self.commit()
+        self.open_image = judged
+        self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
+        if judged is None:
+            return commands
+        self._given.setdefault(judged, Given(stored))
+        return (*commands, Read(judged))
+
+    def give_up(self) -> None:
+        """What is not saved is lost, as a person has decided."""
+        self._given, self.open_image = {}, None
+
+    def type(self, note: str) -> None:
+        """The note on the open image, as far as it is typed; there is none without a verdict."""
+        given = self.of(self.open_image)
+        if given.wanted is not None:
+            given.draft = note
+
+    def commit(self) -> Commands:
+        """What was typed belongs to the verdict on the open image, if there is one."""
+        given = self.of(self.open_image)
+        if given.wanted is None or given.draft is None:
+            return ()
+        return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
+
+    def choose(self, choice: VerdictChoice) -> Commands:
+        """Give this verdict on the open image, or take it back if it was given; its note waits for another one."""
+        given = self.of(self.open_image)
+        if given.wanted is not None and given.wanted.choice == choice:
+            given.draft = given.note
+            return self._want(None)
+        return self._want(Verdict(choice=choice, note=given.note.strip()))
+
+    def insist(self, judged: Judged) -> Commands:
+        """Save what was not saved: try again, or put it in the place of what another window said meanwhile."""
+        given = self.of(judged)
+        if given.state != "not_saved":
+            return ()
+        given.known.add(given.stored)
+        return self._send(judged, given)
+
+    def give_in(self, judged: Judged) -> Commands:
+        """Withdraw what was not saved: what lies in the store counts, another window's as well."""
+        given = self.of(judged)
+        if given.state != "not_saved":
+            return ()
+        given.draft = given.note if given.stored is None else None
+        given.wanted = given.stored
+        return self._save(judged, given)
+
+    # ---- the store
+
+    def found(self, judged: Judged, stored: Verdict | None) -> Commands:
+        """This verdict lies there. What is being saved answers for itself."""
+        given = self._given.get(judged)
+        if given is None or given.sent is not None:
+            return ()
+        if stored == given.wanted:
+            given.settle(stored)
+        elif stored in given.known:
+            given.stored = stored
+            return () if given.state == "not_saved" else self._save(judged, given)  # what was refused lies there
+        elif given.state == "not_saved" or given.is_typing:
+            given.ask(stored)
+        else:
+            given.show(stored)
+        return ()
+
+    def written(self, judged: Judged, stored: Verdict | None) -> Commands:
+        """The answer to the write that was sent: this lies there now."""
+        given = self._given.get(judged)
+        if given is None or given.sent is None:
+            return ()
+        sent, given.sent = given.sent, None
+        is_withdrawn = sent.verdict == given.stored == given.wanted
+        if stored == sent.verdict:
+            given.stored, given.known = stored, {stored}
+            return self._save(judged, given)
+        if stored == given.wanted:  # both say the same
+            given.settle(stored)
+        elif is_withdrawn:  # nothing of the person's own is left to be asked about
+            given.show(stored)
+        else:
+            given.ask(stored)
+        return ()
+
+    def failed(self, judged: Judged, problem: Reason) -> Commands:
+        """The write that was sent was refused. What is wanted by now is tried, too."""
+        given = self._given.get(judged)
+        if given is None or given.sent is None:
+            return ()
+        sent, given.sent = given.sent, None
+        given.known.add(sent.verdict)
+        if given.wanted != sent.verdict:
+            return self._send(judged, given)
+        if given.wanted != given.stored:
+            given.problem = problem
+        return ()
+
+    # ---- inside
+
+    def _want(self, verdict: Verdict | None) -> Commands:
+        judged = self.open_image
+        if judged is None:
+            return ()
+        given = self._given[judged]
+        given.wanted = verdict
+        if verdict is not None:
+            given.draft = None
+        return self._save(judged, given)
+
+    def _save(self, judged: Judged, given: Given) -> Commands:
+        """Write what is wanted, unless it is there, another write is under way, or a person is asked."""
+        if given.sent is not None:
+            return ()
+        if given.wanted == given.stored and (given.asks or given.known == {given.stored}):
+            given.settle(given.stored)
+            return ()
+        return () if given.asks else self._send(judged, given)
+
+    def _send(self, judged: Judged, given: Given) -> Commands:
+        given.problem, given.asks = None, False
+        given.sent = Write(judged, given.wanted, frozenset(given.known))
+        return (given.sent,)

@@ -1,0 +1,539 @@
+"""What is given on images, and whether it is kept: the playbook alone, then windows over one store."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from desk import WAIT_MS, Desk
+from fake_rooms import FakeRooms, refused, screened
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication, QMessageBox
+from pytestqt.qtbot import QtBot
+from test_flows import texts
+
+from fieldray.desktop.application import Application
+from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
+from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
+from fieldray.domain.events import RunChanged
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.store.results import ResultQuery, ResultStore
+
+AGREE, DISAGREE, UNSURE = (Verdict(choice=choice) for choice in ("agree", "disagree", "unsure"))
+FULL = reason("disk_full", path="/home/results.sqlite")
+FIRST, SECOND = Judged(1, screened(1, 0.9)), Judged(2, screened(2, 0.1))
+
+
+def opened(stored: Verdict | None = None) -> Verdicts:
+    """With the first image open, in which this lies."""
+    verdicts = Verdicts()
+    assert verdicts.open(FIRST, stored) == (Read(FIRST),)
+    assert verdicts.found(FIRST, stored) == ()
+    return verdicts
+
+
+def write(verdict: Verdict | None, *over: Verdict | None, judged: Judged = FIRST) -> Commands:
+    return (Write(judged, verdict, frozenset(over)),)
+
+
+def test_a_verdict_is_being_saved_until_the_store_says_that_it_is_there() -> None:
+    verdicts = opened()
+    assert verdicts.of(FIRST).state is None
+    assert verdicts.choose("agree") == write(AGREE, None)
+    assert verdicts.of(FIRST).state == "saving"
+    assert verdicts.written(FIRST, AGREE) == ()
+    assert (verdicts.of(FIRST).state, verdicts.state_of(1, FIRST.outcome, None)) == ("saved", "saved")
+    assert verdicts.choose("agree") == write(None, AGREE)  # taken back
+    verdicts.written(FIRST, None)
+    assert verdicts.of(FIRST).state is None
+
+
+def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
+    verdicts = opened()
+    verdicts.choose("agree")
+    assert verdicts.choose("disagree") == verdicts.choose("unsure") == ()
+    assert verdicts.written(FIRST, AGREE) == write(UNSURE, AGREE)
+    assert verdicts.of(FIRST).state == "saving"
+    assert verdicts.written(FIRST, UNSURE) == ()
+
+
+def test_of_two_quick_verdicts_on_a_full_disk_none_is_shown_as_saved() -> None:
+    verdicts = opened(AGREE)
+    verdicts.choose("disagree")
+    verdicts.choose("unsure")
+    assert verdicts.failed(FIRST, FULL) == write(UNSURE, AGREE, DISAGREE)
+    assert verdicts.failed(FIRST, FULL) == ()
+    given = verdicts.of(FIRST)
+    assert (given.state, given.wanted, given.stored, given.problem) == ("not_saved", UNSURE, AGREE, FULL)
+    assert verdicts.insist(FIRST) == write(UNSURE, AGREE, DISAGREE, UNSURE)
+    assert verdicts.insist(FIRST) == ()  # it is under way
+    verdicts.failed(FIRST, FULL)
+    assert verdicts.give_in(FIRST) == write(AGREE, AGREE, DISAGREE, UNSURE)  # what was refused may lie in the log
+    verdicts.failed(FIRST, FULL)
+    assert (given.state, given.wanted) == ("saved", AGREE)
+    assert verdicts.found(FIRST, UNSURE) == write(AGREE, AGREE, DISAGREE, UNSURE)  # and came back
+
+
+def test_what_is_not_saved_stays_when_another_image_is_opened() -> None:
+    verdicts = opened()
+    verdicts.choose("agree")
+    verdicts.failed(FIRST, FULL)
+    verdicts.open(SECOND)
+    verdicts.open(None)
+    assert [(judged, given.state) for judged, given in verdicts.unsaved()] == [(FIRST, "not_saved")]
+    verdicts.insist(FIRST)
+    verdicts.written(FIRST, AGREE)
+    assert list(verdicts.unsaved()) == []
+
+
+def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
+    verdicts = opened(UNSURE)
+    verdicts.choose("agree")
+    assert verdicts.written(FIRST, DISAGREE) == ()
+    given = verdicts.of(FIRST)
+    assert (given.state, given.wanted, given.stored, given.asks) == ("not_saved", AGREE, DISAGREE, True)
+    assert verdicts.choose("unsure") == ()  # no answer
+    assert verdicts.insist(FIRST) == write(UNSURE, UNSURE, DISAGREE)
+    assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
+    assert (given.asks, given.stored) == (True, None)
+    assert verdicts.give_in(FIRST) == ()
+    assert (given.state, given.wanted) == (None, None)
+
+
+def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
+    verdicts = opened(AGREE)
+    verdicts.open(FIRST, AGREE)
+    verdicts.found(FIRST, DISAGREE)
+    assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == ("saved", DISAGREE)
+    verdicts.type("mine")
+    verdicts.found(FIRST, UNSURE)
+    assert verdicts.of(FIRST).asks
+    assert verdicts.commit() == ()
+
+
+def test_a_note_belongs_to_its_image_and_is_saved_before_another_one_is_opened() -> None:
+    verdicts = opened(AGREE)
+    verdicts.type("old scar ")
+    assert verdicts.of(FIRST).is_typing
+    noted = Verdict(choice="agree", note="old scar")
+    assert verdicts.open(SECOND) == (*write(noted, AGREE), Read(SECOND))
+    assert verdicts.of(SECOND).note == ""
+    assert verdicts.choose("disagree") == write(DISAGREE, None, judged=SECOND)
+
+
+def test_a_note_alone_is_no_verdict_and_waits_with_its_image() -> None:
+    verdicts = opened(Verdict(choice="agree", note="old scar"))
+    verdicts.choose("agree")
+    verdicts.written(FIRST, None)
+    verdicts.open(SECOND)
+    assert verdicts.of(SECOND).note == ""
+    assert verdicts.open(FIRST) == (Read(FIRST),)
+    assert (verdicts.of(FIRST).note, verdicts.of(FIRST).state) == ("old scar", None)
+    assert verdicts.choose("unsure") == write(Verdict(choice="unsure", note="old scar"), None)
+
+
+def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
+    verdicts = opened(AGREE)
+    again = Judged(1, screened(1, 0.1))
+    verdicts.open(again)
+    assert verdicts.of(again).wanted is None
+    assert verdicts.state_of(1, FIRST.outcome, None) is None
+
+
+# ---- random walks
+
+IMAGES = (FIRST, SECOND)
+Answer = tuple[str, Judged, Verdict | None]
+
+
+@dataclass(eq=False)
+class Window:
+    """A playbook with what its commands wait for, and what the person at it did and saw."""
+
+    name: str
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    commands: deque[Read | Write] = field(default_factory=deque)
+    answers: deque[Answer] = field(default_factory=deque)
+    clicked: set[tuple[Judged, VerdictChoice]] = field(default_factory=set)
+    seen: dict[Judged, set[Verdict | None]] = field(default_factory=lambda: defaultdict(set))
+    last: dict[Judged, Verdict | None] = field(default_factory=dict)
+    notes: int = 0
+
+    def take(self, commands: Commands) -> None:
+        self.commands.extend(commands)
+        for image in IMAGES:
+            given = self.verdicts.of(image)
+            if not given.asks:
+                self.seen[image].add(given.stored)
+
+    def person_wants(self) -> None:
+        if image := self.verdicts.open_image:
+            self.last[image] = self.verdicts.of(image).wanted
+            self.seen[image].add(self.last[image])  # whoever says the same
+
+
+class RandomWalk(RuleBasedStateMachine):
+    """Two windows and another program over one store, whose disk may be full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.windows = (Window("a"), Window("b"))
+        self.store: dict[Judged, tuple[Verdict | None, str]] = dict.fromkeys(IMAGES, (None, ""))
+        self.kept: dict[Judged, set[Verdict | None]] = {image: {None} for image in IMAGES}
+        self.refused: dict[Judged, Verdict | None] = {}
+        self.clicked_elsewhere: set[tuple[Judged, VerdictChoice]] = set()
+        self.is_full = False
+        for number in range(2):
+            self.open(number, 0)
+
+    def put(self, image: Judged, verdict: Verdict | None, writer: str) -> None:
+        self.store[image] = verdict, writer
+        self.kept[image].add(verdict)
+
+    windows_drawn = st.integers(0, 1)
+    images_drawn = st.integers(0, 1)
+    choices_drawn = st.sampled_from(["agree", "disagree", "unsure"])
+
+    @rule(number=windows_drawn, image=st.sampled_from((0, 1, None)))
+    def open(self, number: int, image: int | None) -> None:
+        judged = None if image is None else IMAGES[image]
+        window = self.windows[number]
+        typed = window.verdicts.open_image
+        commands = window.verdicts.open(judged, self.store[judged][0] if judged else None)
+        if typed and window.verdicts.of(typed).wanted is not None:
+            window.last[typed] = window.verdicts.of(typed).wanted
+        window.take(commands)
+
+    @rule(number=windows_drawn)
+    def type(self, number: int) -> None:
+        """A note that nobody typed before."""
+        window = self.windows[number]
+        if image := window.verdicts.open_image:
+            window.notes += 1
+            window.verdicts.type(f"{image.row_id}: {window.name}{window.notes}")
+
+    @rule(number=windows_drawn)
+    def commit(self, number: int) -> None:
+        window = self.windows[number]
+        window.take(window.verdicts.commit())
+        window.person_wants()
+
+    @rule(number=windows_drawn, choice=choices_drawn, is_noted=st.booleans())
+    def choose(self, number: int, choice: VerdictChoice, is_noted: bool) -> None:
+        window = self.windows[number]
+        if is_noted:
+            self.type(number)
+        if image := window.verdicts.open_image:
+            window.clicked.add((image, choice))
+        window.take(window.verdicts.choose(choice))
+        window.person_wants()
+
+    @rule(number=windows_drawn, place=images_drawn)
+    def insist(self, number: int, place: int) -> None:
+        window, image = self.windows[number], IMAGES[place]
+        if window.verdicts.of(image).state == "not_saved":
+            window.seen[image].add(window.verdicts.of(image).stored)
+        window.take(window.verdicts.insist(image))
+
+    @rule(number=windows_drawn, place=images_drawn)
+    def give_in(self, number: int, place: int) -> None:
+        window, image = self.windows[number], IMAGES[place]
+        if window.verdicts.of(image).state == "not_saved":
+            window.last.pop(image, None)
+        window.take(window.verdicts.give_in(image))
+
+    @rule(place=images_drawn, choice=choices_drawn, is_withdrawn=st.booleans())
+    def another_program(self, place: int, choice: VerdictChoice, is_withdrawn: bool) -> None:
+        image = IMAGES[place]
+        self.put(image, None if is_withdrawn else Verdict(choice=choice, note=f"{image.row_id}: program"), "program")
+        self.clicked_elsewhere.add((image, choice))
+        self.refused.pop(image, None)
+
+    @rule(place=images_drawn)
+    def come_back(self, place: int) -> None:
+        """What a full disk refused lay in the log."""
+        image = IMAGES[place]
+        if image in self.refused:
+            self.put(image, self.refused.pop(image), "log")
+
+    @rule(number=windows_drawn, most=st.integers(1, 4), is_heard=st.booleans(), is_full=st.booleans())
+    def go_on(self, number: int, most: int, is_heard: bool, is_full: bool) -> None:
+        """The store does what was commanded first, and the window may hear of it."""
+        self.is_full = is_full
+        for _ in range(most):
+            if self.windows[number].commands:
+                self.work(number)
+            if self.windows[number].answers and is_heard:
+                self.answer(number)
+
+    def work(self, number: int) -> None:
+        window = self.windows[number]
+        command = window.commands.popleft()
+        image, (found, writer) = command.judged, self.store[command.judged]
+        if isinstance(command, Read):
+            window.answers.append(("found", image, found))
+        elif found != command.verdict and found not in command.over:
+            window.answers.append(("written", image, found))
+        elif self.is_full:
+            self.refused[image] = command.verdict
+            window.answers.append(("failed", image, None))
+        else:
+            assert found == command.verdict or writer in (window.name, "log") or found in window.seen[image], (
+                f"{window.name} replaced {found}, which the person has not seen"
+            )
+            self.refused.pop(image, None)
+            if found != command.verdict:
+                self.put(image, command.verdict, window.name)
+            window.answers.append(("written", image, command.verdict))
+
+    def answer(self, number: int) -> None:
+        window = self.windows[number]
+        what, image, verdict = window.answers.popleft()
+        verdicts = window.verdicts
+        was_kept = verdicts.of(image).state in ("saved", None) or what == "written"
+        if what == "failed":
+            window.take(verdicts.failed(image, FULL))
+        else:
+            window.take(verdicts.found(image, verdict) if what == "found" else verdicts.written(image, verdict))
+        if was_kept and window.last.get(image) in self.kept[image] and verdicts.of(image).state in ("saved", None):
+            window.last.pop(image, None)  # it was kept, whatever others said since
+
+    @invariant()
+    def a_verdict_is_on_an_image_that_was_open_when_it_was_given(self) -> None:
+        clicked = self.clicked_elsewhere.union(*(window.clicked for window in self.windows))
+        for image, (verdict, _) in self.store.items():
+            assert verdict is None or (image, verdict.choice) in clicked
+
+    @invariant()
+    def a_note_is_on_its_own_image_only(self) -> None:
+        for image, (verdict, _) in self.store.items():
+            assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.row_id}: ")
+        for window in self.windows:
+            for image in IMAGES:
+                note = window.verdicts.of(image).note
+                assert not note or note.startswith(f"{image.row_id}: ")
+
+    @invariant()
+    def nothing_is_shown_as_saved_that_is_not(self) -> None:
+        for window in self.windows:
+            for image in IMAGES:
+                given = window.verdicts.of(image)
+                if given.state == "saved":
+                    assert given.wanted in self.kept[image]
+                    assert given.wanted == self.store[image][0] or self.store[image][1] != window.name
+
+    @invariant()
+    def nothing_that_was_given_is_lost_in_silence(self) -> None:
+        for window in self.windows:
+            for image, verdict in window.last.items():
+                given = window.verdicts.of(image)
+                assert given.wanted == verdict or verdict in self.kept[image]
+
+    def teardown(self) -> None:
+        """With room on the disk all is saved in the end, or asked about."""
+        self.clicked_elsewhere: set[tuple[Judged, VerdictChoice]] = set()
+        for number, window in enumerate(self.windows):
+            for _ in ("what is under way", "what was refused"):
+                while window.commands or window.answers:
+                    self.go_on(number, 1, is_heard=True, is_full=False)
+                for image in IMAGES:
+                    if window.verdicts.of(image).problem is not None:
+                        window.take(window.verdicts.insist(image))
+            assert all(given.asks for _, given in window.verdicts.unsaved())
+
+
+class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
+    settings = hypothesis.settings(max_examples=200, stateful_step_count=50)
+
+
+# ---- the window
+
+
+def open_box(desk: Desk) -> QMessageBox:
+    """The question before closing, once it is there."""
+    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QMessageBox)))
+    return next(box for box in desk.window.findChildren(QMessageBox) if box.isVisible())
+
+
+def screen(desk: Desk) -> None:
+    """A run that is over."""
+    desk.screen()
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: not desk.application.controller.screening.is_busy)
+
+
+def type_note(desk: Desk, text: str) -> None:
+    note = desk.window.result.verdict.note
+    note.setFocus()
+    desk.qtbot.keyClicks(note, text)
+
+
+def turn_wheel(desk: Desk) -> None:
+    """One notch down over the image."""
+    viewer, down = desk.window.viewer, QPoint(0, -120)
+    middle = QPointF(viewer.rect().center())
+    no_button, no_key = Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier
+    phase = Qt.ScrollPhase.NoScrollPhase
+    glob = QPointF(viewer.mapToGlobal(middle.toPoint()))
+    QApplication.sendEvent(viewer, QWheelEvent(middle, glob, QPoint(), down, no_button, no_key, phase, False))
+
+
+def mark(desk: Desk, row_id: int) -> object:
+    """How the list says it stands with a verdict."""
+    rows = desk.application.controller.rows
+    return rows.data(rows.index_of(row_id).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE)
+
+
+def stored(desk: Desk, row_id: int) -> Verdict | None:
+    with ResultQuery(desk.rooms.database) as query:
+        return query.row(row_id).verdict
+
+
+@pytest.fixture
+def beside(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings) -> Iterator[Desk]:
+    """Another program with a window, in which the run of the first one is open."""
+    screen(desk)
+    rooms = FakeRooms()
+    rooms.database = desk.rooms.database
+    application = Application(qapp, settings, services=rooms.open)
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    made = Desk(application, rooms, qtbot)
+    made.until(lambda: application.controller.packs.model is not None)
+    application.controller.rows.open(1, None)
+    made.until_listed(4)
+    made.window._show_images_or_welcome()
+    yield made
+    application.controller.close()
+    made.until(lambda: bool(ended))
+    made.window.deleteLater()
+    qapp.processEvents()
+
+
+def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: FakeRooms) -> None:
+    refusal = replace(refused(5), facts=ReadFacts(content_sha256="5" * 64))
+    rooms.outcomes[:] = [screened(1, 0.9), refusal]
+    screen(desk)
+    desk.open_row(1)
+    bar = desk.window.result.verdict
+    assert not bar.note.isEnabled()
+    bar.buttons["agree"].click()
+    type_note(desk, "old scar")
+    turn_wheel(desk)
+    desk.until(lambda: desk.application.controller.image.row.row_id == 2)
+    assert (bar.note.text(), bar.note.isEnabled(), bar.note.hasFocus()) == ("", False, False)
+    desk.until(lambda: stored(desk, 1) == Verdict(choice="agree", note="old scar"))
+    desk.until(lambda: (mark(desk, 1), mark(desk, 2)) == ("saved", None))
+    assert set(rooms.session.verdicts) == {1}
+
+
+@pytest.mark.parametrize("end", ["close", "start", "language"])
+def test_a_note_being_typed_is_saved_at_the_end(desk: Desk, end: str) -> None:
+    screen(desk)
+    desk.open_row(1)
+    desk.window.result.verdict.buttons["unsure"].click()
+    type_note(desk, "rotated")
+    if end == "start":
+        desk.window.actions_by_name["start"].trigger()
+    elif end == "language":
+        desk.application.change_settings({"language": "uk"})
+        assert desk.window.result.verdict.note.text() == "rotated"
+        desk.window.work_list.choose(2)
+    else:
+        with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+            desk.window.close()
+    desk.until(lambda: stored(desk, 1) == Verdict(choice="unsure", note="rotated"))
+
+
+def test_closing_waits_for_a_store_that_another_program_holds(desk: Desk) -> None:
+    screen(desk)
+    desk.open_row(1)
+    with ResultStore(desk.rooms.database) as other:
+        other._all("BEGIN IMMEDIATE")
+        desk.window.result.verdict.buttons["agree"].click()
+        assert "Your verdict is being saved" in texts(desk.window.result) and mark(desk, 1) == "saving"
+        desk.window.close()
+        box = open_box(desk)
+        assert box.defaultButton().text() == "Keep the window open"
+        assert box.informativeText() == "Your verdict on DOE PERSON 001 is being saved."
+        with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+            other._all("ROLLBACK")
+    assert stored(desk, 1) == AGREE
+
+
+def test_a_signal_to_end_waits_for_a_verdict_that_is_being_saved(desk: Desk) -> None:
+    screen(desk)
+    desk.open_row(1)
+    desk.rooms.session.may_judge.clear()
+    desk.window.result.verdict.buttons["agree"].click()
+    desk.application.controller.close()
+    desk.qtbot.wait(50)
+    assert not desk.rooms.session.is_closed
+    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+        desk.rooms.session.may_judge.set()
+    assert stored(desk, 1) == AGREE
+
+
+def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(desk: Desk) -> None:
+    screen(desk)
+    desk.open_row(1)
+    bar, session = desk.window.result.verdict, desk.rooms.session
+    session.verdict_problem = StorageProblem(FULL)
+    session.may_judge.clear()
+    bar.buttons["agree"].click()
+    bar.buttons["disagree"].click()
+    session.may_judge.set()
+    desk.until(lambda: "Your verdict is not saved. The disk is full" in texts(bar))
+    assert bar.buttons["disagree"].isChecked() and mark(desk, 1) == "not_saved"
+    bar.again.click()
+    desk.until(bar.again.isVisible)
+    desk.window.close()
+    box = open_box(desk)
+    assert "verdict on DOE PERSON 001 is not saved. The disk is full" in box.informativeText()
+    box.defaultButton().click()
+    assert desk.window.isVisible()
+    bar.withdraw.click()
+    desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None)
+    assert not any(button.isChecked() for button in bar.buttons.values())
+    bar.buttons["agree"].click()
+    desk.until(bar.again.isVisible)
+    desk.window.close()
+    anyway = next(button for button in open_box(desk).buttons() if button.text() == "Close without saving")
+    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+        anyway.click()
+    assert stored(desk, 1) is None
+
+
+@pytest.mark.parametrize("answer", ["again", "withdraw"])
+def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, answer: str) -> None:
+    for window in (desk, beside):
+        window.open_row(1)
+    beside.window.result.verdict.buttons["disagree"].click()
+    beside.until(lambda: mark(beside, 1) == "saved")
+    type_note(beside, "scar")
+    beside.window.work_list.choose(2)
+    theirs = Verdict(choice="disagree", note="scar")
+    beside.until(lambda: stored(beside, 1) == theirs)
+    bar = desk.window.result.verdict
+    bar.buttons["agree"].click()
+    desk.until(bar.again.isVisible)
+    said = "Another window changed the verdict on this image: Disagree (scar).\nYours is not saved: Agree."
+    assert said in texts(bar)
+    assert (bar.again.text(), bar.withdraw.text(), stored(desk, 1)) == ("Save mine", "Keep theirs", theirs)
+    getattr(bar, answer).click()
+    desk.until(lambda: mark(desk, 1) == "saved")
+    kept = AGREE if answer == "again" else theirs
+    assert stored(desk, 1) == kept
+    beside.open_row(1)
+    beside.until(beside.window.result.verdict.buttons[kept.choice].isChecked)
