@@ -4,6 +4,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
@@ -53,6 +55,49 @@ def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
         (folder.path / "list.parquet").write_bytes(b"PAR1")
         with pytest.raises(UsageProblem, match="is damaged"):
             folder.open_list()
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("{archive}/a.png", None),
+        ("{archive}/deep/a.zip", None),
+        ("{beside}/IMAGES/1", None),  # as a DICOMDIR names it that was given itself
+        ("/etc/passwd", "is damaged"),
+        ("{archive}/../secret.png", "is damaged"),
+        ("{archive}-other/a.png", "is damaged"),
+    ],
+)
+def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: str, problem: str | None) -> None:
+    archive, beside = tmp_path / "archive", tmp_path / "disc"
+    for folder in (archive, beside):
+        folder.mkdir()
+    (beside / "DICOMDIR").touch()
+    asked = ArchiveRequest(
+        paths=(str(archive), str(beside / "DICOMDIR")), pack="p-1.0.0", pack_name="p-1.0.0", model_sha256="0" * 64,
+        settings_hash="0" * 64, operating_point=None, ages_confirmed=False, settings=(),
+    )  # fmt: skip
+    refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, beside=beside)))]
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(asked)
+        folder.write_list(refs, tell=lambda _count: None)
+        if problem is None:
+            with folder.open_list() as images:
+                assert len(images) == 2
+            return
+        with pytest.raises(UsageProblem, match=problem):
+            folder.open_list()
+
+
+def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Path) -> None:
+    """What is sent to a node is the file, and what is reported is the image."""
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.write_list([ImageRef(path=tmp_path / "a.png")], tell=lambda _count: None)
+        table = pq.read_table(folder.path / "list.parquet")
+        other = table.set_column(0, "path", pa.array([os.fsencode(tmp_path / "secret")], pa.binary()))
+        pq.write_table(other, folder.path / "list.parquet")
+        with folder.open_list() as images, pytest.raises(UsageProblem, match="is damaged"):
+            images.refs(Piece(0, 1))
 
 
 def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:

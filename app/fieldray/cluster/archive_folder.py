@@ -17,7 +17,7 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -29,12 +29,14 @@ from fieldray.cluster.archive_request import ArchiveRequest, require_same
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
+from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import reason
-from fieldray.store.refs import ref_text
+from fieldray.store.refs import ref_of, ref_text
 from fieldray.typed_json import decoded
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string())])
+_UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
@@ -80,6 +82,7 @@ class ArchiveFolder:
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
+        self._asked: tuple[str, ...] = ()
         try:
             make_private(path)
             make_private(path / "chunks")
@@ -106,7 +109,7 @@ class ArchiveFolder:
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
-        place = self.path / "archive.json"
+        place, self._asked = self.path / "archive.json", request.paths
         if place.exists():
             require_same(self._request(place), request, self.path)
         else:
@@ -152,8 +155,8 @@ class ArchiveFolder:
                 tell(count)
 
     def open_list(self) -> ImageList:
-        """The list. Raises UsageProblem (archive_damaged)."""
-        return ImageList(self._list)
+        """The list, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
+        return ImageList(self._list, within=self._asked)
 
     @property
     def _list(self) -> Path:
@@ -208,9 +211,13 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The list of an archive: a range at a time is in memory, however long it is."""
+    """The list of an archive: a range at a time is in memory, however long it is.
 
-    def __init__(self, path: Path) -> None:
+    within  the paths that all of its files lie in; none for wherever they lie
+    Raises UsageProblem (archive_damaged): what others wrote into the list is neither read nor sent to a node.
+    """
+
+    def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
         try:
             self._file = pq.ParquetFile(path)
         except (OSError, pa.ArrowException) as error:
@@ -220,6 +227,9 @@ class ImageList:
         self._starts = [0]
         for group in range(metadata.num_row_groups):
             self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
+        if within and not self._lies_in(_beginnings(within)):
+            self._file.close()
+            raise UsageProblem(reason("archive_damaged", path=path))
 
     def __enter__(self) -> Self:
         return self
@@ -232,11 +242,28 @@ class ImageList:
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
         """The images of a range as JSON (`store.refs.ref_of`). Raises UsageProblem (archive_damaged)."""
-        return tuple(self._column(piece, "ref"))
+        texts = tuple(self._column(piece, "ref"))
+        try:
+            is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
+        except NONSENSE:
+            is_of_files = False
+        if not is_of_files:
+            raise UsageProblem(reason("archive_damaged", path=self._path))
+        return texts
 
     def files(self, piece: Piece) -> tuple[Path, ...]:
         """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
+
+    def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
+        try:
+            return all(
+                any(file.startswith(each) and _UP not in file[len(each) - 1 :] for each in beginnings)
+                for rows in self._file.iter_batches(columns=["path"])
+                for file in rows["path"].to_pylist()
+            )
+        except (OSError, pa.ArrowException, *NONSENSE):
+            return False
 
     def _column(self, piece: Piece, name: str) -> list[str]:
         groups = [
@@ -250,6 +277,12 @@ class ImageList:
             raise UsageProblem(reason("archive_damaged", path=self._path)) from error
         first = piece.start - self._starts[groups[0]]
         return list(column.slice(first, piece.size).to_pylist())
+
+
+def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
+    """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
+    folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
+    return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
 def _groups(refs: Iterable[ImageRef]) -> Iterator[list[ImageRef]]:
