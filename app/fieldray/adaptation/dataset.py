@@ -274,7 +274,15 @@ def _rows(run: Run) -> list[Row]:
 
 def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
     cache = run.folder("data") / "images.npz"
-    return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)
+    recipe = run.recipe
+    return read_images(
+        rows,
+        recipe.input,
+        cache=cache,
+        progress=run.progress,
+        finder=recipe.lungs,
+        accepted=recipe.pack.accepted,
+    )
 
 
 def _outside(run: Run) -> str:

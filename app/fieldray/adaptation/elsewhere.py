@@ -37,14 +37,22 @@ def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
     refuse_settled(rows, run.recipe.split)
     refuse_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
     cache = run.folder("data") / "elsewhere.npz"
-    return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)
+    recipe = run.recipe
+    return read_images(
+        rows,
+        recipe.input,
+        cache=cache,
+        progress=run.progress,
+        finder=recipe.lungs,
+        accepted=recipe.pack.accepted,
+    )
 
 
 def figures_elsewhere(
     others: ImageSet,
     scores: NDArray[np.float64],
     *,
-    refused: NDArray[np.bool_],
+    aside: NDArray[np.str_],
     label: LabelRule,
     calibration: Calibration,
     points: Sequence[OperatingPoint],
@@ -55,13 +63,13 @@ def figures_elsewhere(
 
     Parameters
     ----------
-    scores, refused
-        (n,) raw, of the images of `others`, and whether the gate refuses them.
+    scores, aside
+        (n,) raw, of the images of `others`, and what becomes of them whatever their score.
     own
         The recipe's own images; `column` is the label's among their targets.
     """
     targets = targets_of(others.rows, [label])[:, 0]
-    evaluated = known(scores, targets, others.rows, refused=refused).calibrated(calibration)
+    evaluated = known(scores, targets, others.rows, aside=aside).calibrated(calibration)
     training = own.samples("training")
     told = ~np.isnan(training.targets[:, column])
     trained_on, truth = training.images[told], training.targets[told, column] >= 0.5

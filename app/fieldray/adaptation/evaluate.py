@@ -141,12 +141,14 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Evaluated:
-    """Images of one part with a known answer: score in 0..1, truth, their rows, and which of them the gate refuses."""
+    """Images of one part with a known answer: score in 0..1, truth, their rows, and what becomes of them whatever their
+    score (see `ImageSet.aside`).
+    """
 
     scores: Scores
     truth: Truth
     rows: Sequence[Row]
-    refused: Truth
+    aside: NDArray[np.str_]
 
     @property
     def patients(self) -> list[str]:
@@ -173,7 +175,7 @@ class Evaluated:
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """Those that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, refused=self.refused[keep])
+        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows, aside=self.aside[keep])
 
     def calibrated(self, calibration: Calibration) -> Evaluated:
         """The same images with calibrated scores."""
@@ -181,12 +183,16 @@ class Evaluated:
 
 
 def known(
-    scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row], *, refused: Truth | None = None
+    scores: NDArray[np.float64],
+    targets: NDArray[np.float32],
+    rows: Sequence[Row],
+    *,
+    aside: NDArray[np.str_] | None = None,
 ) -> Evaluated:
-    """One label's images (scores, targets and refused (n,)) whose answer is known; without a gate none is refused."""
+    """One label's images (scores, targets and aside (n,)) whose answer is known; without it every score decides."""
     keep = ~np.isnan(targets)
-    nobody = np.zeros(len(rows), np.bool_) if refused is None else refused
-    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, refused=nobody)
+    nobody = np.zeros(len(rows), np.str_) if aside is None else aside
+    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows, aside=nobody)
     return whole.where(keep)
 
 
@@ -250,7 +256,7 @@ def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
 
     sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the images
     outside the band. classes are what a person sees of the images with and without the finding, by the zone's edges;
-    those that the gate refuses are refused.
+    what is set aside whatever its score (refused, read first) is that, as an audit counts it.
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
     unsure = (test.scores >= low) & (test.scores < high)
@@ -271,8 +277,8 @@ def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
         "classes": plain_classes(
             class_shares(
                 [
-                    "refused" if refused else category_at(point, score, otherwise="refused")
-                    for score, refused in zip(test.scores.tolist(), test.refused, strict=True)
+                    category_at(point, None if own == "refused" else score, otherwise=own or "refused")
+                    for score, own in zip(test.scores.tolist(), test.aside.tolist(), strict=True)
                 ],
                 test.truth,
                 patients=test.patients,

@@ -56,11 +56,17 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         integer[_ELSEWHERE] = _answers(run, "int8", others.images, "images elsewhere")
     results: dict[str, Any] = {"labels": {}, "data": data.facts}
     gate, results["gate"] = _evaluate_gate(run, data, integer)
-    refused = {part: distances(gate, own.features) > gate.limit for part, own in integer.items()}
+    aside = {part: data.image_set.aside[data.indices(part)] for part in _PARTS}
+    if others is not None:
+        aside[_ELSEWHERE] = others.aside
+    if (
+        run.recipe.input.crop != "lungs"
+    ):  # else an image unlike the pack's own is judged all the same, as screening does
+        aside = {part: _gated(own, integer[part], gate) for part, own in aside.items()}
     points, calibrations = [], {}
     for column, label in enumerate(run.recipe.kept_labels):
         found = _evaluate_label(
-            run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others, refused=refused
+            run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others, aside=aside
         )
         column_in_data = run.recipe.labels.index(label)
         test = known(
@@ -89,6 +95,12 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     return {code: found["test"]["auc"] for code, found in results["labels"].items()}
 
 
+def _gated(aside: NDArray[np.str_], answers: Answers, gate: OodGate) -> NDArray[np.str_]:
+    """The same (n,), with what the gate refuses among what is refused."""
+    is_refused = (aside == "") & (distances(gate, answers.features) > gate.limit)
+    return np.where(is_refused, "refused", aside)
+
+
 def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
     file = converted(run, name)
     specification, _ = load_network(run)
@@ -109,15 +121,15 @@ def _evaluate_label(
     scores: Mapping[str, NDArray[np.float64]],
     others: ImageSet | None,
     *,
-    refused: Mapping[str, NDArray[np.bool_]],
+    aside: Mapping[str, NDArray[np.str_]],
 ) -> dict[str, Any]:
     """Calibration and operating points of one label, from validation; its figures, from test and another hospital.
 
-    scores and refused are (n,), by part.
+    scores and aside are (n,), by part.
     """
     column = run.recipe.labels.index(label)
     raw = {
-        part: known(scores[part], data.samples(part).targets[:, column], data.rows(part), refused=refused[part])
+        part: known(scores[part], data.samples(part).targets[:, column], data.rows(part), aside=aside[part])
         for part in _PARTS
     }
     calibration = fit_calibration(raw["validation"].scores, raw["validation"].truth)
@@ -139,7 +151,7 @@ def _evaluate_label(
         found[_ELSEWHERE] = figures_elsewhere(
             others,
             scores[_ELSEWHERE],
-            refused=refused[_ELSEWHERE],
+            aside=aside[_ELSEWHERE],
             label=label,
             calibration=calibration,
             points=points,

@@ -11,7 +11,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +22,16 @@ from fieldray.adaptation.files import arrays_in, content_digest, digest, reading
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe_data import Source
 from fieldray.domain.image import Image, PixelMap
-from fieldray.domain.lungs import LungFields, find_lungs
+from fieldray.domain.lungs import LungFields, look_for_lungs
 from fieldray.domain.mask import edges, overlaps
-from fieldray.domain.model import InputSpec, LungRules, Manifest
-from fieldray.domain.study import ImageRef
+from fieldray.domain.model import HeaderRules, InputSpec, LungRules, Manifest
+from fieldray.domain.purpose import says_frontal_chest
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import to_tensor
-from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.source import read_bytes
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime
@@ -57,22 +59,23 @@ class LungFinder:
         )
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
-    def find(self, image: Image) -> LungFields:
+    def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
         """The lungs of one image, in pixels of its file. Raises BackendProblem."""
         spec, (rows, columns) = self._manifest.input, image.extent
         tensor = to_tensor(image, spec)
-        found = self._network.run(tensor.values[0])
-        if found.mask is None:
-            raise ValueError("a lung-field pack without a mask")
-        scores = {label.code: float(score) for label, score in zip(self._manifest.labels, found.scores, strict=True)}
-        return find_lungs(
-            found.mask,
-            scores,
-            self._rules,
-            pixel_map=tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width)),
-            rows=round(rows * image.step),
-            columns=round(columns * image.step),
-        )
+        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+
+        def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
+            found = self._network.run(values[0])
+            if found.mask is None:
+                raise ValueError("a lung-field pack without a mask")
+            scores = {
+                label.code: float(score) for label, score in zip(self._manifest.labels, found.scores, strict=True)
+            }
+            pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
+            return found.mask, {"scores": scores, "pixel_map": pixel_map, **size}
+
+        return look_for_lungs(tensor.values, answer, self._rules, says_chest=says_chest)
 
 
 def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
@@ -162,12 +165,15 @@ class ImageSet:
         Origin and sentence of each image that could not be read or is refused.
     lungs
         (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
+    aside
+        (n,) what becomes of each image whatever its score: refused, read_first, "" where the score decides.
     """
 
     rows: tuple[Row, ...]
     images: NDArray[np.uint8]
     left_out: tuple[tuple[str, str], ...]
     lungs: NDArray[np.uint8] | None = None
+    aside: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
 
 
 def read_images(
@@ -178,6 +184,7 @@ def read_images(
     progress: Progress,
     shrink_to: int = 0,
     finder: Path | None = None,
+    accepted: HeaderRules | None = None,
 ) -> ImageSet:
     """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
 
@@ -189,6 +196,8 @@ def read_images(
         First shrink each image to a square of this side (0: not), to compare it with what is that small.
     finder
         The pack that finds the lungs, where the input is cropped to them or they are asked for.
+    accepted
+        Whose images the pack will be for: others are refused when screening. None where nobody asks.
 
     Raises
     ------
@@ -197,12 +206,12 @@ def read_images(
     PackProblem
     StorageProblem
     """
-    key = _key(rows, spec, shrink_to, finder)
+    key = digest(_key(rows, spec, shrink_to, finder), accepted, _READING)
     stored = _load(cache, key)
     if stored is None:
-        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None), progress)
+        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
         _store(cache, key, stored)
-    images, lungs, problems = stored
+    images, lungs, aside, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
     if not kept:
         raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
@@ -211,11 +220,14 @@ def read_images(
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
         lungs=lungs[kept] if finder else None,
+        aside=aside[kept],
     )
 
 
-_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], dict[str, str]]
-"""Images, shares of lung (none without a finder), and what is wrong with which image."""
+_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
+"""Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
+_Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
+_READING: Final = 2  # another number reads all images again
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -225,38 +237,45 @@ class _Reading:
     spec: InputSpec
     shrink_to: int
     finder: LungFinder | None
+    accepted: HeaderRules | None
 
-    def prepared(self, image: Image) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """What the network sees, and the share of lung in its cells."""
+    def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
+        """What the network sees, the share of lung in its cells, and what becomes of the image whatever its score."""
+        crops = self.spec.crop == "lungs"
+        is_others = self.accepted is not None and check_header(header, self.accepted, finds_lungs=crops) is not None
+        aside = "refused" if is_others else ""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((CELLS, CELLS), np.uint8)
         if self.finder is None:
-            return to_tensor(image, self.spec).values[0], none
-        lungs, (rows, columns) = self.finder.find(image), image.extent
+            return to_tensor(image, self.spec).values[0], none, aside
+        says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
+        lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.extent
         size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
-        box = lungs.box(**size, margin=self.spec.crop_margin) if self.spec.crop == "lungs" else None
+        box = lungs.box(**size, margin=self.spec.crop_margin) if crops else None
+        if crops and not aside:
+            aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)
-        return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
+        return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width)), aside
 
 
 def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
     spec, count = reading.spec, len(rows)
     images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
     lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
-    problems = dict[str, str]()
+    problems, aside = dict[str, str](), np.zeros(count, "<U16")
     for index, row in enumerate(rows):
         found = _read_one(row, reading)
         if isinstance(found, Reason):
             problems[str(index)] = found.text
         else:
-            images[index], shares = found
+            images[index], shares, aside[index] = found
             lungs[index : index + 1] = shares
         progress("images", index + 1, count)
-    return images, lungs, problems
+    return images, lungs, aside, problems
 
 
-def _read_one(row: Row, reading: _Reading) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | Reason:
+def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
     ref = ImageRef(path=row.path)
     try:
         data = read_bytes(ref)
@@ -268,7 +287,15 @@ def _read_one(row: Row, reading: _Reading) -> tuple[NDArray[np.uint8], NDArray[n
         image: Image = decode(data, ref)
     except FieldrayError as problem:
         return problem.reason
-    return check_pixels(image) or reading.prepared(image)
+    return check_pixels(image) or reading.prepared(image, _header_of(data, ref))
+
+
+def _header_of(data: bytes, ref: ImageRef) -> ImageHeader:
+    """What the file says of itself; nothing where it says more than one image."""
+    try:
+        return identify_again(data, ref).header
+    except FieldrayError:
+        return ref.header
 
 
 def _shrunk(image: Image, side: int) -> Image:
@@ -284,10 +311,10 @@ def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | No
 
 
 def _store(path: Path, key: str, stored: _Stored) -> None:
-    images, lungs, problems = stored
+    images, lungs, aside, problems = stored
     facts = json.dumps({"key": key, "problems": problems})
     buffer = io.BytesIO()
-    np.savez(buffer, images=images, lungs=lungs, facts=np.frombuffer(facts.encode(), np.uint8))
+    np.savez(buffer, images=images, lungs=lungs, aside=aside, facts=np.frombuffer(facts.encode(), np.uint8))
     write_atomically(path, buffer.getvalue())
 
 
@@ -298,4 +325,4 @@ def _load(path: Path, key: str) -> _Stored | None:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["key"] != key:
             return None
-        return arrays["images"], arrays["lungs"], facts["problems"]
+        return arrays["images"], arrays["lungs"], arrays["aside"], facts["problems"]

@@ -28,7 +28,6 @@ from fieldray.domain.model import (
     Calibration,
     Estimate,
     GoldenVectors,
-    HeaderRules,
     InputSpec,
     Label,
     Manifest,
@@ -137,7 +136,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         operating_points=tuple(_point(entry) for entry in chosen["points"]),
         calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
         ood_gate=_ood_gate(run),
-        accepted=HeaderRules(views=texts.accepted_views, ages_years=texts.accepted_ages_years),
+        accepted=texts.accepted,
         requires=_requires(run),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
         metrics={

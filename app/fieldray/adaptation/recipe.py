@@ -25,7 +25,7 @@ from fieldray.adaptation.recipe_data import (
     whole,
 )
 from fieldray.adaptation.tables import Document, Key, require, require_ranges
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import HeaderRules, InputSpec
 
 NAMED_WEIGHTS: Final = ("none", "imagenet")
 """Beginnings of a network that are no path."""
@@ -100,6 +100,11 @@ class PackTexts:
         """Sources, licences and citations from the file of credits; empty where there is none."""
         path = self.credits
         return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
+
+    @property
+    def accepted(self) -> HeaderRules:
+        """Whose images the pack is for, by their headers."""
+        return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

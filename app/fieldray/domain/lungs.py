@@ -6,7 +6,7 @@ from them is decided here, for screening and for training alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -195,6 +195,27 @@ def find_lungs(
         pixel_map=pixel_map,
         latency_ms=latency_ms,
     )
+
+
+def look_for_lungs(
+    values: NDArray[np.uint8],
+    answer: Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], dict[str, Any]]],
+    rules: LungRules,
+    *,
+    says_chest: bool,
+) -> LungFields:
+    """The lungs of an image, whole, and where that is refused, with one half covered by the other.
+
+    values  (1, height, width, channels) what the network sees
+    answer  the network's shares of lung for such values, and what else `find_lungs` asks for
+    """
+    shares, given = answer(values)
+    lungs = find_lungs(shares, rules=rules, **given, says_chest=says_chest, grey=values[0, :, :, 0])
+    for seen in ("left", "right") if lungs.refusal else ():
+        shares, given = answer(half_mirrored(values, seen=seen))
+        if one := find_one_lung(shares, rules=rules, **given, seen=seen):
+            return one
+    return lungs
 
 
 def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:

@@ -25,14 +25,7 @@ from fieldray.domain.finding import (
     without_normal,
 )
 from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
-from fieldray.domain.lungs import (
-    LungFields,
-    evidence_inside,
-    evidence_limit,
-    find_lungs,
-    find_one_lung,
-    half_mirrored,
-)
+from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, look_for_lungs
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes, says_frontal_chest
 from fieldray.domain.study import ImageRef
@@ -223,25 +216,21 @@ def find_lungs_of(
         raise ValueError("an image without what its lungs are found with")
     spec, size = finder.manifest.input, {"rows": facts.rows, "columns": facts.columns}
 
-    def answer(tensor: Tensor) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    seen = read.lungs
+
+    def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
         try:
-            found = run(engine, tensor)
+            found = run(engine, replace(seen, values=values))
         except BackendProblem as problem:
             if why := engine.unavailable_reason:
                 raise LungsUnavailable(reason("lungs_unavailable", pack=finder.pack_name, detail=why.text)) from problem
             raise BackendProblem(reason("lungs_failed", detail=problem.reason.text)) from problem
         if found.mask is None:
             raise ValueError("a lung-field pack without a mask")
-        pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
+        pixel_map = seen.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
         return found.mask, {"scores": found.scores, "pixel_map": pixel_map, "latency_ms": found.latency_ms, **size}
 
-    mask, given = answer(read.lungs)
-    lungs = find_lungs(mask, rules=rules, **given, says_chest=says_chest, grey=read.lungs.values[0, :, :, 0])
-    for seen in ("left", "right") if lungs.refusal else ():
-        mask, given = answer(replace(read.lungs, values=half_mirrored(read.lungs.values, seen=seen)))
-        if one := find_one_lung(mask, rules=rules, **given, seen=seen):
-            return one
-    return lungs
+    return look_for_lungs(seen.values, answer, rules, says_chest=says_chest)
 
 
 def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields | None) -> Tensor:

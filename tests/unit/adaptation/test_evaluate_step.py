@@ -25,7 +25,11 @@ from fieldray.adaptation.evaluate import (
 )
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
+from fieldray.audit.cases import Case
+from fieldray.audit.figures import at_point
 from fieldray.domain.metrics import auc
+from fieldray.domain.study import ImageHeader
+from fieldray.reports.audit_content import plain_classes
 from fieldray.translation import Translator
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
@@ -43,7 +47,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
     generator = np.random.default_rng(seed)
     truth = np.arange(count) % 2 == 0
     scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
-    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), refused=np.zeros(count, np.bool_))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), aside=np.zeros(count, "<U16"))
 
 
 def test_points_come_from_validation_and_figures_from_test() -> None:
@@ -154,11 +158,28 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
 
 
 def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:
-    test = dataclasses.replace(_evaluated(5), refused=np.arange(400) < 10)
+    aside = np.where(np.arange(400) < 10, "refused", "").astype("<U16")
+    aside[10:14] = "read_first"
+    test = dataclasses.replace(_evaluated(5), aside=aside)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
     point = choose_point(wanted, label="x", validation=_evaluated(6), test=test, measured_on=MEASURED_ON)
     classes = figures(test, points=[point])["points"]["high"]["classes"]
-    kept = test.where(~test.refused)
+    kept = test.where(test.aside == "")
+    cases = [
+        Case(
+            image=str(index),
+            row_id=index,
+            patient=test.patients[index],
+            truth=bool(test.truth[index]),
+            score=None if own == "refused" else float(test.scores[index]),
+            category=own or "normal",
+            header=ImageHeader(),
+        )
+        for index, own in enumerate(aside.tolist())
+    ]
+    assert classes == plain_classes(
+        at_point(cases, point, prevalence=0.5).classes
+    )  # as an audit counts the same images
     for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
         assert classes[truth]["refused"]["count"] == 5
         assert classes[truth]["abnormal"]["count"] == (kept.scores[own] >= point.unsure_high).sum()
