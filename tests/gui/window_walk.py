@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from fake_rooms import FakeRooms, candidate, manifest, model, screened
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
@@ -37,8 +37,9 @@ FOLDERS: Final = Path("/first"), Path("/second")
 DRIVE: Final = Path("/media/drive")
 WAIT_S: Final = 20.0
 EVENTS: Final = (
-    "open", "open", "past", "start", "stop", "finish", "plug", "pull", "card", "card", "yes", "yes", "no", "space",
-    "type", "wheel", "verdict", "verdict", "second", "delete", "full", "locked", "free",
+    "open", "open", "past", "start", "stop", "finish", "finish", "plug", "pull", "card", "card", "card", "card", "yes",
+    "yes", "yes", "yes", "no", "space", "type", "wheel", "verdict", "verdict", "second", "delete", "full", "locked",
+    "free", "free",
 )  # fmt: skip
 
 
@@ -118,6 +119,8 @@ class WindowWalk:
         self._wait(lambda: bool(self._has_ended))
         assert self.application.window is not None
         self.application.window.deleteLater()
+        self.application.deleteLater()
+        self._qt.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)  # type: ignore[arg-type]
         self._qt.processEvents()
 
     # ---- what must hold
