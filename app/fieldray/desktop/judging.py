@@ -93,7 +93,7 @@ class Judging(QObject):
                 lambda: read(row_id, outcome),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
-                failed=lambda error: self._board.post_error("verdict read", error),
+                failed=_not_read,
             )
             return
         verdict, over = command.verdict, command.over
@@ -145,3 +145,9 @@ class Judging(QObject):
         else:
             said = translator.text("Your verdict on {image} is not saved.", image=image)
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
+
+
+def _not_read(error: Exception) -> None:
+    """The verdict that was read with the row is shown: what is newer is found when one is written over it."""
+    if not isinstance(error, FieldrayError):
+        raise error

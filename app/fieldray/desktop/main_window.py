@@ -138,8 +138,8 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         bench = self._bench
+        self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
-        bench.image.changed.connect(self._leave_note)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -323,7 +323,7 @@ class MainWindow(QMainWindow):
             self.work_list.choose_end(last=False)
 
     def _leave_note(self) -> None:
-        """Another image is open: what is typed from now on is not meant as a note on it."""
+        """Another image is about to be open: what is typed from now on is not meant as a note on it."""
         if self.result.verdict.note.hasFocus():
             self.work_list.table.setFocus()
 
