@@ -16,7 +16,7 @@ from fieldray.cluster.training.study_report import study_report
 from fieldray.cluster.training.training_log import parsed
 from fieldray.errors import StorageProblem, UsageProblem
 
-pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
+pytestmark = [pytest.mark.adapt, pytest.mark.cluster, pytest.mark.timeout(600)]  # trains three times by processes
 
 RECIPE = """
 kind = "lung-fields"
