@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fieldray.domain.finding import ResultKind, Screened
+from fieldray.domain.history import ResultBrief
 from fieldray.domain.run import Run, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.store.history import HistoryQuery
 from fieldray.store.refs import image_key
 from fieldray.store.results import ResultQuery, ResultStore
+from lungs import lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
@@ -77,6 +82,26 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     assert store.take_over(second, own=[], others=[]) == ()
 
 
+def test_results_of_before_there_was_a_work_list_are_listed_when_they_are_taken_over(
+    store: ResultStore, path: Path
+) -> None:
+    first = store.open_run(SPEC)
+    rows = [store.save(first, stamped(name, score=score), spec=SPEC) for name, score in (("a", 0.9), ("b", 0.7))]
+    with closing(sqlite3.connect(path)) as older, older:
+        older.execute("DELETE FROM work_list")
+        older.execute("UPDATE work_counts SET abnormal = 0")
+    second = store.open_run(OTHER)
+    copies = store.take_over(second, own=[], others=rows)
+    store.take_over(first, own=rows[:1], others=[])
+    with closing(sqlite3.connect(path)) as found:
+        listing = found.execute("SELECT run_id, result_id, score FROM work_list ORDER BY run_id, score DESC").fetchall()
+        counts = found.execute("SELECT run_id, abnormal FROM work_counts ORDER BY run_id").fetchall()
+    scores = {row.row_id: row.outcome.findings[0].score for row in store.rows(second)}
+    highest_first = sorted(copies, key=scores.__getitem__, reverse=True)
+    assert listing == [(first, rows[0], 0.9), *((second, row, scores[row]) for row in highest_first)]
+    assert counts == [(first, 1), (second, 2)]
+
+
 # ---- stamps
 
 
@@ -130,6 +155,22 @@ def test_nothing_is_replaced_in_a_run_that_another_program_works_on(store: Resul
     assert store.row(row_id).outcome.status == "screened"
 
 
+def test_of_a_run_that_ended_any_program_replaces_and_pictures_are_kept_if_asked(
+    store: ResultStore, path: Path
+) -> None:
+    run, row_id = ended(store)
+    other_bytes = [
+        dataclasses.replace(screened(refused().ref), facts=read_facts(digit * 64)) for digit in ("a", "b", "d")
+    ]
+    store.replace(row_id, other_bytes[0], run=run)
+    assert store.row(row_id).outcome.facts.thumbnail is not None
+    store.replace(row_id, other_bytes[1], run=run, keeps_preview=False)
+    assert store.row(row_id).outcome.facts.thumbnail is None
+    with ResultStore(path) as another:
+        another.replace(row_id, other_bytes[2], run=run)
+    assert store.row(row_id).outcome.facts.content_sha256 == "d" * 64
+
+
 def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: ResultStore) -> None:
     run, row_id = ended(store)
     own = screened(store.row(row_id).outcome.ref)
@@ -163,15 +204,43 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         stamped("a"),
         stamped("b"),
         refused(),
-        dataclasses.replace(stamped("c"), notes=(reason("perhaps_mirrored"),)),
+        dataclasses.replace(stamped("c"), notes=(reason("perhaps_mirrored"),), lungs=lungs()),
     ]
     rows = [store.save(run_id, outcome, spec=SPEC) for outcome in made]
     with ResultQuery(store.path) as query:
         assert {row.row_id for row in query.these(rows[:2])} == set(rows[:2])
         assert query.these([]) == ()
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute("UPDATE results SET lung_shares = x'00' WHERE id = ?", rows[3:])
+        assert len(query.these(rows)) == 4  # what is told in a list needs no mask
+        with pytest.raises(StorageProblem):
+            query.row(rows[3])
         kinds = sorted(query.kinds(rows), key=lambda kind: kind.codes)
     assert kinds == [
         ResultKind(category="abnormal", codes=(), number=2),
         ResultKind(category="abnormal", codes=("perhaps_mirrored",), number=1),
         ResultKind(category="refused", codes=("view",), number=1),
+    ]
+
+
+def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    notes = (reason("perhaps_mirrored"),)
+    made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=lungs())
+    row_id = store.save(run_id, made, spec=SPEC)
+    side = store.save(run_id, refused(), spec=SPEC)
+    store.save(run_id, failed(), spec=SPEC)
+    with HistoryQuery(store.path) as query:
+        brief, other, _ = query.briefs(run_id)
+        gists = query.gists(run_id, limit=9)
+    assert brief == ResultBrief(
+        row_id=row_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
+        category="abnormal", label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
+    )  # fmt: skip
+    assert (other.row_id, other.label, other.score, other.backend) == (side, "", None, "")
+    assert (other.why, other.notes) == (refused().reason, ())
+    inside = lungs().evidence_inside
+    assert [(gist.category, gist.scores, gist.evidence_inside) for gist in gists] == [
+        ("abnormal", {"opacity": 0.8}, inside),
+        ("refused", {}, None),
     ]
