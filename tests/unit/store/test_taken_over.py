@@ -11,12 +11,14 @@ import pytest
 
 from fieldray.domain.finding import ResultKind, Screened
 from fieldray.domain.history import ResultBrief
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.history import HistoryQuery
 from fieldray.store.refs import image_key
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.rows import outcome_columns
 from lungs import lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
@@ -223,12 +225,16 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
     ]
 
 
+def inside(share: float) -> LungFields:
+    return dataclasses.replace(lungs(), evidence_inside=share)
+
+
 def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     notes = (reason("perhaps_mirrored"),)
-    made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=lungs())
+    made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=inside(0.25))
     row_id = store.save(run_id, made, spec=SPEC)
-    side = store.save(run_id, refused(), spec=SPEC)
+    side = store.save(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC)
     store.save(run_id, failed(), spec=SPEC)
     with HistoryQuery(store.path) as query:
         brief, other, _ = query.briefs(run_id)
@@ -239,8 +245,8 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
     )  # fmt: skip
     assert (other.row_id, other.label, other.score, other.backend) == (side, "", None, "")
     assert (other.why, other.notes) == (refused().reason, ())
-    inside = lungs().evidence_inside
     assert [(gist.category, gist.scores, gist.evidence_inside) for gist in gists] == [
-        ("abnormal", {"opacity": 0.8}, inside),
+        ("abnormal", {"opacity": 0.8}, 0.25),
         ("refused", {}, None),
     ]
+    assert gists[0].grey == outcome_columns(made)["grey"] is not None
