@@ -66,6 +66,7 @@ def test_images_are_screened_shown_judged_and_taken_over(
     assert "Score" in texts(window.result)
     row_id = bench.image.row.row_id
     bench.judging.choose("agree")
+    qtbot.waitUntil(lambda: bench.image.row.verdict == Verdict(choice="agree"), timeout=WAIT_MS)
     bench.screening.start()
     qtbot.waitUntil(lambda: bench.screening.state == "finished" and bench.rows.total() >= 5, timeout=WAIT_MS)
     assert (
