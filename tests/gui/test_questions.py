@@ -10,7 +10,7 @@ from desk import Desk
 from fake_rooms import FakeRooms, candidate, image_ref, manifest, model, screened
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QMessageBox
+from PySide6.QtWidgets import QApplication, QMessageBox, QScrollArea
 from test_first_run import ADULTS, CHILDREN, ages_question, choose, described, finish, in_use, press
 from test_first_run import rooms as rooms  # noqa: PLC0414 - the packs for children and for adults
 from test_first_run import settings as settings  # noqa: PLC0414
@@ -64,6 +64,18 @@ def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk
     desk.until(lambda: desk.asks == "pack")
     assert desk.rooms.session.started_with == []
     assert not isinstance(QApplication.focusWidget(), type(desk.window.welcome.cards[0].button))
+
+
+def test_the_question_for_the_next_folder_is_shown_from_its_top(desk: Desk) -> None:
+    desk.until(lambda: desk.application.controller.packs.is_listed)
+    desk.window.resize(desk.window.minimumSizeHint())
+    bar = desk.window.welcome.findChild(QScrollArea).verticalScrollBar()
+    choose(desk)
+    desk.until(lambda: desk.asks == "pack" and bar.maximum() > 0)
+    bar.setValue(bar.maximum())
+    choose(desk, "/other")
+    desk.until(lambda: "Choose the pack for /other." in texts(desk.window.welcome) and desk.asks == "pack")
+    desk.until(lambda: bar.value() == 0)
 
 
 def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: Desk, asked: QMessageBox) -> None:

@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
-from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QApplication, QDialog, QLabel, QMessageBox, QPushButton
+from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent, QWheelEvent
+from PySide6.QtWidgets import QApplication, QComboBox, QDialog, QLabel, QMessageBox, QPushButton, QSlider, QSpinBox
 from pytestqt.qtbot import QtBot
 from test_flows import texts
 
@@ -67,6 +67,24 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     assert desk.window.viewer.opacity == 0.7
     assert desk.window.viewer.hide_patient
     assert load_settings(home / "settings.json")[0]["heat_map_opacity"] == 70
+
+
+def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
+    desk.screen()
+    dialog = open_dialog(desk, "settings")
+    for kind in (QSlider, QSpinBox, QComboBox):
+        found = [*desk.window.findChildren(kind), *dialog.findChildren(kind)]
+        assert found
+        for field in found:
+            before = field.currentIndex() if isinstance(field, QComboBox) else field.value()
+            for turned in (120, -120, -120):
+                at, no, none = QPointF(field.rect().center()), Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier
+                phase, there = Qt.ScrollPhase.NoScrollPhase, QPointF(field.mapToGlobal(at.toPoint()))
+                QApplication.sendEvent(
+                    field, QWheelEvent(at, there, QPoint(), QPoint(0, turned), no, none, phase, False)
+                )
+                assert (field.currentIndex() if isinstance(field, QComboBox) else field.value()) == before
+    dialog.reject()
 
 
 def test_devices_are_put_in_force_at_once(desk: Desk) -> None:

@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLineEdit,
     QScrollArea,
-    QSpinBox,
     QVBoxLayout,
     QWidget,
 )
@@ -24,7 +23,7 @@ from fieldray.desktop.local_point_dialog import LocalPointDialog
 from fieldray.desktop.reading_table import MARGIN, reading_table
 from fieldray.desktop.style import Theme
 from fieldray.desktop.unit_chart import UnitChart
-from fieldray.desktop.widgets import PlainLabel, card, choice_box, label, name_surface, push_button
+from fieldray.desktop.widgets import PlainLabel, card, choice_box, label, name_surface, number_box, push_button
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit_words import AuditWords
 from fieldray.translation import Translator
@@ -89,11 +88,9 @@ class AuditPage(QScrollArea):
         self.labels.activated.connect(lambda _: self._refresh())
         self.table_button = push_button(text("Choose the table…"))
         self.table_button.clicked.connect(self._choose_table)
-        self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), QSpinBox()
+        self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
-        self.sensitivity.setRange(50, 100)
-        self.sensitivity.setValue(90)
         self.sensitivity.lineEdit().setTextMargins(MARGIN, 0, 0, 0)
         form = QFormLayout()
         form.setSpacing(10)

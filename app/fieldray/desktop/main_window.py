@@ -266,6 +266,8 @@ class MainWindow(QMainWindow):
                 self._box = PackDialog(question, bench.packs, self._translator, self)
             case PriorQuestion():
                 self._box = prior_box(self, question, bench.comparing, self._translator)
+            case IntentQuestion(kind="pack"):
+                self.welcome.show_top()
             case IntentQuestion(kind="ages"):
                 self._box = ages_box(self, question, bench.screening, self._translator)
         if self._box is not None:

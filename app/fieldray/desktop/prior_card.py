@@ -7,14 +7,14 @@ from typing import Final
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMessageBox, QSizePolicy, QSlider, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMessageBox, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words, problem_words
 from fieldray.desktop.view_state import Size, ViewState
-from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box
+from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box, slider
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
@@ -57,9 +57,7 @@ class PriorCard(QWidget):
         self.said, self.scores, self.found = label(role="muted"), label(), label()
         self.scores.setAccessibleName(translator.text("Scores of both images"))
         self.maps = PairMaps(image, beside, translator)
-        self.opacity = QSlider(Qt.Orientation.Horizontal)
-        self.opacity.setRange(0, 100)
-        self.opacity.setValue(view.opacity_percent)
+        self.opacity = slider(view.opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
         self.opacity.valueChanged.connect(view.set_opacity)
         self._strength = QWidget()

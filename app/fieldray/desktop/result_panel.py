@@ -9,7 +9,6 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
     QScrollArea,
-    QSlider,
     QVBoxLayout,
     QWidget,
 )
@@ -22,7 +21,7 @@ from fieldray.desktop.pack_cards import card_button
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.verdict_bar import VerdictBar
-from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
+from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button, slider
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Finding, Refused, Screened, asked_for, can_be_overruled, can_be_turned
 from fieldray.domain.model import Manifest
@@ -155,9 +154,7 @@ class ResultPanel(QScrollArea):
     def _make_heat_map(self, opacity_percent: int) -> QWidget:
         self.heat_map_box = QCheckBox(self._translator.text("Show the heat map (H)"))
         self.heat_map_box.setChecked(True)
-        self.opacity = QSlider(Qt.Orientation.Horizontal)
-        self.opacity.setRange(0, 100)
-        self.opacity.setValue(opacity_percent)
+        self.opacity = slider(opacity_percent)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         inside = QWidget()
         column = QVBoxLayout(inside)

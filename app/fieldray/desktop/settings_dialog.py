@@ -11,13 +11,12 @@ from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
     QFormLayout,
-    QSpinBox,
     QVBoxLayout,
     QWidget,
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.widgets import PlainLabel, choice_box, fit_dialog, label, push_button, scrolled
+from fieldray.desktop.widgets import PlainLabel, choice_box, fit_dialog, label, number_box, push_button, scrolled
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 
@@ -70,9 +69,7 @@ class SettingsDialog(QDialog):
             box.setChecked(bool(value))
             self._read[row.key] = box.isChecked
             return box
-        number = QSpinBox()
-        number.setRange(int(row.low), int(row.high))
-        number.setValue(int(value))
+        number = number_box(int(row.low), int(row.high), int(value))
         number.lineEdit().setTextMargins(_MARGIN, 0, 0, 0)
         self._read[row.key] = number.value
         return number

@@ -113,9 +113,15 @@ class Welcome(QWidget):
         """Put the focus on the page, and on no answer: the question may come while a key is pressed."""
         self._area.setFocus()
 
+    def show_top(self) -> None:
+        """Scroll to what is asked: the folder is named above the cards."""
+        self._area.verticalScrollBar().setValue(0)
+
     def _show_cards(self, question: IntentQuestion | None) -> None:
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
+        if had_focus:
+            self.take_focus()  # before Qt gives it to the next button and scrolls there
         for old in self._shown:
             old.hide()
             old.deleteLater()
@@ -135,8 +141,6 @@ class Welcome(QWidget):
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
         self._order_tabs()
-        if had_focus:
-            self.take_focus()
 
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""

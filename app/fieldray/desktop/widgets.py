@@ -26,6 +26,8 @@ from PySide6.QtWidgets import (
     QMessageBox,
     QPushButton,
     QScrollArea,
+    QSlider,
+    QSpinBox,
     QStyledItemDelegate,
     QTableWidgetItem,
     QTextBrowser,
@@ -183,11 +185,45 @@ def icon_label(picture: QIcon, *, side: int) -> QLabel:
     return label
 
 
+class _WheelPassedOn(QObject):
+    """The wheel over a widget turns the page that it stands on."""
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() != QEvent.Type.Wheel:
+            return super().eventFilter(watched, event)
+        event.ignore()
+        return True
+
+
+def pass_wheel_on(target: QWidget) -> None:
+    """Keep what is set there as it is when somebody scrolls and the pointer comes over it."""
+    target.installEventFilter(_WheelPassedOn(target))
+
+
+def slider(percent: int) -> QSlider:
+    """A slider from 0 to 100 %."""
+    made = QSlider(Qt.Orientation.Horizontal)
+    made.setRange(0, 100)
+    made.setValue(percent)
+    pass_wheel_on(made)
+    return made
+
+
+def number_box(low: int, high: int, value: int) -> QSpinBox:
+    """A field for a whole number."""
+    made = QSpinBox()
+    made.setRange(low, high)
+    made.setValue(value)
+    pass_wheel_on(made)
+    return made
+
+
 def choice_box(choices: Iterable[tuple[str, Any]]) -> QComboBox:
     """A box to choose from texts, each with what it stands for."""
     box = QComboBox()
     # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
     box.setItemDelegate(QStyledItemDelegate(box))
+    pass_wheel_on(box)
     for text, value in choices:
         box.addItem(plain(text), value)
     return box
