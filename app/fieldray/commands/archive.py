@@ -149,7 +149,8 @@ class _Screening:
         from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 
         print_line, last = self._console.print_line, self._last
-        print_line(f"{image_count(counts)} images, {last.resumed if last else 0} from an earlier start")
+        resumed, files = last.resumed if last else 0, sum(counts.values())
+        print_line(f"{image_count(counts)} images. Of {files} files, {resumed} are from an earlier start.")
         print_line("  ".join(f"{text} {counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")
