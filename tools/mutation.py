@@ -205,7 +205,7 @@ def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = N
     """What mutmut prints in the copy, if that `is_read`; after `limit_s` it is ended, and what it has tried is kept."""
     own = ["--max-children", "1"] if command == "run" else []
     with subprocess.Popen(
-        ["nice", "-n", "15", sys.executable, "-m", "mutmut", command, *own, *arguments],
+        ["nice", "-n", "15", sys.executable, "-P", "-m", "mutmut", command, *own, *arguments],
         cwd=work,
         stdout=subprocess.PIPE if is_read else None,
         text=True,
