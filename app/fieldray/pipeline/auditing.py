@@ -117,14 +117,17 @@ def drift_of(database: Path, run_id: int, manifest: Manifest) -> tuple[Drift, ..
 
 
 def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """What speaks against a run as a whole: its images look like those of other patients than the pack's.
+    """What speaks against a run as a whole: files that cannot be told apart by their numbers, and images that look like
+    those of other patients than the pack's.
 
-    manifest  of the pack that made the results; without it nothing is known
+    manifest  of the pack that made the results; without it nothing is known of the latter
     """
+    shared = query.shared_instances(run.run_id)
+    told = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
-        return ()
+        return told
     drifts = _drifts(query, run, manifest.labels[0].code, manifest)
-    return tuple(found.told for found in drifts if found.of == "evidence" and found.is_out)
+    return (*told, *(found.told for found in drifts if found.of == "evidence" and found.is_out))
 
 
 def stored_run(database: Path, run_id: int) -> Run:

@@ -73,6 +73,15 @@ class HistoryQuery(ResultQuery):
         (row,) = self._all(stamps.TAKEN_OVER, run_id)
         return TakenOver(by_sample=row["sampled"], by_content=row["resumed"] - row["sampled"])
 
+    def shared_instances(self, run_id: int) -> int:
+        """How many files of a run have the SOP Instance UID of another one whose content is another."""
+        query = """SELECT total(files) AS files FROM (
+                       SELECT COUNT(DISTINCT content_sha256) AS files FROM results
+                       WHERE run_id = ? AND absent_s IS NULL AND json_extract(header, '$.sop_instance_uid') IS NOT NULL
+                       GROUP BY json_extract(header, '$.sop_instance_uid')) WHERE files > 1"""
+        (row,) = self._all(query, run_id)
+        return int(row["files"])
+
     def gists(self, run_id: int, *, limit: int) -> tuple[ImageGist, ...]:
         """What a run is compared by, of the first `limit` images that did not fail."""
         return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))

@@ -20,11 +20,12 @@ from fieldray.domain.run import RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_points import SitePoints, with_site_points
-from fieldray.pipeline.auditing import AuditRequest, audit_run, drift_of, stored_run, take_local_point
+from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point
 from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit_content import audit_document
 from fieldray.reports.audit_words import AuditWords
+from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
 from lungs import lungs
@@ -200,6 +201,20 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
     (drift,) = compared.drifts
     assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)
+
+
+def test_a_run_says_of_files_that_share_a_number_and_not_their_content(store: ResultStore, model: Model) -> None:
+    numbers = ("2.25.1", "2.25.1", "2.25.2", "2.25.2", "", "")  # of the third and fourth the content is the same
+    found = [outcome("a", min(number, 2) if number < 4 else number, 0.3, model=model) for number in range(6)]
+    with_numbers = []
+    for number, (one, uid) in enumerate(zip(found, numbers, strict=True)):
+        header = dataclasses.replace(one.ref.header, sop_instance_uid=uid)
+        ref = dataclasses.replace(one.ref, path=Path(f"/images/{number}.dcm"), header=header)
+        with_numbers.append(dataclasses.replace(one, ref=ref))
+    run_id = fill(store, spec(model), with_numbers)
+    with HistoryQuery(store.path) as query:
+        told = doubts_of(query, query.run(run_id), None)
+    assert told == (reason("instances_shared", count=2),)
 
 
 def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
