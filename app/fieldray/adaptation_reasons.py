@@ -62,6 +62,7 @@ ADAPTATION: Final[Mapping[str, Template]] = {
     "pack_few_images": Plural("{label}: only {count} test image of the rarer kind. Note how wide the intervals are.",
                               "{label}: only {count} test images of the rarer kind. Note how wide the intervals are.",
                               by="count"),
-    "pack_gate_refuses": "The pack refuses {percent} of 100 chest X-rays as unlike those it was trained on.",
+    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike those it was trained on: they are refused, or noted where "
+                         "the lungs are found.",
 }
 # fmt: on
