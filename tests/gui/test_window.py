@@ -12,7 +12,17 @@ from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QWheelEvent
-from PySide6.QtWidgets import QApplication, QComboBox, QDialog, QLabel, QMessageBox, QPushButton, QSlider, QSpinBox
+from PySide6.QtWidgets import (
+    QApplication,
+    QComboBox,
+    QDialog,
+    QLabel,
+    QLineEdit,
+    QMessageBox,
+    QPushButton,
+    QSlider,
+    QSpinBox,
+)
 from pytestqt.qtbot import QtBot
 from test_flows import texts
 
@@ -144,6 +154,17 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
     assert f"{last} is an address" in texts(desk.window.banners)
+
+
+def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
+    desk.screen()
+    desk.until(lambda: desk.application.controller.screening.can_stop)
+    desk.window.work_list.table.setFocus()
+    dialog = open_dialog(desk, "open_folder")
+    dialog.findChild(QLineEdit).setText(str(tmp_path))
+    dialog.accept()
+    desk.until(lambda: "will be screened after this run" in texts(desk.window.banners))
+    desk.until(lambda: QApplication.focusWidget() is desk.window.work_list.table)
 
 
 def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import (
     QApplication,
     QDialog,
     QFileDialog,
+    QLineEdit,
     QMainWindow,
     QMenu,
     QScrollArea,
@@ -215,7 +216,8 @@ class MainWindow(QMainWindow):
 
     def _choose(self, paths: Sequence[Path]) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
-        self.setFocus()
+        if isinstance(self.focusWidget(), QLineEdit):
+            self.setFocus()
         self._bench.screening.choose(paths)
 
     def _choose_prior(self) -> None:
