@@ -17,6 +17,7 @@ from test_first_run import settings as settings  # noqa: PLC0414
 from test_flows import texts
 from test_packs import EDGETPU, dialog
 
+from fieldray.desktop.packs_page import PackDialog
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.domain.prior import as_prior
 from fieldray.domain.run import RunSpec
@@ -208,11 +209,11 @@ def test_a_pack_question_closes_when_its_drive_is_pulled(desk: Desk) -> None:
     entry = packs.candidates[0]
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)
     packs.use(entry)
-    shown = dialog(desk)
+    dialog(desk)
     question = packs.question
     desk.rooms.library.on_drives.clear()
     desk.rooms.publish(DrivesChanged(drives=()))
-    desk.until(lambda: not shown.isVisible())
+    desk.until(lambda: not any(box.isVisible() for box in desk.window.findChildren(PackDialog)))
     desk.until(lambda: "is not there any more" in texts(desk.window.banners))
     packs.answer_yes(question)
     assert desk.rooms.library.trusted == []
