@@ -318,6 +318,7 @@ class Controller(QObject):
 
     def start(self) -> None:
         """Screen what was chosen, or the folders of the list in sight again."""
+        self.judging.commit()
         self.screening.start(listed=self.rows.total())
 
     def export(
