@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert "Positive predictive value at 20.0 % prevalence" in done.stdout
     assert "Images needed for intervals of ± 5 points" in done.stdout
     assert "Only 12 images of the rarer kind" in done.stdout
+    assert len({found.end() for line in done.stdout.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
     lines = lines_of(fieldray("screen", images, *pack_options, "--json", "-").stdout)
     truth = [Path(line["path"]).parent.name == "abnormal" for line in lines]

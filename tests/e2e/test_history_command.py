@@ -7,12 +7,16 @@ import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldray.persistence import FileLock
+from fieldray.reports.content import CATEGORY_TEXTS
 from program import Fieldray, write_images
+from tiny_models import tiny_manifest
+from tiny_packs import fingerprint, write_tiny_pack
 
 PICTURES = "SELECT COUNT(*) FROM pictures"
 
@@ -61,6 +65,7 @@ def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: 
     assert sum(str(images) in line for line in shown.stdout.splitlines()) == 7
     table = screened("history", "list").stdout.splitlines()
     assert [line.split()[0] for line in table] == ["run", "2", "1"]
+    assert all(word in table[0] for word in CATEGORY_TEXTS.values())
     assert screened("history", "show", "9").returncode == 2
     assert "is not a date" in screened("history", "list", "--since", "yesterday").stderr
 
@@ -99,6 +104,19 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path,
     assert "6 images in both, 0 in another class" in words and "+0.000" in words
     assert screened("history", "compare", "1", "1").returncode == 2
     assert screened("history", "compare", "1", "7").returncode == 2
+
+
+def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Path, tmp_path: Path) -> None:
+    (images / "note.txt").write_text("no image")
+    point = replace(tiny_manifest().operating_points[0], threshold=0.8, unsure_low=0.7, unsure_high=0.9)
+    names = {"abnormal": {"en": "Signs of an opacity"}, "normal": {"en": "None found by this pack"}}
+    pack = write_tiny_pack(tmp_path / "named", class_names=names, operating_points=(point,))
+    assert fieldray("packs", "install", pack, "--trust", fingerprint(pack)).returncode == 0
+    for more in ([], ["--fresh"]):
+        assert fieldray("screen", images, "--pack", "tiny", *more).returncode == 0
+    moves = [line for line in fieldray("history", "compare", "1", "2").stdout.splitlines() if " -> " in line]
+    assert [move.split()[0] for move in moves] == ["None", "not"]
+    assert len({(line.index(" -> "), len(line)) for line in moves}) == 1
 
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:

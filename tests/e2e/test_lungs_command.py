@@ -89,6 +89,8 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
 
     anyway = ["screened_anyway", "inverted"]
     assert told("--anyway") == (None, anyway, None)
+    shown = fieldray("history", "show", "1").stdout
+    assert "Screened although it was refused" in shown and "Black and white are swapped" in shown
     assert told() == ("inverted", [], None)
     assert told("--turn") == ("inverted", [], None)
     both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]

@@ -247,8 +247,10 @@ def _print(report: AuditReport, console: Console) -> None:
         print_line(f"  {label:<18} {text}")
     print_line("")
     print_line("Figures, with 95 % intervals by patient")
-    for figure in words.figures():
-        print_line(f"  {figure.what:<52} {figure.counts:>14}  {figure.value}".rstrip())
+    figures = words.figures()
+    width = max(len(figure.what) for figure in figures if figure.counts or figure.value)
+    for figure in figures:
+        print_line(f"  {figure.what:<{width}} {figure.counts:>14}  {figure.value}".rstrip())
     if groups := words.groups():
         print_line("")
         for row in (words.group_headings(), *groups):

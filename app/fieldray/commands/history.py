@@ -13,7 +13,7 @@ from fieldray.commands.own_store import own_store
 from fieldray.commands.report_options import add_report_options, report_options
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import reason
+from fieldray.reasons import OF_MANY, reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,8 +133,8 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     console.print_line(line.format("result", "score", "threshold", "verdict", "file"))
     for found in shown:
         console.print_line(line.format(*_result_cells(found, texts)))
-        if found.why is not None:
-            console.print_line(line.format("", "", "", "", found.why.text))
+        for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
+            console.print_line(line.format("", "", "", "", said.text))
     for doubt in past.doubts:
         console.print_line(doubt.text)
     gone = sum(not _is_there(found) for found in shown)
@@ -206,12 +206,14 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 # ---- how it is printed
 
-_RUN_LINE: Final = "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
-_RUN_HEADER: Final = (
-    *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal", "refused", "failed"),
-    *("not an image", "verdicts", "folder"),
+_RUN_LINE: Final = (
+    "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
 )
-_COUNTED: Final = ("read_first", "abnormal", "unsure", "normal", "refused", "failed", "not_an_image")
+_RUN_HEADER: Final = (
+    *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal"),
+    *("not assessed", "refused", "failed", "not an image", "verdicts", "folder"),
+)
+_COUNTED: Final = ("read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed", "not_an_image")
 
 
 def _pack(spec: RunSpec) -> str:
@@ -253,8 +255,9 @@ def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
     for name, run in (("First:", found.first), ("Second:", found.second)):
         lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {_pack(run.spec)}")
     lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
+    width = max(map(len, (*before_texts.values(), *after_texts.values())))
     for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
-        lines.append(f"  {before_texts[before]:<13} -> {after_texts[after]:<13} {number}")
+        lines.append(f"  {before_texts[before]:<{width}} -> {after_texts[after]:<{width}} {number}")
     if not found.is_same_label:
         lines.append(reason("history_other_label").text)
     for name, only in (("first", found.only_first), ("second", found.only_second)):

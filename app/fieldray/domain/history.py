@@ -164,8 +164,8 @@ class ResultPair:
 
     @property
     def difference(self) -> float | None:
-        """Second score less first; None where either has none."""
-        if self.first.score is None or self.second.score is None:
+        """Second score less first; None where either has none, or they are of different labels."""
+        if self.first.score is None or self.second.score is None or self.first.label != self.second.label:
             return None
         return self.second.score - self.first.score
 
@@ -205,7 +205,7 @@ class Comparison:
 
     @property
     def is_same_label(self) -> bool:
-        """Whether the scores are of one and the same label: only then does their difference mean much."""
+        """Whether all scores are of one and the same label."""
         labels = {found.label for pair in self.pairs for found in (pair.first, pair.second) if found.label}
         return len(labels) <= 1
 

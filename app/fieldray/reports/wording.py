@@ -136,7 +136,7 @@ class Wording:
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
         verdict = self._choice(result.verdict) if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
-        who = self._person(patient_of(outcome.ref, self._stored)) if is_image else "–"
+        who = (is_image and self._person(patient_of(outcome.ref, self._stored))) or "–"
         word = self._word(outcome.category)
         said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
         if said:
@@ -242,7 +242,7 @@ class Wording:
         return _joined(self.translator.text("Results of a study"), self._date(ref.header))
 
     def _person(self, patient: Patient) -> str:
-        return cut(_joined(person(patient.name), patient.number if patient.is_named else "")) or "–"
+        return cut(_joined(person(patient.name), patient.number if patient.is_named else ""))
 
     def _about_patient(self, patient: Patient, header: ImageHeader) -> tuple[Field, ...]:
         text = self.translator.text

@@ -81,5 +81,6 @@ def test_the_same_bytes_are_the_same_image_and_frames_are_not() -> None:
     assert [each.frame for each in found.only_first] == [1]
 
 
-def test_other_labels_are_told() -> None:
-    assert not compare(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")]).is_same_label
+def test_other_labels_are_told_and_their_scores_not_subtracted() -> None:
+    found = compare(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")])
+    assert (found.is_same_label, found.pairs[0].difference) == (False, None)

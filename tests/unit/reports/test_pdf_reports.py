@@ -122,6 +122,13 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 
 
 @needs("pdftotext")
+def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path: Path) -> None:
+    results = results_of([called(one, "", "")])
+    write_studies(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
+    assert pdf_text(tmp_path / "s" / "00001.pdf").lstrip().startswith("one.dcm")
+
+
+@needs("pdftotext")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
     header = replace(one.ref.header, study_date="20240405", patient_id="PX-1")

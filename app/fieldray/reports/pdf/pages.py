@@ -79,7 +79,7 @@ class Illustration:
 
 def image_page(document: Document, text: ImageText, illustration: Illustration | None) -> None:
     """An image: the picture to the left, what the pack says to the right. What is known is added below."""
-    document.heading(text.person, tag="H1", size=14)
+    document.heading(text.person or text.title, tag="H1", size=14)
     document.rule()
     top, page = document.y, document.page
     below = _picture(document, text, illustration, top)
