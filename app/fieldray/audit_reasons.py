@@ -65,7 +65,7 @@ AUDIT: Final[Mapping[str, Template]] = {
     "audit_run_unfinished": "The run did not finish, so there is no audit.",
     "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
                     "{index}, by chance below {limit} ({images} against {others} images).",
-    "instances_shared": "Files of this run have the SOP Instance UID of a file with another content: {count}. A PACS "
+    "instances_shared": "Files of this run have the SOP Instance UID of a file with other pixels: {count}. A PACS "
                         "takes them for the same image.",
     "drift_evidence": "These images look unlike those the pack was made for: other patients? The heat map lies outside of "
                       "the lungs far more often than in {reference}: population stability index {index}, limit {limit} "

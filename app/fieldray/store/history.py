@@ -74,11 +74,16 @@ class HistoryQuery(ResultQuery):
         return TakenOver(by_sample=row["sampled"], by_content=row["resumed"] - row["sampled"])
 
     def shared_instances(self, run_id: int) -> int:
-        """How many files of a run have the SOP Instance UID of another one whose content is another."""
+        """How many files of a run have the SOP Instance UID of another one whose pixels are others.
+
+        The same pixels in another compression have the same median grey level and score, but for what reading them
+        coarsely changes.
+        """
         query = """SELECT total(files) AS files FROM (
                        SELECT COUNT(DISTINCT content_sha256) AS files FROM results
                        WHERE run_id = ? AND absent_s IS NULL AND json_extract(header, '$.sop_instance_uid') IS NOT NULL
-                       GROUP BY json_extract(header, '$.sop_instance_uid')) WHERE files > 1"""
+                       GROUP BY json_extract(header, '$.sop_instance_uid'), frame
+                       HAVING max(grey) - min(grey) > 1 OR max(score) - min(score) > 0.02) WHERE files > 1"""
         (row,) = self._all(query, run_id)
         return int(row["files"])
 

@@ -203,9 +203,10 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)
 
 
-def test_a_run_says_of_files_that_share_a_number_and_not_their_content(store: ResultStore, model: Model) -> None:
-    numbers = ("2.25.1", "2.25.1", "2.25.2", "2.25.2", "", "")  # of the third and fourth the content is the same
-    found = [outcome("a", min(number, 2) if number < 4 else number, 0.3, model=model) for number in range(6)]
+def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: ResultStore, model: Model) -> None:
+    numbers = ("2.25.1", "2.25.1", "2.25.2", "2.25.2", "2.25.3", "2.25.3", "", "")  # the third pair is of one image
+    facts = [(0.3, 120), (0.3, 140), (0.3, 120), (0.5, 120), (0.3, 120), (0.31, 120), (0.3, 120), (0.9, 20)]
+    found = [outcome("a", at, score, grey=grey, model=model) for at, (score, grey) in enumerate(facts)]
     with_numbers = []
     for number, (one, uid) in enumerate(zip(found, numbers, strict=True)):
         header = dataclasses.replace(one.ref.header, sop_instance_uid=uid)
@@ -214,7 +215,7 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_content(store: Re
     run_id = fill(store, spec(model), with_numbers)
     with HistoryQuery(store.path) as query:
         told = doubts_of(query, query.run(run_id), None)
-    assert told == (reason("instances_shared", count=2),)
+    assert told == (reason("instances_shared", count=4),)
 
 
 def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:
