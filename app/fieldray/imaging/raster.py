@@ -39,7 +39,7 @@ def decode_png(data: bytes, *, needed: TargetSize | None = None) -> Image:
     plain = decode_grey_png(data)
     if plain is not None and plain.shape == size:
         return _finished(plain, [], size, needed)
-    if data[24] == 16 and data[25] != 0:  # of 16 bits in colour or with alpha Pillow keeps eight
+    if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
         return _finished(*_deep_png(data), size, needed)
     return _image(_load(data, PngImageFile), size, needed)
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from PIL.PngImagePlugin import PngInfo
 
-from fieldray.imaging.raster import decode_grey_png
+from fieldray.errors import Unreadable
+from fieldray.imaging.raster import decode_grey_png, decode_png
 
 GREY = (np.add.outer(np.arange(50), 3 * np.arange(70)) % 256).astype(np.uint8)
 
@@ -71,3 +72,12 @@ def test_a_damaged_one_is_left_to_pillow() -> None:
         data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :],
     ):
         assert decode_grey_png(damaged) is None
+
+
+@pytest.mark.parametrize("kept", range(24, 60))
+def test_a_png_that_ends_in_its_header_is_incomplete(kept: int) -> None:
+    made = io.BytesIO()
+    Picture.fromarray(np.zeros((40, 30), np.uint16)).save(made, "PNG")
+    with pytest.raises(Unreadable) as found:
+        decode_png(made.getvalue()[:kept])
+    assert found.value.reason.code in ("truncated", "damaged")
