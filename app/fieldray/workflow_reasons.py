@@ -9,10 +9,10 @@ from fieldray.sentence import Plural, Template
 
 # fmt: off
 WORKFLOW: Final[Mapping[str, Template]] = {
-    "workflow_blocked": "Not started, because {parent} did not end well. Look at it (fieldray workflow status RECIPE --task {parent}), mend it, and run the workflow again.",
+    "workflow_blocked": "Not started, because {parent} did not end well. Look at it (fieldray workflow status RECIPE --task {parent}), fix it, and run the workflow again.",
     "workflow_other_answer": "The answer of another task came back in its place. Run the workflow again; if that repeats itself, start the cluster again.",
     "workflow_node_aside": "{node} is given no more work in this run: {detail}. Its tasks go to other nodes.",
-    "workflow_no_node": "No node is left that can work on the tasks. {node}: {detail}. Mend that, and run the same command again: what is done is not repeated.",
+    "workflow_no_node": "No node is left that can work on the tasks. {node}: {detail}. Fix that, and run the same command again: what is done is not repeated.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
     "workflow_not_started": "The command could not be started on {node}: {detail}.",

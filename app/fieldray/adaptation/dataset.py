@@ -211,7 +211,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
     recipe = run.recipe
     rows = _rows(run)
     split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
-    image_set = _images_of(run, rows)
+    image_set = images_of(run, rows)
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts)
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
@@ -240,7 +240,7 @@ def dataset_of(run: Run) -> Dataset:
     rows, split = _rows(run), _read_split(folder / SPLIT)
     if any(facts[name] != found for name, found in _digests(rows, split).items()):
         raise UsageProblem(reason("data_changed", path=folder / SPLIT))
-    image_set, parts = _images_of(run, rows), [line["part"] for line in split]
+    image_set, parts = images_of(run, rows), [line["part"] for line in split]
     targets = targets_of(image_set.rows, run.recipe.labels)
     return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
 
@@ -272,9 +272,9 @@ def _rows(run: Run) -> list[Row]:
     return read_rows(run.recipe.data, folder=run.folder("data"))
 
 
-def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
-    cache = run.folder("data") / "images.npz"
-    recipe = run.recipe
+def images_of(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
+    """Rows as the recipe's network sees them; `name` is that of the file of the run that keeps them."""
+    cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
     return read_images(
         rows,
         recipe.input,

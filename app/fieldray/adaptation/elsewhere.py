@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import Dataset, targets_of
+from fieldray.adaptation.dataset import Dataset, images_of, targets_of
 from fieldray.adaptation.evaluate import border_pixels, figures, known, shortcut_scores, thumbnail_pixels
-from fieldray.adaptation.image_set import ImageSet, read_images, read_rows
+from fieldray.adaptation.image_set import ImageSet, read_rows
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run
@@ -36,16 +36,7 @@ def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
     own = data.image_set.rows
     refuse_settled(rows, run.recipe.split)
     refuse_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
-    cache = run.folder("data") / "elsewhere.npz"
-    recipe = run.recipe
-    return read_images(
-        rows,
-        recipe.input,
-        cache=cache,
-        progress=run.progress,
-        finder=recipe.lungs,
-        accepted=recipe.pack.accepted,
-    )
+    return images_of(run, rows, name="elsewhere")
 
 
 def figures_elsewhere(

@@ -311,7 +311,7 @@ def _is_damaged(path: Path) -> bool:
 
 
 def _mend_pictures(path: Path) -> None:
-    """Mend the pictures that are here if they are damaged: others are to join them."""
+    """Repair the pictures that are here if they are damaged: others are to join them."""
     with contextlib.suppress(StorageProblem):  # the results are in place all the same
         if pictures_path(path).exists():
             open_database(pictures_path(path), migrations=PICTURES).close()

@@ -277,7 +277,7 @@ def test_a_row_that_makes_no_sense_is_damage_that_a_person_is_told_of_and_costs_
     ],
 )
 def test_a_number_that_no_file_of_results_holds_is_damage(path: Path, change: str) -> None:
-    """Or each start would end with an error of SQLite, and none would mend it."""
+    """Or each start would end with an error of SQLite, and none would repair it."""
     age(path, 5)
     with closing(sqlite3.connect(path)) as old, old:
         old.execute(f"UPDATE results SET {change.format(10**30)} WHERE id = 1")
