@@ -104,12 +104,13 @@ $(VENV)-docs/.installed: pyproject.toml
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
-check: $(STAMP)               ## lint, format, types, import contracts, dead code
+check: $(STAMP)               ## lint, format, types, import contracts, dead code, the size of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/dead_code.py
+	$(BIN)/python tools/ratchet.py
 
 translations: $(STAMP)        ## collect the texts into the .po files of assets/translations, and compile them
 	$(BIN)/python tools/translations.py
