@@ -47,7 +47,7 @@ bench: $(STAMP)               ## from files to scores, compared with the usual s
 
 # SCALE_ROWS is how many images the run has; a million of them take 9 GB in the folder for temporary files (TMPDIR).
 SCALE_ROWS ?= 1000000
-scale: $(STAMP)               ## a million images in the window and in the store: pauses, memory, bytes, resuming, upkeep; dated pages
+scale: $(STAMP)               ## a million images in the window and in the store: pauses, memory, bytes, resuming, upkeep; pages in build/benchmarks
 	$(BIN)/python -m benchmarks scale --rows $(SCALE_ROWS) --page scale
 	$(BIN)/python -m benchmarks store --rows $(SCALE_ROWS) --page store
 
@@ -60,7 +60,7 @@ CLUSTER_IMAGES ?=
 CLUSTER_COUNT ?= 5000
 CLUSTER_ROUNDS ?= 1
 CLUSTER_PAGE ?= cluster
-cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a dated page
+cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a page in build/benchmarks
 	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench --page $(CLUSTER_PAGE) -- --pack adult-normal-abnormal --ages-confirmed
 
 cluster-example: $(STAMP)     ## docs/cluster-example.md, done: a sweep, its best pack, an archive with a worker killed
@@ -76,11 +76,11 @@ smoke:                        ## try them in a root of their own, without Python
 # led by the code that they reach: 60 before a release.
 FUZZ_DATA ?= ../shared/data
 FUZZ_MINUTES ?= 5
-fuzz: $(VENV)/.robustness     ## ten thousand damaged files, and readers led to code not reached before; figures in build and docs/benchmarks
+fuzz: $(VENV)/.robustness     ## ten thousand damaged files, and readers led to code not reached before; figures in build
 	$(BIN)/python tests/fuzz/run_guided.py --minutes $(FUZZ_MINUTES) --seed $(SEED)
 	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page
 
-fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; a dated page
+fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; figures in build
 	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1 --page
 
 # ROOM is a room of tools/mutation.py, MODULES some of its files.

@@ -24,7 +24,7 @@ from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options
 
-# The code that figures depend on, as dated pages name it.
+# The code that figures depend on, as pages name it.
 _WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts", "cluster")
 _FIGURES: Final = (
     "app/fieldray/audit/figures.py",
@@ -87,7 +87,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
             nargs="?",
             const=action.prog.rpartition(" ")[2],
             metavar="SUBJECT",
-            help="write a dated page to docs/benchmarks (default: named after the command)",
+            help="write a page to build/benchmarks (default: named after the command)",
         )
         action.set_defaults(command=_command(measure, typed, paths), screen_options=screen_options)
     return parser

@@ -11,7 +11,7 @@ from fieldray.commands.console import Console
 
 Measure = Callable[[argparse.Namespace, Console], Report]
 Added = tuple[argparse.ArgumentParser, Sequence[str], Measure]
-# The code that figures of screening depend on, as dated pages name it.
+# The code that figures of screening depend on, as pages name it.
 SCREENING: Final = tuple(
     f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store")
 )

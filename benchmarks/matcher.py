@@ -1,4 +1,4 @@
-"""The matcher's recipe as a dated page: false matches on identical matches, rejection, collapse, time and size."""
+"""The matcher's recipe as a page: false matches on identical matches, rejection, collapse, time and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: marks to reach, and the files that show them (JSON, HTML, a dated page of the documents)."""
+"""Reports of benchmarks: marks to reach, and the files that show them (JSON, HTML, a page of Markdown)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fieldray.bench.report import Block, Chart, Points, Report, Table, when_and_
 from fieldray.reports.content import NOTICE
 from fieldray.reports.outputs import GENERATOR, own_text
 
-PAGES: Final = CHECKOUT / "docs" / "benchmarks"
+PAGES: Final = CHECKOUT / "build" / "benchmarks"
 # Okabe and Ito, Color Universal Design (2008): told apart by colour-blind eyes
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 
 
 class PageRefused(Exception):
-    """A dated page cannot be written; the message says why."""
+    """A page cannot be written; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,12 @@ def svg(chart: Chart) -> str:
     return text[text.index("<svg") :]
 
 
-# ---- dated pages (format: docs/benchmarks/README.md)
+# ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Where a dated page goes, and what its front matter says. `paths` are relative to the checkout's root."""
+    """Where a page goes, and what its front matter says. `paths` are relative to the checkout's root."""
 
     path: Path
     commit: str
@@ -127,23 +127,21 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
     Raises
     ------
     PageRefused
-        The code that is measured has changes that are not committed, so that no commit names it; there is no Git
-        repository; or a page of this name exists.
+        The code that is measured has changes that are not committed, so that no commit names it; or there is no Git
+        repository.
     """
-    path = folder / f"{datetime.now(UTC).date().isoformat()}-{subject}.md"
-    if path.exists():
-        raise PageRefused(f"{path} exists: name another subject (--page SUBJECT)")
     if changed := _git(root, "status", "--porcelain", "--", *paths):
         raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
-    return Page(path=path, commit=_git(root, "rev-parse", "--short=12", "HEAD"), command=command, paths=tuple(paths))
+    commit = _git(root, "rev-parse", "--short=12", "HEAD")
+    return Page(path=folder / f"{subject}.md", commit=commit, command=command, paths=tuple(paths))
 
 
 def write_page(report: Report, page: Page) -> tuple[Path, ...]:
-    """Write the page, and its charts as SVG files beside it. Raises OSError."""
+    """Write the page, and its charts as SVG files beside it, in place of those of a run before. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "title": report.title.removeprefix("Fieldray: ").capitalize(),
-        "date": page.path.name[:10],
+        "date": datetime.now(UTC).date().isoformat(),
         "commit": f"'{page.commit}'",  # digits alone would be read as a number
         "machine": machine_line(),
         "command": page.command,

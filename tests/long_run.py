@@ -1,4 +1,4 @@
-"""What runs by hand share: a dated page that is planned before they begin, a line at a time, and figures in a file."""
+"""What runs by hand share: a page that is planned before they begin, a line at a time, and figures in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_page_option(parser: argparse.ArgumentParser, subject: str) -> None:
         nargs="?",
         const=subject,
         metavar="SUBJECT",
-        help=f"also write a dated page to docs/benchmarks (default: {subject})",
+        help=f"also write a page to build/benchmarks (default: {subject})",
     )
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_PAGE_NAME: Final = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9-]+\.md")
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,40}")
 _TEXTS: Final = ("title", "date", "commit", "machine", "command")
 
@@ -53,20 +52,10 @@ class State:
         return f"Stale: {since} changed the measured code since."
 
 
-def read_front_matter(text: str, *, name: str) -> FrontMatter:
-    """Read the front matter of a page, a small part of YAML.
+def read_front_matter(text: str) -> FrontMatter:
+    """Read the front matter of a whole page, a small part of YAML.
 
-    Parameters
-    ----------
-    text
-        The whole page.
-    name
-        The file's name, which repeats the date.
-
-    Raises
-    ------
-    ValueError
-        A key is missing, unknown or malformed; the message says which.
+    Raises ValueError for a key that is missing, unknown or malformed; the message says which.
     """
     head, closing, _ = text.removeprefix("---\n").partition("\n---\n")
     if not text.startswith("---\n") or not closing:
@@ -83,15 +72,12 @@ def read_front_matter(text: str, *, name: str) -> FrontMatter:
         texts[key] = _unquoted(value)
     if missing := [key for key in (*_TEXTS, "paths") if not (paths if key == "paths" else texts.get(key))]:
         raise ValueError(f"missing: {', '.join(missing)}")
-    _check(texts, name)
+    _check(texts)
     return FrontMatter(**{key: texts[key] for key in _TEXTS}, paths=tuple(paths))
 
 
-def _check(texts: Mapping[str, str], name: str) -> None:
+def _check(texts: Mapping[str, str]) -> None:
     datetime.date.fromisoformat(texts["date"])
-    named = _PAGE_NAME.fullmatch(name)
-    if not named or named[1] != texts["date"]:
-        raise ValueError(f"its file must be named {texts['date']}-SUBJECT.md (small letters, digits, hyphens)")
     if texts["commit"] != "unknown" and not _COMMIT.fullmatch(texts["commit"]):
         raise ValueError(f"{texts['commit']} is no commit of at least seven digits, and not `unknown`")
 
@@ -114,13 +100,14 @@ def state(page: FrontMatter, *, root: Path = ROOT) -> State:
 
 
 def pages(folder: Path) -> list[Path]:
-    """The dated pages, newest first."""
-    return sorted((path for path in folder.glob("*.md") if path.name != "README.md"), reverse=True)
+    """The pages, one a subject, by name."""
+    return sorted(path for path in folder.glob("*.md") if path.name != "README.md")
 
 
 def with_note(text: str, page: FrontMatter, now: State) -> str:
     """The page's Markdown (without front matter) with the facts of the measurement, and a note if it is stale."""
-    facts = f"Measured on {page.date} at commit `{page.commit}` on {page.machine}.\n\n```\n{page.command}\n```\n\n"
+    run = f"{page.date} at commit `{page.commit}` on {page.machine}"
+    facts = f"Measured on {run}, but where another run is named.\n\n```\n{page.command}\n```\n\n"
     note = f'!!! warning "{now.sentence}"\n\n' if now.sentence else ""
     title, newline, rest = text.lstrip().partition("\n")
     if not title.startswith("# "):
@@ -133,7 +120,7 @@ def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> i
     faults = 0
     for path in pages(folder):
         try:
-            found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
+            found = read_front_matter(path.read_text(encoding="utf-8"))
         except ValueError as error:
             faults += 1
             sys.stdout.write(f"{path.name}: MALFORMED: {error}\n")

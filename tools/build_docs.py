@@ -64,7 +64,7 @@ def stage(folder: Path) -> None:
         else:
             shutil.copyfile(path, target)
     rooms = write_api(source / "api")
-    lists = {"decisions": dated(source / "decisions"), "benchmarks": dated(source / "benchmarks"), "api": rooms}
+    lists = {"decisions": names(source / "decisions"), "benchmarks": names(source / "benchmarks"), "api": rooms}
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[../../app]", f"[{ROOT / 'app'}]")
     for name, listed in lists.items():
         config = _filled(config, f'"@{name}"', [f"{name}/{page}" for page in listed])
@@ -77,7 +77,7 @@ def page_text(path: Path) -> str:
     if COMMANDS in text:
         text = text.replace(COMMANDS, "\n\n".join(command_pages()))
     if path.parent.name == "benchmarks":
-        text = text + benchmark_list(path.parent) if path.name == "README.md" else benchmark_page(text, path.name)
+        text = text + benchmark_list(path.parent) if path.name == "README.md" else benchmark_page(text)
 
     def local(match: re.Match[str]) -> str:
         label, link = match.groups()
@@ -92,9 +92,9 @@ def page_text(path: Path) -> str:
     return _LINK.sub(local, text)
 
 
-def dated(folder: Path) -> list[str]:
-    """The pages of a folder: the README first, then the newest."""
-    return ["README.md", *sorted((path.name for path in folder.glob("[0-9]*.md")), reverse=True)]
+def names(folder: Path) -> list[str]:
+    """The pages of a folder: the README first."""
+    return ["README.md", *(path.name for path in pages(folder))]
 
 
 def _filled(config: str, mark: str, listed: list[str]) -> str:
@@ -145,17 +145,17 @@ def write_api(folder: Path) -> list[str]:
 # ---- the benchmarks
 
 
-def benchmark_page(text: str, name: str) -> str:
+def benchmark_page(text: str) -> str:
     """The page with what was measured in words, and a note if it is stale."""
-    found = read_front_matter(text, name=name)
+    found = read_front_matter(text)
     return with_note(text.partition("\n---\n")[2], found, state(found))
 
 
 def benchmark_list(folder: Path) -> str:
-    """The pages there are, newest first."""
+    """The pages there are."""
     rows = []
     for path in pages(folder):
-        found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
+        found = read_front_matter(path.read_text(encoding="utf-8"))
         now = state(found).sentence.removeprefix("Stale: ").removesuffix(".") or "current"
         rows.append(f"| {found.date} | [{found.title}]({path.name}) | `{found.commit}` | {now} |")
     return (

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: HTML that needs nothing else, and dated pages with their state."""
+"""Reports of benchmarks: HTML that needs nothing else, and pages of Markdown with their state."""
 
 from __future__ import annotations
 
@@ -84,31 +84,31 @@ def test_files(tmp_path: Path) -> None:
     assert json.loads(paths[0].read_text())["x"] == 1
 
 
-# ---- dated pages
+# ---- pages of Markdown
 
 
 def test_a_written_page_can_be_read_again(tmp_path: Path) -> None:
-    page = Page(path=tmp_path / "2026-11-22-pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
+    page = Page(path=tmp_path / "pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
     written = write_page(REPORT, page)
-    assert [path.name for path in written] == ["2026-11-22-pipeline.md", "2026-11-22-pipeline-1.svg"]
+    assert [path.name for path in written] == ["pipeline.md", "pipeline-1.svg"]
     text = written[0].read_text()
-    found = read_front_matter(text, name=written[0].name)
+    found = read_front_matter(text)
     assert (found.commit, found.command, found.paths) == ("0123456789ab", "python -m x", ("app",))
     assert found.title == "From files & scores" and found.machine == machine_line()
     assert "| RLE | 1 &lt; 2 |" in text and "a\\|b" in text and "- a &lt;b&gt; &amp; c" in text
-    assert "![Images <per> second](2026-11-22-pipeline-1.svg)" in text
+    assert "![Images <per> second](pipeline-1.svg)" in text
 
 
-def test_a_page_is_not_replaced_and_names_what_was_committed(tmp_path: Path) -> None:
+def test_a_page_takes_the_place_of_the_run_before_and_names_what_was_committed(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     made = commit(tmp_path, "app/a.py")
     (tmp_path / "notes.txt").write_text("not measured")
     pages = tmp_path / "pages"
     page = plan_page("x", command="c", paths=["app"], folder=pages, root=tmp_path)
-    assert made.startswith(page.commit) and page.path.name.endswith("-x.md")
-    write_page(REPORT, page)
-    with pytest.raises(PageRefused, match="exists"):
-        plan_page("x", command="c", paths=["app"], folder=pages, root=tmp_path)
+    assert made.startswith(page.commit) and page.path == pages / "x.md"
+    for _ in range(2):
+        write_page(REPORT, page)
+    assert sorted(path.name for path in pages.iterdir()) == ["x-1.svg", "x.md"]
     (tmp_path / "app" / "a.py").write_text("changed")
     with pytest.raises(PageRefused, match="commit these changes"):
         plan_page("y", command="c", paths=["app"], folder=pages, root=tmp_path)
@@ -125,7 +125,7 @@ def test_without_a_repository_there_is_no_page(tmp_path: Path) -> None:
 def test_a_page_gets_stale_with_the_code_it_measured(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     measured = commit(tmp_path, "app/a.py")
-    page = read_front_matter(GOOD.replace("1234567", measured), name="2026-11-22-x.md")
+    page = read_front_matter(GOOD.replace("1234567", measured))
     commit(tmp_path, "other/b.py")
     assert state(page, root=tmp_path).sentence == ""
     commit(tmp_path, "app/c.py")
@@ -138,7 +138,7 @@ def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     commit(tmp_path, "app/a.py")
     for name, why in (("unknown", "nobody wrote down"), ("abcdef1", "not in this repository")):
-        page = read_front_matter(GOOD.replace("1234567", name), name="2026-11-22-x.md")
+        page = read_front_matter(GOOD.replace("1234567", name))
         assert why in state(page, root=tmp_path).sentence
 
 
@@ -153,16 +153,15 @@ def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
         ("title: From", "title: From\ntitle: From"),
         ("'1234567'", "main"),
         ("2026-11-22", "2026-13-22"),
-        ("2026-11-22", "2026-11-21"),
     ],
 )
 def test_malformed_front_matter(old: str, new: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read_front_matter(GOOD.replace(old, new, 1), name="2026-11-22-x.md")
+        read_front_matter(GOOD.replace(old, new, 1))
 
 
 def test_the_note_stands_under_the_title() -> None:
-    page = read_front_matter(GOOD, name="2026-11-22-x.md")
+    page = read_front_matter(GOOD)
     text = with_note("\n# From files to scores\n\nText.\n", page, benchmark_pages.State(commits=3))
     note = '!!! warning "Stale: 3 commits have changed the measured code since."'
     assert text.splitlines()[:3] == ["# From files to scores", "", note]
@@ -172,12 +171,12 @@ def test_the_note_stands_under_the_title() -> None:
 
 def test_the_list_names_malformed_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "README.md").write_text("about")
-    (tmp_path / "2026-11-22-x.md").write_text(GOOD)
+    (tmp_path / "x.md").write_text(GOOD)
     assert benchmark_pages.main(tmp_path) == 0
-    (tmp_path / "2026-11-23-y.md").write_text("no front matter")
+    (tmp_path / "y.md").write_text("no front matter")
     assert benchmark_pages.main(tmp_path) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[-2].startswith("2026-11-23-y.md: MALFORMED") and said[-1].startswith("2026-11-22-x.md: Stale")
+    assert said[-2].startswith("x.md: Stale") and said[-1].startswith("y.md: MALFORMED")
 
 
 def test_the_pages_here_are_well_formed() -> None:

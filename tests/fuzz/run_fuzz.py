@@ -2,7 +2,7 @@
 
     python tests/fuzz/run_fuzz.py [--files N] [--seed N] [--only KIND] [--data FOLDER] [--page [SUBJECT]]
 
-One line per kind of damage; figures in build/fuzz.json and, with --page, as a dated page of docs/benchmarks; ends with
+One line per kind of damage; figures in build/fuzz.json and, with --page, as a page in build/benchmarks; ends with
 1 if anything did not hold. The same seed damages the same files in the same way.
 """
 

@@ -2,7 +2,7 @@
 
     python tests/fuzz/run_guided.py [--minutes N] [--seed N] [--only TARGET] [--keep] [--page [SUBJECT]]
 
-One line per target; figures in build/fuzz-guided.json and, with --page, as a dated page of docs/benchmarks; ends with 1
+One line per target; figures in build/fuzz-guided.json and, with --page, as a page in build/benchmarks; ends with 1
 if anything was found. What was found is kept beside the figures, as small as it could be made, to become a case of
 `corpus.py`. It begins with the kept inputs, and with what earlier runs left in build/fuzz-guided/corpus; --keep adds to
 the kept ones what reached more.

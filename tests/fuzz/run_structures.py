@@ -2,7 +2,7 @@
 
     python tests/fuzz/run_structures.py [--inputs N] [--seed N] [--only TARGET] [--page [SUBJECT]]
 
-One line per target; figures in build/fuzz-structures.json and, with --page, as a dated page of docs/benchmarks; ends
+One line per target; figures in build/fuzz-structures.json and, with --page, as a page in build/benchmarks; ends
 with 1 if anything was found. What was found is kept beside the figures, as small as it could be made. The same seed
 makes the same structures.
 """

@@ -2,8 +2,8 @@
 
     python tests/powercut/run_powercut.py [--seed N] [--only PART] [--states N] [--refused N] [--rounds N] [--page]
 
-A line for each act and what happened to it; figures in build/powercut.json and, with --page, as a dated page of
-docs/benchmarks; ends with 1 if anything was lost, doubled or wrong. The same seed chooses the same moments. See
+A line for each act and what happened to it; figures in build/powercut.json and, with --page, as a page in
+build/benchmarks; ends with 1 if anything was lost, doubled or wrong. The same seed chooses the same moments. See
 decision 48 for what is promised.
 """
 

@@ -1,6 +1,6 @@
 """Reports in full: 50 images of all kinds through the programs of others, and 1,000 results timed in every format.
 
-    python tests/reports/run_reports.py --data ../shared/data --page docs/benchmarks/DATE-reports.md
+    python tests/reports/run_reports.py --data ../shared/data --page build/benchmarks/reports.md
 
 Scores are made up; headers and pixels are real or drawn, and read by the program. Figures go to build/reports.json.
 """
@@ -52,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of real images beside the drawn ones")
     parser.add_argument("--results", type=int, default=RESULTS, help="results that are timed")
-    parser.add_argument("--page", type=Path, help="write the figures as a page of docs/benchmarks")
+    parser.add_argument("--page", type=Path, help="write the figures as a page of Markdown")
     options = parser.parse_args()
     if absent := missing(*PROGRAMS):
         print(f"Not installed: {', '.join(absent)}")  # noqa: T201
