@@ -98,8 +98,20 @@ def test_the_list_of_decisions_is_complete() -> None:
     text = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
     assert [path.name for path in pages] == re.findall(r"\]\((\d{4}-[^)]+)\)", text)
-    assert [int(path.name[:4]) for path in pages] == list(range(1, len(pages) + 1))
+    assert len({path.name[:4] for path in pages}) == len(pages)
     assert all(re.search(r"^\*20\d\d-\d\d-\d\d\*$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in pages)
+
+
+def test_every_decision_that_is_named_is_there() -> None:
+    there = {int(path.name[:4]) for path in (DOCS / "decisions").glob("[0-9]*.md")}
+    modules = [path for folder in ("app", "benchmarks", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        int(number): name_of(path)
+        for path in [*PAGES, *modules]
+        for number in re.findall(r"\bdecision (\d+)\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert {number: place for number, place in named.items() if number not in there} == {}
 
 
 @pytest.mark.parametrize("page", BENCHMARKS, ids=name_of)
