@@ -1,6 +1,6 @@
 """Reports in full: 50 images of all kinds through the programs of others, and 1,000 results timed in every format.
 
-    python tests/reports/run_reports.py --data ../shared/data --page build/benchmarks/reports.md
+    python tests/reports/run_reports.py --data ../shared/data
 
 Scores are made up; headers and pixels are real or drawn, and read by the program. Figures go to build/reports.json.
 """
@@ -11,7 +11,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -52,7 +51,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of real images beside the drawn ones")
     parser.add_argument("--results", type=int, default=RESULTS, help="results that are timed")
-    parser.add_argument("--page", type=Path, help="write the figures as a page of Markdown")
     options = parser.parse_args()
     if absent := missing(*PROGRAMS):
         print(f"Not installed: {', '.join(absent)}")  # noqa: T201
@@ -68,8 +66,6 @@ def main() -> int:
     print(text)  # noqa: T201
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "reports.json").write_text(text + "\n")
-    if options.page:
-        options.page.write_text(page(figures))
     return int(bool(figures["errors"]) or figures["returned_equal"] != figures["objects"])
 
 
@@ -201,62 +197,6 @@ def in_background(work: Callable[[], None]) -> tuple[float, float]:
     background.close(wait_s=5)
     pauses = [1000 * (after - before) for before, after in itertools.pairwise(beats)]
     return seconds, max(pauses)
-
-
-def _row(found: dict[str, Any]) -> str:
-    figures = (
-        found["format"],
-        f"{found['seconds']:.1f}",
-        f"{found['cpu_s']:.1f}",
-        f"{found['pause_ms']:.0f}",
-        found["files"],
-    )
-    return f"| {' | '.join(map(str, figures))} | {found['bytes'] / 1e6:.1f} |"
-
-
-def page(figures: dict[str, Any]) -> str:
-    """The figures as a page of the benchmarks."""
-    found = figures["images"]
-    rows = "\n".join(map(_row, figures["formats"]))
-    photometric = ", ".join(f"{name or 'none (PNG, JPEG)'} {count}" for name, count in found["photometric"].items())
-    kinds_ = ", ".join(f"{name} {count}" for name, count in found["files"].items())
-    return f"""{FRONT.format(date=time.strftime("%Y-%m-%d"), machine=machine())}
-# Reports, checked by programs of others
-
-`dciodvfy` (dicom3tools), `dsrdump`, `dcmdump` and `storescu` (dcmtk), Orthanc, `qpdf`, `pdfinfo` and `pdftotext`
-(poppler), all from Debian 12, on reports of {found["count"]} images: {kinds_}; {photometric};
-{found["transfer_syntaxes"]} transfer syntaxes; {found["frames_of_several"]} frames of files with several.
-
-| | |
-|---|---|
-| DICOM objects (SR, SC, SEG) | {figures["objects"]} |
-| errors of `dciodvfy` | {len(figures["errors"])} |
-| filed by Orthanc under the study of the image and returned equal | {figures["returned_equal"]} |
-| PDF documents without a complaint of `qpdf`, tagged, with the notice | {figures["documents"]} |
-
-One run of 1,000 results, each of a study of its own, in each format, beside reading the images; *pause* is the longest
-time that the window's thread did not come to turn meanwhile.
-
-| format | s | CPU, s | pause, ms | files | MB |
-|---|---|---|---|---|---|
-{rows}
-"""
-
-
-FRONT: Final = """---
-title: Reports, checked by programs of others
-date: {date}
-machine: {machine}
-command: python tests/reports/run_reports.py --data DATA --page PAGE
-paths:
-  - app/fieldray/reports
----
-"""
-
-
-def machine() -> str:
-    """In words."""
-    return f"Virtual machine, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":
