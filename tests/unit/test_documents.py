@@ -90,6 +90,13 @@ def test_the_architecture_names_every_layer() -> None:
     assert {room for room in rooms if not re.search(rf"\b{room}\b", text)} == set()
 
 
+def test_every_file_that_a_change_belongs_to_is_there() -> None:
+    text = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:app|assets|benchmarks|docs|models|tests|tools)/[a-z0-9_/.-]+)`", text))
+    assert len(named) > 15
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def test_the_citation_names_the_version() -> None:
     assert f"\nversion: {contents.version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
