@@ -125,7 +125,7 @@ def test_every_decision_that_is_named_is_there() -> None:
 def test_a_benchmark_page_is_built_with_what_was_measured(page: Path) -> None:
     found = read_front_matter(page.read_text(encoding="utf-8"))
     text = page_text(page)
-    assert text.startswith("# ")
+    assert text.startswith("# ") and "\n| " in text and "\n## What this does not show\n" in text
     assert f"`{found.commit}`" in text
     assert f"[{found.title}]({page.name})" in page_text(DOCS / "benchmarks" / "README.md")
 
