@@ -12,7 +12,7 @@ from fieldray.bench.report import Report
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 
-_TRAINING: Final = ("app/fieldray/adaptation/speedup", "app/fieldray/cluster/training")
+_TRAINING: Final = ("app/fieldray_adapt/speedup", "app/fieldray_cluster/training")
 
 
 def add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
@@ -52,7 +52,7 @@ def add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
             partial=keep,
         )
 
-    return parser, (*SCREENING, "app/fieldray/cluster"), measure
+    return parser, (*SCREENING, "app/fieldray_cluster"), measure
 
 
 def add_shaped_links(commands: argparse._SubParsersAction[Any]) -> Added:
@@ -105,7 +105,7 @@ def add_training_channel(commands: argparse._SubParsersAction[Any]) -> Added:
 
         return channel_report(repeats=options.repeats)
 
-    return parser, ("app/fieldray/cluster/training/channel.py", "benchmarks/training_channel.py"), measure
+    return parser, ("app/fieldray_cluster/training/channel.py", "benchmarks/training_channel.py"), measure
 
 
 def add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
@@ -116,8 +116,8 @@ def add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="the study (a TOML file)")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
-        from fieldray.cluster.training.study import run_study
-        from fieldray.cluster.training.study_report import study_report
+        from fieldray_cluster.training.study import run_study
+        from fieldray_cluster.training.study_report import study_report
 
         return study_report(*run_study(options.recipe, say=console.bar))
 

@@ -211,4 +211,4 @@ def _killed_one(pid: int, role: str, chance: random.Random) -> int:
 def role_of(process: psutil.Process) -> str:
     """What a process of a cluster was told to be; empty for another one. Raises psutil.Error."""
     line = process.cmdline()
-    return str(json.loads(line[-1])["role"]) if "fieldray.cluster.node_main" in line else ""
+    return str(json.loads(line[-1])["role"]) if "fieldray_cluster.node_main" in line else ""

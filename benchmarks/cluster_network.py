@@ -19,9 +19,9 @@ from typing import Final
 
 from benchmarks.cluster_runs import COUNTED, Said, differences, rows_of, stored
 from benchmarks.screening import ScreeningFailed
-from fieldray.cluster.certificates import make_certificates
 from fieldray.paths import python_command
 from fieldray.store.results import ResultQuery
+from fieldray_cluster.certificates import make_certificates
 
 Notify = Callable[[str], None]
 

@@ -35,14 +35,14 @@ _COMPARING: Final = ("app/fieldray/comparison", "app/fieldray/domain/comparison.
 _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
 _LISTING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/work_list.py", "store"))
 _MATCHING: Final = (
-    "app/fieldray/adaptation/matcher",
+    "app/fieldray_adapt/matcher",
     "app/fieldray/domain/local_contrast.py",
     "models/recipes/matcher.toml",
 )
 _ENGINES: Final = (
-    "app/fieldray/adaptation/keras_engine.py",
-    "app/fieldray/adaptation/lungs/networks.py",
-    "app/fieldray/adaptation/networks.py",
+    "app/fieldray_adapt/keras_engine.py",
+    "app/fieldray_adapt/lungs/networks.py",
+    "app/fieldray_adapt/networks.py",
     "app/fieldray/inference",
     "models",
 )

@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.reports import Mark
-from fieldray.adaptation.command import adapt
-from fieldray.adaptation.matcher.evaluate import ENCODERS, encoder_of
-from fieldray.adaptation.matcher.pack import measured, table_rows
-from fieldray.adaptation.matcher.recipe import MatcherRecipe, rooted
-from fieldray.adaptation.run import Run
-from fieldray.adaptation.steps import converted
-from fieldray.adaptation.tables import Document
 from fieldray.bench.report import Points, Report, Table
+from fieldray_adapt.command import adapt
+from fieldray_adapt.matcher.evaluate import ENCODERS, encoder_of
+from fieldray_adapt.matcher.pack import measured, table_rows
+from fieldray_adapt.matcher.recipe import MatcherRecipe, rooted
+from fieldray_adapt.run import Run
+from fieldray_adapt.steps import converted
+from fieldray_adapt.tables import Document
 
 Facts = Mapping[str, Any]
 _RUNS: Final = 5

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.specification import Specification, specification_from_json
 from fieldray.processes.wire import Message
+from fieldray_adapt.specification import Specification, specification_from_json
 
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
@@ -149,7 +149,7 @@ def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         import tensorflow
 
-        from fieldray.adaptation.keras_engine import build_network, set_weights
+        from fieldray_adapt.keras_engine import build_network, set_weights
 
         tensorflow.config.threading.set_intra_op_parallelism_threads(opening.threads)
         tensorflow.config.threading.set_inter_op_parallelism_threads(1)

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.adaptation.speedup.estimate import MODES, SERVERS, Measured, Mode, Server, estimated
 from fieldray.bench.report import Points, Report, Table
-from fieldray.cluster.training.cluster import opened
-from fieldray.cluster.training.lesson import Lesson
-from fieldray.cluster.training.measure import Costs, lesson_of, measure_costs, step_s
-from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import encryption_of, epochs, places_of
-from fieldray.cluster.training.share import Layout, ShareState
+from fieldray_adapt.speedup.estimate import MODES, SERVERS, Measured, Mode, Server, estimated
+from fieldray_cluster.training.cluster import opened
+from fieldray_cluster.training.lesson import Lesson
+from fieldray_cluster.training.measure import Costs, lesson_of, measure_costs, step_s
+from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.session import encryption_of, epochs, places_of
+from fieldray_cluster.training.share import Layout, ShareState
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15

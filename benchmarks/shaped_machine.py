@@ -47,8 +47,8 @@ class _Machine:
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
         import numpy as np
 
-        from fieldray.cluster.training.server import ServedShare, Service
-        from fieldray.cluster.training.share import ShareState
+        from fieldray_cluster.training.server import ServedShare, Service
+        from fieldray_cluster.training.share import ShareState
 
         made, layout = _plan(plan), _layout(elements)
         runs = layout.runs(layout.place(made.servers, evenly=True).servers[share])
@@ -77,7 +77,7 @@ class _Machine:
         servers: list[tuple[str, int]],
         at: float,
     ) -> Any:
-        from fieldray.cluster.training.worker import Order, perform
+        from fieldray_cluster.training.worker import Order, perform
 
         made, layout = _plan(plan), _layout(elements)
         placed = layout.place(made.servers, evenly=True).servers
@@ -96,14 +96,14 @@ class _Machine:
         return {"began": at, "ended": time.monotonic(), "lost": outcome.was_lost}
 
     def echo(self, elements: int, token: str) -> Any:
-        from fieldray.cluster.training.channel import Listener, echo
+        from fieldray_cluster.training.channel import Listener, echo
 
         listener = Listener(self._host, token=token, largest=elements, serve=echo)
         self._open.append(listener)
         return listener.address
 
     def transfer(self, elements: int, token: str, address: tuple[str, int], repeats: int) -> Any:
-        from fieldray.cluster.training.channel import connect, round_trips
+        from fieldray_cluster.training.channel import connect, round_trips
 
         channel = connect((address[0], address[1]), token=token, role="", largest=elements)
         times = {
@@ -135,7 +135,7 @@ class _StandIn:
 
     @property
     def rule(self) -> Any:
-        from fieldray.cluster.training.share import Rule
+        from fieldray_cluster.training.share import Rule
 
         return Rule(weight_decay=0.0, average_every=2**30)
 
@@ -152,7 +152,7 @@ class _StandIn:
         """Nothing is computed with them."""
 
     def take(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
-        from fieldray.cluster.training.lesson import Taken
+        from fieldray_cluster.training.lesson import Taken
 
         time.sleep(self.gradient_s / (part.workers if part.mode == "sync-split" else 1))
         return Taken({}, 0.0, 1.0)
@@ -162,13 +162,13 @@ class _StandIn:
 
 
 def _plan(told: dict[str, Any]) -> Any:
-    from fieldray.cluster.training.plan import Plan
+    from fieldray_cluster.training.plan import Plan
 
     return Plan(**told)
 
 
 def _layout(elements: int) -> Any:
-    from fieldray.cluster.training.share import Layout
+    from fieldray_cluster.training.share import Layout
 
     return Layout(("weights/kernel",), ((elements,),))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from benchmarks.padded_view import PaddedView
-from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets
+from fieldray_adapt.specification import INPUT, Layer, Specification, channel_sets
 
 Pads = tuple[int, int, int, int]
 _KINDS: Final = frozenset({"conv", "depthwise", "max_pool", "average_all", "add", "upsample", "activation", "dropout"})

@@ -15,7 +15,7 @@ from distributed import Client
 
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.cluster.connection import ConnectionSettings, open_client
+from fieldray_cluster.connection import ConnectionSettings, open_client
 
 _ELEMENTS: Final = (1_000, 100_000, 1_000_000, 10_000_000)
 _MOST: Final = 0.1
@@ -92,7 +92,7 @@ def _by_channel(client: Client, count: int, repeats: int) -> float:
     def listen(size: int) -> tuple[str, int]:
         import numpy
 
-        from fieldray.cluster.training.channel import Listener
+        from fieldray_cluster.training.channel import Listener
 
         values = numpy.zeros(size, numpy.float32)
 
@@ -108,7 +108,7 @@ def _by_channel(client: Client, count: int, repeats: int) -> float:
 
         import numpy
 
-        from fieldray.cluster.training.channel import connect
+        from fieldray_cluster.training.channel import connect
 
         channel = connect((address[0], address[1]), token=token, role="", largest=size)
         gradient, found = numpy.ones(size, numpy.float32), []

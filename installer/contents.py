@@ -39,10 +39,10 @@ FONT_TABLES: Final = tuple(
     )
 )  # fmt: skip
 
-# Never in the installed program: the adaptation toolchain, other window toolkits, tools of development, and all that
-# would be able to reach a network if something asked it to.
+# Never in the installed program: the packages beside `fieldray`, other window toolkits, tools of development, and all
+# that would be able to reach a network if something asked it to.
 EXCLUDED: Final = (
-    "fieldray.adaptation", "fieldray.cluster", "dask", "distributed", "optuna", "pyarrow",
+    "fieldray_adapt", "fieldray_cluster", "dask", "distributed", "optuna", "pyarrow",
     "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
@@ -124,11 +124,10 @@ def is_excluded(module: str) -> bool:
 
 
 def worker_modules(package: Path) -> list[str]:
-    """Every module a worker may be asked to serve, by name and so unseen by imports: all but window and toolchain."""
+    """Every module a worker may be asked to serve, by name and so unseen by imports: all but the window."""
     found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in found]
-    elsewhere = ("fieldray.desktop", "fieldray.adaptation", "fieldray.cluster")
-    return [name for name in names if not name.startswith(elsewhere)]
+    return [name for name in names if not name.startswith("fieldray.desktop")]
 
 
 @functools.cache

@@ -29,7 +29,7 @@ _HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave the toolchain's own tests out where TensorFlow is not installed, as for a Python without its wheels."""
-    return True if not _HAS_TOOLCHAIN and collection_path.name == "adaptation" else None
+    return True if not _HAS_TOOLCHAIN and collection_path.name == "adapt" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

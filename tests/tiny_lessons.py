@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.adaptation.augmentation import Augmentation
-from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, initial_weights
-from fieldray.adaptation.train import Samples, Schedule
-from fieldray.cluster.training.lesson import ClassifierLesson, keep_arrays
+from fieldray_adapt.augmentation import Augmentation
+from fieldray_adapt.engine import EngineSettings
+from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, initial_weights
+from fieldray_adapt.train import Samples, Schedule
+from fieldray_cluster.training.lesson import ClassifierLesson, keep_arrays
 
 SIDE = 16
 

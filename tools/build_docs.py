@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from benchmark_pages import pages, read_front_matter, state, with_note
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = ROOT / "app" / "fieldray"
+APP: Final = ROOT / "app"
 COMMANDS: Final = "<!-- @COMMANDS -->"
 _LINK: Final = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)")
 _FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "video", "embed", "object"})
@@ -127,17 +127,18 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def write_api(folder: Path) -> list[str]:
-    """One page per room of the package, which mkdocstrings fills; the names of the pages."""
+    """One page per room of the packages, which mkdocstrings fills; the names of the pages."""
     folder.mkdir(parents=True)
-    rooms = {path.name: sorted(path.rglob("*.py")) for path in sorted(PACKAGE.iterdir()) if path.is_dir()}
-    rooms = {name: found for name, found in rooms.items() if found}
-    rooms["program"] = sorted(PACKAGE.glob("*.py"))
+    program = APP / "fieldray"
+    places = [path for path in sorted([*program.iterdir(), *APP.glob("fieldray_*")]) if path.is_dir()]
+    rooms = {path.name: found for path in places if (found := sorted(path.rglob("*.py")))}
+    rooms["program"] = sorted(program.glob("*.py"))
     for name, modules in rooms.items():
-        dotted = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in modules]
+        dotted = [".".join(path.relative_to(APP).with_suffix("").parts) for path in modules]
         entries = [f"::: {module}" for module in dotted if not module.endswith("__")]
         (folder / f"{name}.md").write_text("\n\n".join([f"# {name}", *entries]) + "\n", encoding="utf-8")
     listed = "\n".join(f"- [{name}]({name}.md): {len(modules)} modules" for name, modules in rooms.items())
-    text = f"# API\n\nMade from the docstrings of the package, one page per room.\n\n{listed}\n"
+    text = f"# API\n\nMade from the docstrings of the packages, one page per room.\n\n{listed}\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
     return ["README.md", *(f"{name}.md" for name in rooms)]
 

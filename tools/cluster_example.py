@@ -88,7 +88,7 @@ def _kill_worker(driver: subprocess.Popen[str], chunks: Path) -> None:
         if chunks.is_dir() and any(chunks.glob("*.parquet")):
             for child in psutil.Process(driver.pid).children():
                 line = child.cmdline()
-                if "fieldray.cluster.node_main" in line and json.loads(line[-1])["role"] == "worker":
+                if "fieldray_cluster.node_main" in line and json.loads(line[-1])["role"] == "worker":
                     _say(f"(worker {child.pid} is killed)\n")
                     child.kill()
                     return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.command import KINDS
-from fieldray.adaptation.describe import reference
-from fieldray.cluster.workflow.recipe import Workflow
+from fieldray_adapt.command import KINDS
+from fieldray_adapt.describe import reference
+from fieldray_cluster.workflow.recipe import Workflow
 
 REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "recipe-reference.md"
 

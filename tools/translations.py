@@ -1,8 +1,8 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py`,
-of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of
-settings and devices. To begin a language, name it:
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of every package's
+`reasons.py`, of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of settings and
+devices. To begin a language, name it:
 python tools/translations.py pl
 """
 
@@ -21,7 +21,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = ROOT / "app" / "fieldray"
+APP: Final = ROOT / "app"
 CATALOGUES: Final = ROOT / "assets" / "translations"
 NAME: Final = Path("LC_MESSAGES", "fieldray.po")
 
@@ -38,23 +38,11 @@ Message = tuple[int, str, str | tuple[str, str], list[str]]
 def template() -> Catalog:
     """All texts of the program, each with the files it is in; no translations."""
     catalogue = _catalogue(None)
-    for method in (
-        ("reasons.py", sentences),
-        ("adaptation_reasons.py", sentences),
-        ("audit_reasons.py", sentences),
-        ("history_reasons.py", sentences),
-        ("cluster_reasons.py", sentences),
-        ("comparison_reasons.py", sentences),
-        ("prior_reasons.py", sentences),
-        ("workflow_reasons.py", sentences),
-        ("speedup_reasons.py", sentences),
-        ("**.py", phrases),
-        ("**.py", "python"),
-    ):
+    for method in (("*/reasons.py", sentences), ("*/*_reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
         for file, line, texts, comments, context in extract_from_dir(
-            PACKAGE, [method], keywords=_KEYWORDS, comment_tags=_COMMENTS, strip_comment_tags=True
+            APP, [method], keywords=_KEYWORDS, comment_tags=_COMMENTS, strip_comment_tags=True
         ):
-            catalogue.add(texts, None, [(f"app/fieldray/{file}", line)], auto_comments=comments, context=context)
+            catalogue.add(texts, None, [(f"app/{file}", line)], auto_comments=comments, context=context)
     return catalogue
 
 

@@ -65,12 +65,14 @@ def _quietly(body: Callable[[], int]) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    from fieldray.offline import joins_cluster, names_images, opens_window, stay_offline
+    from fieldray.command_names import command_line_of, names_images, opens_window
+    from fieldray.offline import stay_offline
 
+    beside = command_line_of(arguments[0]) if arguments else None
     stay_offline(
-        is_toolchain=arguments[:1] == ["adapt"],
+        is_toolchain=beside is not None and beside.IS_TOOLCHAIN,
         shows_window=opens_window(arguments),
-        joins_cluster=joins_cluster(arguments),
+        joins_cluster=beside is not None and beside.joins_cluster(arguments),
     )
     _keep_foreign_code_out()
     _open_closed_streams()

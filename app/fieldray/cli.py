@@ -22,12 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from fieldray.command_names import PACKAGES, command_lines, is_command
 from fieldray.commands import (
-    adapt,
-    archive,
     audit,
     bench,
-    cluster,
     compare,
     demo,
     doctor,
@@ -35,9 +33,8 @@ from fieldray.commands import (
     packs,
     screen,
     store,
-    workflow,
 )
-from fieldray.commands.console import Console, system_console
+from fieldray.commands.console import Console, add_command, system_console
 from fieldray.commands.typed import address_in, require_typed
 from fieldray.errors import (
     BackendProblem,
@@ -48,7 +45,6 @@ from fieldray.errors import (
     UsageProblem,
     unexpected,
 )
-from fieldray.offline import COMMANDS
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
@@ -95,7 +91,9 @@ def run(
     with _cancelled_by_signals() as signals:
         try:
             require_typed(arguments)
-            return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
+            return _perform(
+                (parser or command_parser(open_window, asked=arguments[0])).parse_args(arguments), console, signals
+            )
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
@@ -109,8 +107,10 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
     """Why paths without a command cannot be opened: an option, which only commands have, or one that does not exist."""
     first = arguments[0] if arguments else ""
     is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
-    if first in COMMANDS or first.startswith("-") or not is_path:
+    if is_command(first) or first.startswith("-"):
         return None
+    if not is_path:
+        return None if len(command_lines()) == len(PACKAGES) else reason("command_missing", command=first)
     missing = next((path for path in arguments if not os.path.lexists(path)), None)
     if missing is not None and missing.startswith("-"):
         return reason("option_without_command", option=missing.partition("=")[0])
@@ -156,8 +156,11 @@ def _check_outputs(options: argparse.Namespace) -> None:
             require_folder(Path(lines).parent, is_made=False)
 
 
-def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentParser:
-    """All commands with their options, as `--help` and the documents show them."""
+def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
+    """All commands with their options, as `--help` and the documents show them.
+
+    Of a package beside this one only the names, where the command `asked` for is not among them.
+    """
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
@@ -175,10 +178,12 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)
     bench.add_to(commands)
-    adapt.add_to(commands)
-    archive.add_to(commands)
-    cluster.add_to(commands)
-    workflow.add_to(commands)
+    for beside in command_lines():
+        if asked is None or asked in beside.COMMANDS:
+            beside.add_to(commands)
+        else:
+            for name, text in beside.COMMANDS.items():
+                add_command(commands, name, text)
     return parser
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from fieldray.command_names import PACKAGES
 from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE
 from fieldray.plain_text import visible
@@ -70,12 +71,15 @@ def configure_logging(folder: Path | None = None) -> Iterator[Path]:
     handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(_RecordFormatter(_FORMAT))
     handler.setLevel(logging.WARNING)
-    logger = logging.getLogger("fieldray")
-    propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
+    loggers = [logging.getLogger(package) for package in ("fieldray", *PACKAGES)]
+    propagated = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.propagate = False
+        logger.addHandler(handler)
     try:
         yield path
     finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagated
+        for logger, was_propagated in zip(loggers, propagated, strict=True):
+            logger.removeHandler(handler)
+            logger.propagate = was_propagated
         handler.close()

@@ -14,9 +14,9 @@ until the screen is connected (`screen_connected`). Addresses of other servers t
 desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets
 meanwhile, too, and so is native code in the child processes, which begin with a filter of their own.
 
-A process of a cluster (`cluster/`, never part of the installed program) may open connections, but only to the networks
-that a person named (`reach`), and for one divided training to the processes of that cluster which hold its weights
-(`reaching`); its Python is held to them, while everything that it starts to read and run images is
+A process of a cluster (`fieldray_cluster`, never part of the installed program) may open connections, but only to the
+networks that a person named (`reach`), and for one divided training to the processes of that cluster which hold its
+weights (`reaching`); its Python is held to them, while everything that it starts to read and run images is
 offline as ever.
 
 What this does not hold: another program of the same user that is not offline can pass an open connection over a
@@ -32,45 +32,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from itertools import pairwise
 from types import ModuleType
 from typing import Final, cast
 
 # pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
-COMMANDS: Final = frozenset(
-    {
-        "screen",
-        "store",
-        "compare",
-        "audit",
-        "history",
-        "packs",
-        "demo",
-        "doctor",
-        "bench",
-        "adapt",
-        "archive",
-        "cluster",
-        "workflow",
-    }
-)
-# Commands of commands that open a cluster's connections; no other may.
-_CLUSTERED: Final = frozenset(
-    {
-        ("archive", "screen"),
-        ("cluster", "start"),
-        ("cluster", "join"),
-        ("cluster", "status"),
-        ("cluster", "stop"),
-        ("workflow", "run"),
-        ("workflow", "sweep"),
-        ("adapt", "measure-cluster"),
-    }
-)
-# A training is this process's alone unless a mode says otherwise.
-_DIVIDED: Final = frozenset({("adapt", "run"), ("adapt", "train")})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
 _INTERNET: Final = (2, 10, 23, 30)  # AF_INET everywhere; AF_INET6 on Linux, Windows, macOS
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
@@ -140,7 +107,7 @@ class InternetRefused(PermissionError):
 def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
-    is_toolchain    the adaptation half: TensorFlow insists on `requests`, and a compiler that is called may be the
+    is_toolchain    `fieldray_adapt`: TensorFlow insists on `requests`, and a compiler that is called may be the
                     user's own script that reaches another machine. Only this process's Python is held offline.
     shows_window    the window itself may reach a screen that the user put on another machine (`ssh -X`); it calls
                     `screen_connected` when it has
@@ -162,19 +129,6 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
         leave_only_the_screen(os.environ)
     else:
         _forbid_in_kernel()
-
-
-def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Whether the command line is a command that works with the processes of a cluster."""
-    action = tuple(arguments[:2])
-    return action in _CLUSTERED or (action in _DIVIDED and _names_other_mode(arguments[2:]))
-
-
-def _names_other_mode(arguments: Sequence[str]) -> bool:
-    """Whether a training may be divided."""
-    modes = [word.partition("=")[2] for word in arguments if word.startswith("--mode=")]
-    modes += [mode for word, mode in pairwise(arguments) if word == "--mode"]
-    return any(mode != "local" for mode in modes)
 
 
 def reach(networks: Sequence[str]) -> None:
@@ -241,22 +195,6 @@ def screen_connected() -> None:
     if _awaits_screen:
         _awaits_screen = False
         _forbid_in_kernel()
-
-
-def opens_window(arguments: Sequence[str]) -> bool:
-    """Whether the command line shows a window in its own process."""
-    return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
-
-
-def names_images(arguments: Sequence[str]) -> bool:
-    """Whether the command line is nothing but files and folders that exist, for the window to screen (or none).
-
-    The name of a command is that command, even where a folder is called so: such a folder is `./screen`.
-    """
-    return not (arguments and arguments[0] in COMMANDS) and all(
-        not argument.startswith("-") and os.path.exists(argument)  # noqa: PTH110 - Path.exists raises for a long name
-        for argument in arguments
-    )
 
 
 def is_screen_remote(environment: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from fieldray.command_names import PACKAGES
 from fieldray.errors import StorageProblem
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem
 from fieldray.reasons import reason
@@ -31,9 +32,10 @@ _LOCK: Final = ".lock"
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
-    "import sys; from importlib import import_module; count = int(sys.argv.pop(1)); "
-    "sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; module = sys.argv.pop(1); "
-    "import fieldray; import_module(module.partition('.')[0]); "
+    "import sys; from importlib import import_module; from importlib.machinery import PathFinder; "
+    "count = int(sys.argv.pop(1)); sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; "
+    "module = sys.argv.pop(1); import fieldray; import_module(module.partition('.')[0]); "
+    f"[import_module(name) for name in {PACKAGES} if PathFinder.find_spec(name, sys.path[:count])]; "
     "sys.path += sys.path[:count]; del sys.path[:count]; sys.exit(import_module(module).main())"
 )
 
@@ -164,10 +166,10 @@ def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PAC
     """The command that runs `main()` of a module of this very package in a Python of its own: the only way to one.
 
     That Python is isolated (-I): neither the current directory, where images and pack folders of others lie, nor
-    PYTHONPATH, whose empty entry means the same, nor any other variable names code for it. It takes `fieldray` from
-    where this process has it, whatever else is installed under that name; that folder comes last for everything else,
-    so that dependencies beside the package are found (`pip install --user` and `--target`, which -I knows nothing
-    of), and nothing there can take the place of a module of the standard library.
+    PYTHONPATH, whose empty entry means the same, nor any other variable names code for it. It takes `fieldray` and the
+    packages beside it from where this process has them, whatever else is installed under these names; that folder comes
+    last for everything else, so that dependencies beside the package are found (`pip install --user` and `--target`,
+    which -I knows nothing of), and nothing there can take the place of a module of the standard library.
 
     Parameters
     ----------

@@ -7,20 +7,18 @@ wrong and, where a person can act, what to do; no exception names, no jargon.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.adaptation_reasons import ADAPTATION
 from fieldray.audit_reasons import AUDIT
-from fieldray.cluster_reasons import CLUSTER
+from fieldray.command_names import modules_beside
 from fieldray.comparison_reasons import COMPARISON
 from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
 from fieldray.prior_reasons import PRIORS
 from fieldray.sentence import Plural, Template
-from fieldray.speedup_reasons import SPEEDUP
-from fieldray.workflow_reasons import WORKFLOW
 
 # fmt: off
 REFUSED: Final[Mapping[str, Template]] = {
@@ -340,6 +338,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "path_missing": "The folder or file {path} does not exist.",
     "path_is_address": "{address} is an address, and this program opens folders and files of this computer alone. Name "
                        "the place where the share is mounted, or copy the files here.",
+    "command_missing": "There is no command {command} in this installation. Making packs, archives, clusters and workflows are not part of the installed program. They come with: pip install 'fieldray[adapt,cluster]'",
     "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
                               "Name a command first, for example: fieldray screen FOLDER",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
@@ -389,33 +388,27 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
-_PARTS: Final = (
-    REFUSED,
-    NOTES,
-    PURPOSES,
-    FAILED,
-    PACKS,
-    BACKENDS,
-    PROGRAM,
-    HOST,
-    ADAPTATION,
-    AUDIT,
-    HISTORY,
-    COMPARISON,
-    CLUSTER,
-    WORKFLOW,
-    SPEEDUP,
-    PRIORS,
-)
+_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, AUDIT, HISTORY, COMPARISON, PRIORS)
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 
 
+def template_of(code: str) -> Template:
+    """The sentence with this code, of this package or of one beside it. Raises KeyError."""
+    return TEMPLATES[code] if code in TEMPLATES else _templates_beside()[code]
+
+
+@functools.cache
+def _templates_beside() -> Mapping[str, Template]:
+    """The sentences of the packages beside this one, in their modules `reasons`."""
+    return {code: text for module in modules_beside("reasons") for code, text in module.TEMPLATES.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code of `TEMPLATES` and its parameters, in a fixed order.
+    """A code of `template_of` and its parameters, in a fixed order.
 
     Raises KeyError at birth for an unknown code or a missing parameter.
     """
@@ -429,7 +422,7 @@ class Reason:
     @property
     def template(self) -> str:
         """The English sentence with its fields, in the form that the number in it asks for."""
-        template = TEMPLATES[self.code]
+        template = template_of(self.code)
         if isinstance(template, Plural):
             return template.one if template.number(self.parameters) == 1 else template.many
         return template

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import NUMBERS, TEMPLATES, Reason
+from fieldray.reasons import NUMBERS, Reason, template_of
 from fieldray.sentence import Plural
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Translator:
 
     def reason(self, why: Reason) -> str:
         """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
-        template = TEMPLATES[why.code]
+        template = template_of(why.code)
         values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from fieldray.offline import opens_window, stay_offline
+from fieldray.command_names import opens_window
+from fieldray.offline import stay_offline
 
 program = Path(sys.executable).stem
 stay_offline(
-    is_toolchain=program == "fieldray" and sys.argv[1:2] == ["adapt"],
     shows_window=program == "fieldray-window" or (program == "fieldray" and opens_window(sys.argv[1:])),
 )

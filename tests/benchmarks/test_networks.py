@@ -92,8 +92,8 @@ def test_an_onnx_file_gives_what_keras_gives() -> None:
 
     from benchmarks.network_cases import random_weights
     from benchmarks.onnx_network import onnx_file
-    from fieldray.adaptation.keras_engine import build_network, set_weights
-    from fieldray.adaptation.networks import resnet50
+    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.networks import resnet50
 
     network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
     weights = random_weights(network)
@@ -120,8 +120,8 @@ def test_each_step_gives_what_keras_gives(steps: dict[str, object]) -> None:
     torch = pytest.importorskip("torch")
     from benchmarks.network_cases import random_weights
     from benchmarks.torch_network import Steps, TorchNetwork
-    from fieldray.adaptation.keras_engine import build_network, set_weights
-    from fieldray.adaptation.networks import resnet50
+    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.networks import resnet50
 
     network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
     weights = random_weights(network)

@@ -45,7 +45,7 @@ def settings_of(process: psutil.Process) -> dict[str, object]:
         line = process.cmdline()
     except psutil.Error:
         return {}
-    return json.loads(line[-1]) if "fieldray.cluster.node_main" in line else {}
+    return json.loads(line[-1]) if "fieldray_cluster.node_main" in line else {}
 
 
 def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:

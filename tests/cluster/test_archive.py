@@ -18,22 +18,22 @@ import psutil
 import pytest
 
 from cluster.conftest import nodes_of
-from fieldray.cluster.archive import Archive
-from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, results_of
-from fieldray.cluster.archive_files import SentFiles, contents_of
-from fieldray.cluster.archive_folder import ArchiveFolder, Piece
-from fieldray.cluster.archive_progress import ArchiveProgress, Reporting
-from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
-from fieldray.cluster.archive_store import list_images
-from fieldray.cluster.connection import ConnectionSettings, open_client
-from fieldray.cluster.node import NodeSettings
-from fieldray.cluster.nodes import NodeGroup, NodeProcess
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.refs import ref_of
+from fieldray_cluster.archive import Archive
+from fieldray_cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, results_of
+from fieldray_cluster.archive_files import SentFiles, contents_of
+from fieldray_cluster.archive_folder import ArchiveFolder, Piece
+from fieldray_cluster.archive_progress import ArchiveProgress, Reporting
+from fieldray_cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
+from fieldray_cluster.archive_store import list_images
+from fieldray_cluster.connection import ConnectionSettings, open_client
+from fieldray_cluster.node import NodeSettings
+from fieldray_cluster.nodes import NodeGroup, NodeProcess
 
 HASH = "0" * 64
 TWO_WORKERS = ConnectionSettings(workers=2)
@@ -110,7 +110,7 @@ def bad_nodes() -> Callable[[ChunkOrder], ChunkAnswer]:
 
     def judge_but_on_bad_nodes(order: ChunkOrder) -> ChunkAnswer:
         """As `judge`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
-        from fieldray.cluster import archive_chunk
+        from fieldray_cluster import archive_chunk
 
         name = str(distributed.get_worker().name).partition("/")[0]
         begun = ref_of(order.refs[0]).path.parent / "begun"

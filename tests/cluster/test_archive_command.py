@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from cluster.conftest import wait_for_end
-from fieldray.cluster.archive_folder import ArchiveFolder
 from fieldray.domain.finding import Screened
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
+from fieldray_cluster.archive_folder import ArchiveFolder
 from program import Fieldray, command, write_images
 from waiting import wait_for
 

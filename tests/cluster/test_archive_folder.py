@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fieldray.cluster.archive_folder import ArchiveFolder, Piece
-from fieldray.cluster.archive_request import ArchiveRequest
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.refs import ref_text
+from fieldray_cluster.archive_folder import ArchiveFolder, Piece
+from fieldray_cluster.archive_request import ArchiveRequest
 
 
 def test_a_range_is_never_empty_and_is_halved_without_a_gap() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fieldray.cluster.archive_folder import Piece
-from fieldray.cluster.archive_suspects import Suspects
+from fieldray_cluster.archive_folder import Piece
+from fieldray_cluster.archive_suspects import Suspects
 
 ONE = Piece(7, 8)
 

@@ -16,8 +16,11 @@ import pytest
 from distributed import Client, KilledWorker, protocol
 from distributed.protocol.serialize import ToPickle
 
-from fieldray.cluster.certificates import FILES, make_certificates, require_certificates
-from fieldray.cluster.connection import (
+from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.paths import user_data
+from fieldray.persistence import PRIVATE, write_new
+from fieldray_cluster.certificates import FILES, make_certificates, require_certificates
+from fieldray_cluster.connection import (
     ConnectionSettings,
     NotPlain,
     describe,
@@ -27,11 +30,8 @@ from fieldray.cluster.connection import (
     state_here,
     workers_of,
 )
-from fieldray.cluster.node import NodeSettings
-from fieldray.cluster.nodes import NodeGroup
-from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.paths import user_data
-from fieldray.persistence import PRIVATE, write_new
+from fieldray_cluster.node import NodeSettings
+from fieldray_cluster.nodes import NodeGroup
 
 
 def free_port() -> int:

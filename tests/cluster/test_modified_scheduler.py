@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cluster.test_archive import cluster_of_nodes, folder, request_made, run, write_list
-from fieldray.cluster.archive_folder import ArchiveFolder
-from fieldray.cluster.archive_request import ArchiveRequest
-from fieldray.cluster.connection import describe, open_client
 from fieldray.errors import EnvironmentProblem
+from fieldray_cluster.archive_folder import ArchiveFolder
+from fieldray_cluster.archive_request import ArchiveRequest
+from fieldray_cluster.connection import describe, open_client
 
 __all__ = ["folder", "request_made"]
 SOMEWHERE = "tcp://127.0.0.1:1"

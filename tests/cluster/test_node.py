@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from cluster.test_connection import free_port
-from fieldray.cluster.connection import ConnectionSettings, open_client, require_same_version
-from fieldray.cluster.node import NodeSettings, all_versions
-from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem
 from fieldray.paths import python_command
+from fieldray_cluster.connection import ConnectionSettings, open_client, require_same_version
+from fieldray_cluster.node import NodeSettings, all_versions
+from fieldray_cluster.nodes import NodeGroup
 from waiting import wait_for
 
 needs_addresses = pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")
@@ -28,7 +28,7 @@ needs_addresses = pytest.mark.skipif(os.name != "posix", reason="other systems h
 @contextlib.contextmanager
 def node(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of a cluster that nobody starts again, and its address."""
-    words = python_command("fieldray.cluster.node_main", msgspec.json.encode(settings).decode())
+    words = python_command("fieldray_cluster.node_main", msgspec.json.encode(settings).decode())
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
         try:

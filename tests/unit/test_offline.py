@@ -18,14 +18,8 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.offline import (
-    COMMANDS,
-    is_screen_remote,
-    joins_cluster,
-    leave_only_the_screen,
-    names_images,
-    opens_window,
-)
+from fieldray.command_names import OWN, PACKAGES, command_line_of, command_lines, is_command, names_images, opens_window
+from fieldray.offline import is_screen_remote, leave_only_the_screen
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
 from fieldray.processes.child import Child
@@ -50,23 +44,24 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(("fieldray", *path.relative_to(PACKAGE).with_suffix("").parts))
-        yield name, path.read_text(encoding="utf-8")
+    for package in ("fieldray", *PACKAGES):
+        for path in sorted((PACKAGE.parent / package).rglob("*.py")):
+            name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            yield name, path.read_text(encoding="utf-8")
 
 
 def entries() -> list[str]:
-    """Every module of the package that can be run."""
+    """Every module of the packages that can be run."""
     return [name for name, text in modules() if re.search(r"""^if __name__ == ["']__main__["']""", text, re.MULTILINE)]
 
 
 def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
     assert entries() == [
         "fieldray.__main__",
-        "fieldray.cluster.node_main",
-        "fieldray.cluster.sweep.trial",
-        "fieldray.cluster.workflow.guard",
         "fieldray.processes.child_main",
+        "fieldray_cluster.node_main",
+        "fieldray_cluster.sweep.trial",
+        "fieldray_cluster.workflow.guard",
     ]
     assert child_command("fieldray.bench.parallel_load:handle")[-2:] == [
         "fieldray.processes.child_main",
@@ -110,18 +105,19 @@ except SystemExit as end:
 )
 def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
     first = run(WHEN_GUARDED, *command, PYTHONPATH="").splitlines()[0]
-    assert set(ast.literal_eval(first)) <= {"fieldray", "fieldray.processes", "fieldray.offline"}
+    own = {"fieldray", "fieldray.processes", "fieldray.offline", "fieldray.command_names"}
+    assert set(ast.literal_eval(first)) <= own | {*PACKAGES, *(f"{package}.command_line" for package in PACKAGES)}
 
 
 # Modules that start other programs, and why these need no guard of their own.
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.starting": "the installed window, which begins with the guard",
-    "fieldray.cluster.node": "nothing: it speaks with its cluster by asyncio",
-    "fieldray.cluster.nodes": "processes of a cluster, which begin with the guard",
-    "fieldray.cluster.workflow.perform": "the guard of a command",
-    "fieldray.cluster.workflow.guard": "the command that the user's recipe names",
-    "fieldray.adaptation.edgetpu": "the compiler the user installed",
+    "fieldray_cluster.node": "nothing: it speaks with its cluster by asyncio",
+    "fieldray_cluster.nodes": "processes of a cluster, which begin with the guard",
+    "fieldray_cluster.workflow.perform": "the guard of a command",
+    "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
+    "fieldray_adapt.edgetpu": "the compiler the user installed",
     "fieldray.inference.coral.usb": "ioreg, of the system",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
@@ -372,7 +368,41 @@ def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch:
 def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
     assert shown
-    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == COMMANDS
+    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == OWN.union(
+        *(each.COMMANDS for each in command_lines())
+    )
+
+
+def test_the_packages_beside_are_asked_for_their_commands_alone() -> None:
+    assert [command_line_of(name) for name in ("screen", "images", "")] == [None] * 3
+    assert is_command("screen") and is_command("adapt") and is_command("workflow")
+    assert not is_command("images")
+    shown = run("from fieldray.cli import run; import sys; run(['screen', '--help']); print(sorted(sys.modules))")
+    loaded = {name for name in ast.literal_eval(shown.splitlines()[-1]) if name.startswith(PACKAGES)}
+    assert loaded == {*PACKAGES, *(f"{package}.command_line" for package in PACKAGES)}
+
+
+WITHOUT_THEM = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fieldray_adapt", "fieldray_cluster"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from fieldray.__main__ import main
+for words in (["screen", "--help"], ["adapt", "run", "recipe.toml"], ["nonsense"]):
+    print(main(words), file=sys.stderr)
+"""
+
+
+def test_without_the_packages_beside_the_program_says_what_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_THEM], capture_output=True, text=True, timeout=60, check=False)
+    code, said, *rest = done.stderr.splitlines()
+    assert (code, rest[0], rest[2]) == ("0", "2", "2"), done.stderr
+    assert said == (
+        "fieldray: There is no command adapt in this installation. Making packs, archives, clusters and workflows are "
+        "not part of the installed program. They come with: pip install 'fieldray[adapt,cluster]'"
+    )
 
 
 def test_commands_without_a_window_never_wait_for_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,6 +482,8 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["adapt", "measure-cluster", "recipe.toml"], True),
         (["adapt", "--mode"], False),
         (["screen", "--mode"], False),
+        (["screen", "run", "--mode", "async"], False),
+        (["images"], False),
         (["adapt", "run", "recipe.toml", "--mode", "local"], False),
         (["adapt", "train", "recipe.toml", "--mode=local"], False),
         (["adapt", "train", "recipe.toml", "--mode"], False),
@@ -471,4 +503,5 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
     ],
 )
 def test_a_command_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
-    assert joins_cluster(arguments) is joins
+    beside = command_line_of(arguments[0]) if arguments else None
+    assert (beside is not None and beside.joins_cluster(arguments)) is joins

@@ -20,7 +20,19 @@ from fieldray.processes.wire import Message
 
 PACKAGE = Path(fieldray.__file__).parent
 ROOT = PACKAGE.parent.parent
-NAMES = ("json", "struct", "numpy", "pydicom", "PIL", "ai_edge_litert", "pycoral", "sitecustomize", "usercustomize")
+NAMES = (
+    "json",
+    "struct",
+    "numpy",
+    "pydicom",
+    "PIL",
+    "ai_edge_litert",
+    "pycoral",
+    "fieldray_adapt",
+    "fieldray_cluster",
+    "sitecustomize",
+    "usercustomize",
+)
 
 
 @pytest.fixture
@@ -111,7 +123,7 @@ def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str
     """Lines of the user's own, a backend that is a module, bytes that are no text."""
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
-    code = f"import fieldray.adaptation.{module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
+    code = f"import fieldray_adapt.{module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr

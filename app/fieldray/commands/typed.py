@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from fieldray.command_names import is_command
 from fieldray.errors import UsageProblem
-from fieldray.offline import COMMANDS
 from fieldray.reasons import Reason, reason
 
 # Of a scheduler, tcp:// and tls:// are addresses that a command is given.
@@ -34,7 +34,7 @@ def require_typed(arguments: Sequence[str]) -> None:
             raise UsageProblem(reason("option_is_file", name=argument))
         if argument == _END_OF_OPTIONS:
             break
-    if len(arguments) > 1 and arguments[0] in COMMANDS and all(map(_is_name_here, arguments)):
+    if len(arguments) > 1 and is_command(arguments[0]) and all(map(_is_name_here, arguments)):
         raise UsageProblem(reason("command_is_file", name=arguments[0]))
 
 

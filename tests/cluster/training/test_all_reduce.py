@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.cluster.training.all_reduce import epochs_alone
-from fieldray.cluster.training.lesson import Taken
-from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.share import Layout, Rule, ShareState
 from fieldray.errors import UsageProblem
+from fieldray_cluster.training.all_reduce import epochs_alone
+from fieldray_cluster.training.lesson import Taken
+from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.share import Layout, Rule, ShareState
 
 LAYOUT = Layout(("one/bias",), ((3,),))
 RULE = Rule(weight_decay=0.0)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.cluster.certificates import make_certificates
-from fieldray.cluster.node import security
-from fieldray.cluster.training.channel import Channel, Encryption, Listener, connect, echo, round_trips
+from fieldray_cluster.certificates import make_certificates
+from fieldray_cluster.node import security
+from fieldray_cluster.training.channel import Channel, Encryption, Listener, connect, echo, round_trips
 
 TOKEN = "a" * 32
 
@@ -151,7 +151,7 @@ GUARDED = """
 import sys
 from fieldray.offline import InternetRefused, stay_offline
 stay_offline(joins_cluster=True)
-from fieldray.cluster.training.channel import Listener, connect, echo, open_channels, round_trips
+from fieldray_cluster.training.channel import Listener, connect, echo, open_channels, round_trips
 from fieldray.offline import reach, reaching
 hosts = ("127.0.0.2", "127.0.0.3")
 with reaching(hosts):  # those of the servers' own processes

@@ -19,15 +19,15 @@ import psutil
 import pytest
 from distributed import Client
 
-from fieldray.adaptation.specification import Weights
-from fieldray.cluster.certificates import make_certificates
-from fieldray.cluster.training import measure, session
-from fieldray.cluster.training.cluster import opened
-from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch, encryption_of, epochs
-from fieldray.cluster.training.share import Layout, Share, ShareState
-from fieldray.cluster.training.trainer import DividedTrainer
 from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray_adapt.specification import Weights
+from fieldray_cluster.certificates import make_certificates
+from fieldray_cluster.training import measure, session
+from fieldray_cluster.training.cluster import opened
+from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.session import Epoch, encryption_of, epochs
+from fieldray_cluster.training.share import Layout, Share, ShareState
+from fieldray_cluster.training.trainer import DividedTrainer
 from tiny_lessons import AUGMENTATION, SETTINGS, lesson, network, samples, schedule, weights
 from waiting import wait_for
 

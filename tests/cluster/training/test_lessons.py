@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.adaptation.engine import open_engine
-from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.specification import initial_weights
-from fieldray.cluster.training.lesson import ClassifierLesson, OtherArrays, Pupil, arrays_kept, keep_arrays
-from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.share import Layout, Rule, Share, ShareState
-from fieldray.cluster.training.worker import Order, Outcome, perform
 from fieldray.errors import StorageProblem
+from fieldray_adapt.engine import open_engine
+from fieldray_adapt.networks import resnet50
+from fieldray_adapt.specification import initial_weights
+from fieldray_cluster.training.lesson import ClassifierLesson, OtherArrays, Pupil, arrays_kept, keep_arrays
+from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.share import Layout, Rule, Share, ShareState
+from fieldray_cluster.training.worker import Order, Outcome, perform
 from tiny_lessons import SETTINGS, lesson, network, samples, weights
 
 pytestmark = pytest.mark.adapt

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.cluster.training.server import ParameterServer, Push, Seat, SeatLost, ServerEnded, Service
-from fieldray.cluster.training.share import Layout, Rule, Share, ShareState, clipped
+from fieldray_cluster.training.server import ParameterServer, Push, Seat, SeatLost, ServerEnded, Service
+from fieldray_cluster.training.share import Layout, Rule, Share, ShareState, clipped
 from waiting import wait_for
 
 LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))

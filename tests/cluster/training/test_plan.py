@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.cluster.training.plan import Plan
 from fieldray.errors import UsageProblem
+from fieldray_cluster.training.plan import Plan
 
 
 @given(

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.cluster.training.channel import Channel, connect
-from fieldray.cluster.training.server import DRIVER, ServedShare, Service
-from fieldray.cluster.training.share import Layout, Rule, ShareState
+from fieldray_cluster.training.channel import Channel, connect
+from fieldray_cluster.training.server import DRIVER, ServedShare, Service
+from fieldray_cluster.training.share import Layout, Rule, ShareState
 from waiting import wait_for
 
 TOKEN = "a" * 32

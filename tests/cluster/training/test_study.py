@@ -10,11 +10,11 @@ from PIL import Image, ImageOps
 
 from drawn_data import draw_lungs, project
 from fieldray.bench.report import lines as lines_of
-from fieldray.cluster.training.measure import measure_costs
-from fieldray.cluster.training.study import run_study
-from fieldray.cluster.training.study_report import study_report
-from fieldray.cluster.training.training_log import parsed
 from fieldray.errors import StorageProblem, UsageProblem
+from fieldray_cluster.training.measure import measure_costs
+from fieldray_cluster.training.study import run_study
+from fieldray_cluster.training.study_report import study_report
+from fieldray_cluster.training.training_log import parsed
 
 pytestmark = [pytest.mark.adapt, pytest.mark.cluster, pytest.mark.timeout(600)]  # trains three times by processes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fieldray.cluster.training.training_log import as_csv, log_lines, parsed
+from fieldray_cluster.training.training_log import as_csv, log_lines, parsed
 
 
 def test_what_is_logged_is_read_again() -> None:

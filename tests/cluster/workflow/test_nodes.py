@@ -17,15 +17,15 @@ import msgspec
 import pytest
 from distributed import Client, get_worker
 
-from fieldray.cluster.connection import ConnectionSettings, open_client
-from fieldray.cluster.node import NodeSettings
-from fieldray.cluster.nodes import NodeGroup, NodeProcess
-from fieldray.cluster.workflow.crew import Crew
-from fieldray.cluster.workflow.perform import Answer, Node, Order, driver_of, look, perform
-from fieldray.cluster.workflow.recipe import Experiment
-from fieldray.cluster.workflow.roster import NodesUnfit, Roster
-from fieldray.cluster.workflow.state import Event, Journal, Outcome
 from fieldray.errors import UsageProblem
+from fieldray_cluster.connection import ConnectionSettings, open_client
+from fieldray_cluster.node import NodeSettings
+from fieldray_cluster.nodes import NodeGroup, NodeProcess
+from fieldray_cluster.workflow.crew import Crew
+from fieldray_cluster.workflow.perform import Answer, Node, Order, driver_of, look, perform
+from fieldray_cluster.workflow.recipe import Experiment
+from fieldray_cluster.workflow.roster import NodesUnfit, Roster
+from fieldray_cluster.workflow.state import Event, Journal, Outcome
 from waiting import wait_for
 
 
@@ -147,7 +147,7 @@ def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path
 KILLED = """
 import json, sys
 from pathlib import Path
-from fieldray.cluster.workflow.perform import Order, perform
+from fieldray_cluster.workflow.perform import Order, perform
 told = json.loads(sys.argv[1])
 places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop")}
 perform(Order(**told, **places, command=(sys.executable, "-c", told_command)))

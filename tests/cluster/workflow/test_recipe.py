@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.adaptation.tables import RecipeProblems
-from fieldray.cluster.workflow.graph import compiled, filled
-from fieldray.cluster.workflow.recipe import new_workflow, read_workflow
 from fieldray.errors import UsageProblem
+from fieldray_adapt.tables import RecipeProblems
+from fieldray_cluster.workflow.graph import compiled, filled
+from fieldray_cluster.workflow.recipe import new_workflow, read_workflow
 
 TEXT = """
 [cluster]

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldray.cluster.workflow.report import output_end, write_report
-from fieldray.cluster.workflow.run import TaskState, cancel, is_running, read_states, run_workflow
 from fieldray.errors import UsageProblem
 from fieldray.paths import python_command
+from fieldray_cluster.workflow.report import output_end, write_report
+from fieldray_cluster.workflow.run import TaskState, cancel, is_running, read_states, run_workflow
 from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldray.adaptation.tables import Document, RecipeProblems
-from fieldray.cluster.sweep.report import write_report
-from fieldray.cluster.sweep.study import run_sweep
-from fieldray.cluster.sweep.trial import changed
-from fieldray.cluster.workflow.run import read_states
 from fieldray.errors import UsageProblem
+from fieldray_adapt.tables import Document, RecipeProblems
+from fieldray_cluster.sweep.report import write_report
+from fieldray_cluster.sweep.study import run_sweep
+from fieldray_cluster.sweep.trial import changed
+from fieldray_cluster.workflow.run import read_states
 from tiny_recipe import RECIPE, draw
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -70,14 +70,14 @@ def _settings(folder: Path) -> None:
 
 
 def _requests(folder: Path) -> object:
-    from fieldray.cluster.archive_folder import ArchiveFolder
+    from fieldray_cluster.archive_folder import ArchiveFolder
 
     with ArchiveFolder(folder) as archive:
         return archive._request(folder / "archive.json"), archive.merged_run()
 
 
 def _journal(folder: Path) -> list[object]:
-    from fieldray.cluster.workflow.state import read_events
+    from fieldray_cluster.workflow.state import read_events
 
     return list(read_events(folder))
 
@@ -113,14 +113,14 @@ def _files() -> Mapping[str, _File]:
 
 
 def _merged(folder: Path) -> object:
-    from fieldray.cluster.archive_folder import ArchiveFolder
+    from fieldray_cluster.archive_folder import ArchiveFolder
 
     with ArchiveFolder(folder) as archive:
         return archive.merged_run()
 
 
 def _request() -> Any:
-    from fieldray.cluster.archive_request import ArchiveRequest
+    from fieldray_cluster.archive_request import ArchiveRequest
 
     return ArchiveRequest(
         paths=("/scans",), pack="p-1.0.0", pack_name="p-1.0.0", model_sha256=_HASH, settings_hash=_HASH,
@@ -282,7 +282,7 @@ def make_chunk(chance: random.Random) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fieldray.cluster.archive_chunk import _SCHEMA
+    from fieldray_cluster.archive_chunk import _SCHEMA
 
     of_request = {"model_sha256": _HASH, "settings_hash": _HASH, "thumbnail_columns": 0}
     outcomes = chance.choices(
@@ -322,7 +322,7 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
 
 def chunk_reader(_folder: Path) -> Read:
     """What the driver of an archive does with what a worker sends."""
-    from fieldray.cluster.archive_chunk import unpacked
+    from fieldray_cluster.archive_chunk import unpacked
 
     request = replace(_request(), settings_hash=_HASH)
 

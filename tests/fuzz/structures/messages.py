@@ -313,7 +313,7 @@ def make_channel_message(chance: random.Random) -> bytes:
 
 def channel_reader(_folder: Path) -> Read:
     """What a server and a worker do with a greeting and with a message."""
-    from fieldray.cluster.training.channel import Channel
+    from fieldray_cluster.training.channel import Channel
 
     def read(data: bytes) -> str:
         with refusals(ValueError, ConnectionError) as why:

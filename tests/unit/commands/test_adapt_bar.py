@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from fieldray.commands.adapt import Bar
 from fieldray.commands.console import Console
+from fieldray_adapt.commands.adapt import Bar
 
 
 class Terminal(io.StringIO):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
-from fieldray.adaptation.evaluate import fit_calibration, fit_logistic, shortcut_scores
 from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
 from fieldray.domain.model import Calibration
+from fieldray_adapt.evaluate import fit_calibration, fit_logistic, shortcut_scores
 
 SCORES = np.array([0.1, 0.2, 0.2, 0.6, 0.7, 0.9])
 TRUTH = np.array([False, False, True, False, True, True])

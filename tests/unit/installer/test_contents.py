@@ -25,7 +25,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
     taken = contents.worker_modules(PACKAGE)
     assert "fieldray.imaging.service" in asked_for
     assert asked_for <= set(taken)
-    assert not [name for name in taken if name.startswith(("fieldray.desktop", "fieldray.adaptation"))]
+    assert not [name for name in taken if name.startswith("fieldray.desktop")]
     assert "fieldray.bench" in taken
 
 
@@ -93,8 +93,8 @@ def test_stays_out(place: str) -> None:
 
 
 def test_the_toolchain_and_the_network_are_excluded() -> None:
-    for module in ("fieldray.adaptation.train", "tensorflow.lite", "torch", "matplotlib.pyplot", "PIL.ImageQt",
-                   "PySide6.QtNetwork", "requests", "urllib3.util", "ssl", "smtplib"):  # fmt: skip
+    for module in ("fieldray_adapt.train", "fieldray_cluster.node", "tensorflow.lite", "torch", "matplotlib.pyplot",
+                   "PIL.ImageQt", "PySide6.QtNetwork", "requests", "urllib3.util", "ssl", "smtplib"):  # fmt: skip
         assert contents.is_excluded(module)
     for module in ("fieldray.pipeline.batch", "numpy", "pydicom", "PIL.Image", "hashlib", "PySide6.QtSvg", "testing"):
         assert not contents.is_excluded(module)

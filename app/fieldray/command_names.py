@@ -1,0 +1,77 @@
+"""Which commands there are: those of this package, and those of the two packages that may lie beside it.
+
+`fieldray_adapt` makes packs, `fieldray_cluster` spreads work over processes and machines; the installed program has
+neither. They are found by these names, and no code of another distribution is (see `registry`). Each says in its module
+`command_line` which commands it has and which of them may use the network. What is here is known before anything large
+is imported, and before the guard of `offline` is in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    import argparse
+
+OWN: Final = frozenset({"screen", "store", "compare", "audit", "history", "packs", "demo", "doctor", "bench"})
+PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
+
+
+class CommandLine(Protocol):
+    """What a package beside this one says of its commands, each with its line in the list of commands."""
+
+    COMMANDS: Mapping[str, str]
+    IS_TOOLCHAIN: bool  # see `offline.stay_offline`
+
+    def joins_cluster(self, arguments: Sequence[str]) -> bool:
+        """Whether the command line, which begins with one of its commands, works with the processes of a cluster."""
+
+    def add_to(self, commands: argparse._SubParsersAction[Any]) -> None:
+        """Add the commands with all of their options."""
+
+
+def modules_beside(name: str) -> Iterator[ModuleType]:
+    """The module of this name in each of the packages that are installed."""
+    for package in PACKAGES:
+        try:
+            yield import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != package:
+                raise
+
+
+@functools.cache
+def command_lines() -> tuple[CommandLine, ...]:
+    """What the packages beside this one say; fewer than `PACKAGES` where they are not installed."""
+    return tuple(cast("CommandLine", module) for module in modules_beside("command_line"))
+
+
+def command_line_of(name: str) -> CommandLine | None:
+    """What the package with this command says; None for one of our own, and for what is no command."""
+    return next((each for each in command_lines() if name in each.COMMANDS), None) if name not in OWN else None
+
+
+def is_command(name: str) -> bool:
+    """Whether there is a command of this name."""
+    return name in OWN or command_line_of(name) is not None
+
+
+def opens_window(arguments: Sequence[str]) -> bool:
+    """Whether the command line shows a window in its own process."""
+    return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
+
+
+def names_images(arguments: Sequence[str]) -> bool:
+    """Whether the command line is nothing but files and folders that exist, for the window to screen (or none).
+
+    The name of a command is that command, even where a folder is called so: such a folder is `./screen`.
+    """
+    return not (arguments and is_command(arguments[0])) and all(
+        not argument.startswith("-") and os.path.exists(argument)  # noqa: PTH110 - Path.exists raises for a long name
+        for argument in arguments
+    )

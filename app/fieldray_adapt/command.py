@@ -1,0 +1,273 @@
+"""What `fieldray adapt` does with a recipe of any kind: write one, check one, and perform its steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.compare import COMPARE
+from fieldray_adapt.cross import CROSS
+from fieldray_adapt.data_check import data_problems
+from fieldray_adapt.dataset import DATA
+from fieldray_adapt.describe import template
+from fieldray_adapt.edgetpu import COMPILE, PLACEMENT
+from fieldray_adapt.evaluate_step import EVALUATE
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.lungs.cross import LUNG_CROSS
+from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
+from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
+from fieldray_adapt.lungs.pack import LUNG_PACK, LUNG_REPORT
+from fieldray_adapt.lungs.recipe import LungRecipe
+from fieldray_adapt.lungs.recipe import rooted as rooted_lungs
+from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
+from fieldray_adapt.matcher.dataset import MATCHER_DATA, matcher_problems
+from fieldray_adapt.matcher.evaluate import MATCHER_EVALUATE
+from fieldray_adapt.matcher.pack import MATCHER_PACK, MATCHER_REPORT
+from fieldray_adapt.matcher.recipe import MatcherRecipe
+from fieldray_adapt.matcher.recipe import rooted as rooted_matcher
+from fieldray_adapt.matcher.train import MATCHER_QUANTISE, MATCHER_TRAIN
+from fieldray_adapt.pack import PACK
+from fieldray_adapt.profile import PROFILE, profile_study
+from fieldray_adapt.prune.recipe import StudyRecipe
+from fieldray_adapt.prune.recipe import rooted as rooted_study
+from fieldray_adapt.prune.study import run_study
+from fieldray_adapt.prune.tasks import PRUNE
+from fieldray_adapt.recipe import Recipe, rooted
+from fieldray_adapt.report import REPORT
+from fieldray_adapt.run import Progress, Run, Step, Trainer, locked
+from fieldray_adapt.steps import QUANTISE, TRAIN, specification_of
+from fieldray_adapt.tables import Document, Problem, RecipeProblems
+
+Say = Callable[[str], None]
+
+STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
+    "profile": (PROFILE,),
+    "compare": (DATA, COMPARE),
+    "cross": (DATA, CROSS),
+}
+_LUNG_STEPS: Final[tuple[Step, ...]] = (
+    LUNG_DATA, LUNG_TRAIN, LUNG_QUANTISE, PLACEMENT, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT,
+)  # fmt: skip
+# The network as published is trained and evaluated, to compare with; no pack is made of it.
+_PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
+_MATCHER_STEPS: Final[tuple[Step, ...]] = (
+    MATCHER_DATA, MATCHER_TRAIN, MATCHER_QUANTISE, PLACEMENT, MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT,
+)  # fmt: skip
+_CREDITS: Final = """# Credits and licences
+
+Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of recipe.
+
+    Parameters
+    ----------
+    schema
+        Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
+    check
+        What is wrong with the files that a recipe of this kind names.
+    perform
+        Performs the steps up to a named one: of a recipe, its document, the step's name, `say`, `progress` and, by
+        name, `trainer`. Raises UsageProblem, PackProblem, StorageProblem.
+    has_credits
+        Whether a file of credits and licences belongs to it.
+    """
+
+    schema: type[Any]
+    check: Callable[[Any, Document], list[Problem]]
+    perform: Callable[..., None]
+    has_credits: bool = False
+
+
+def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
+    """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
+
+    "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
+    Of lung fields "cross" leaves out each hospital in turn.
+
+    `trainer` trains in place of this process: classifiers and lung fields. Raises UsageProblem for other recipes.
+
+    The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
+    others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
+    """
+    perform(step, Document.read(path), say=say, progress=progress, trainer=trainer)
+
+
+def perform(step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
+    """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
+    kind = kind_of(document)
+    kind.perform(document.parsed(kind.schema), document, step, say, progress, trainer=trainer)
+
+
+def check(path: Path) -> None:
+    """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
+    document = Document.read(path)
+    kind = kind_of(document)
+    problems = kind.check(document.parsed(kind.schema), document)
+    if problems:
+        raise RecipeProblems(path, document.lines(problems))
+
+
+def new(name: str, path: Path) -> list[Path]:
+    """Write a commented recipe, and a file for credits where one belongs to it; the files written.
+
+    Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
+    """
+    kind = _known(name)
+    files = {path: template(kind.schema)}
+    if kind.has_credits:
+        files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
+    for file in files:
+        if file.exists():
+            raise UsageProblem(reason("recipe_exists", path=file))
+    for file, text in files.items():
+        write_atomically(file, text.encode())
+    return list(files)
+
+
+def kind_of(document: Document) -> Kind:
+    """The kind of a recipe, a classifier where it names none. Raises UsageProblem (recipe_kind)."""
+    return _known(str(document.tables.get("kind", "classifier")))
+
+
+def _known(name: str) -> Kind:
+    if name not in KINDS:
+        raise UsageProblem(reason("recipe_kind", kind=name, known=", ".join(KINDS)))
+    return KINDS[name]
+
+
+def _check_classifier(recipe: Recipe, document: Document) -> list[Problem]:
+    whole = rooted(recipe, document.path)
+    problems = data_problems(whole, every_image=True)
+    if not problems:
+        try:
+            specification_of(whole)
+        except UsageProblem as found:
+            problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
+    return problems
+
+
+def _perform_classifier(
+    recipe: Recipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    whole = rooted(recipe, document.path)
+    run = Run(recipe=whole, text=document.text, progress=progress, trainer=trainer)
+    names = [known.name for known in STEPS]
+    wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
+    with locked(whole.run):
+        if DATA in wanted and (problems := data_problems(whole, every_image=False)):
+            raise RecipeProblems(document.path, document.lines(problems))
+        _execute(run, wanted, say)
+
+
+def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
+    file = rooted_study(recipe, document.path).data.file
+    return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
+
+
+def _perform_study(
+    recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    _require_own_process(trainer, "pruning-study")
+    study = rooted_study(recipe, document.path)
+    with locked(study.run):
+        if step == "profile":
+            profile_study(study, say=say, progress=progress)
+        else:
+            run_study(study, step=step, say=say, progress=progress)
+
+
+def _check_lungs(recipe: LungRecipe, document: Document) -> list[Problem]:
+    return lung_problems(rooted_lungs(recipe, document.path))
+
+
+def _perform_lungs(
+    recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    whole = rooted_lungs(recipe, document.path)
+    known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
+    names = [one.name for one in known]
+    if step == "cross" and known is _LUNG_STEPS:
+        wanted: tuple[Step, ...] = (LUNG_DATA, LUNG_CROSS)
+    elif step != "run" and step not in names:
+        raise UsageProblem(reason("step_missing", step=names[-1]))
+    else:
+        wanted = known if step == "run" else known[: names.index(step) + 1]
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress, trainer=trainer)
+    with locked(whole.run):
+        if problems := lung_problems(whole):
+            raise RecipeProblems(document.path, document.lines(problems))
+        _execute(run, wanted, say)
+
+
+def _check_matcher(recipe: MatcherRecipe, document: Document) -> list[Problem]:
+    return matcher_problems(rooted_matcher(recipe, document.path))
+
+
+def _perform_matcher(
+    recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    _require_own_process(trainer, "matcher")
+    whole = rooted_matcher(recipe, document.path)
+    names = [one.name for one in _MATCHER_STEPS]
+    if step != "run" and step not in names:
+        raise UsageProblem(reason("step_missing", step=names[-1]))
+    wanted = _MATCHER_STEPS if step == "run" else _MATCHER_STEPS[: names.index(step) + 1]
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
+    with locked(whole.run):
+        if problems := matcher_problems(whole):
+            raise RecipeProblems(document.path, document.lines(problems))
+        _execute(run, wanted, say)
+
+
+def _require_own_process(trainer: Trainer | None, kind: str) -> None:
+    """Require that nobody else is to train what only this process can. Raises UsageProblem."""
+    if trainer:
+        raise UsageProblem(reason("training_not_divided", kind=kind))
+
+
+def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
+    run.execute(wanted, say=say)
+    for known in wanted:
+        say(_line(known.name, run.status[known.name]))
+    for warning in run.status.get("pack", {}).get("warnings", ()) if any(one.name == "pack" for one in wanted) else ():
+        say(f"Warning: {warning}")
+
+
+def _line(name: str, entry: Mapping[str, object]) -> str:
+    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "left", "warnings")}
+    return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
+
+
+def _shown(value: object) -> str:
+    """A fact of a step as a person reads it: an estimate with its interval, numbers to four figures."""
+    match value:
+        case {"value": float(middle), "low": float(low), "high": float(high)}:
+            return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+        case float():
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+        case list() | tuple():
+            return ", ".join(map(_shown, value))
+        case str() if f"{os.sep}..{os.sep}" in value:
+            return str(Path(value).resolve())
+        case _:
+            return str(value)
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
+    "lung-fields": Kind(schema=LungRecipe, check=_check_lungs, perform=_perform_lungs, has_credits=True),
+    "matcher": Kind(schema=MatcherRecipe, check=_check_matcher, perform=_perform_matcher, has_credits=True),
+    "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
+}
+"""The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

@@ -1,0 +1,34 @@
+"""What this package adds to `fieldray`: its command, and when that may use the network (`fieldray.command_names`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+COMMANDS: Final[Mapping[str, str]] = {"adapt": "make a model pack from labelled images"}
+IS_TOOLCHAIN: Final = True
+# A training is this process's alone unless a mode says otherwise.
+_DIVIDED: Final = frozenset({"run", "train"})
+
+
+def joins_cluster(arguments: Sequence[str]) -> bool:
+    """Whether a training may be divided among the processes of a cluster, or these are measured."""
+    action = arguments[1] if len(arguments) > 1 else ""
+    return action == "measure-cluster" or (action in _DIVIDED and _names_other_mode(arguments[2:]))
+
+
+def _names_other_mode(arguments: Sequence[str]) -> bool:
+    modes = [word.partition("=")[2] for word in arguments if word.startswith("--mode=")]
+    modes += [mode for word, mode in pairwise(arguments) if word == "--mode"]
+    return any(mode != "local" for mode in modes)
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command with all of its options."""
+    from fieldray_adapt.commands import adapt
+
+    adapt.add_to(commands)

@@ -1,0 +1,139 @@
+"""`fieldray adapt`: from labelled images to a signed pack. What divides a training is in `divided_training`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.commands.console import Console, add_command, given_path, progress_text
+from fieldray_adapt.command_line import COMMANDS
+from fieldray_adapt.commands import estimate
+from fieldray_adapt.commands.divided_training import add_measure_cluster, add_training_options, trainer_of
+from fieldray_adapt.commands.toolchain import toolchain
+
+STEPS: Final = {
+    "run": "perform all steps that are not done yet",
+    "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
+    "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
+    "compare": "train the unpruned network that the recipe names, and compare the pack with it",
+    "data": "read the images and fix their split into parts",
+    "train": "train the network",
+    "prune": "make the trained network smaller and faster",
+    "quantise": "convert the network to int8",
+    "placement": "predict which operators run on the Edge TPU, and how fast",
+    "compile": "compile the network for the Edge TPU, if edgetpu_compiler is installed",
+    "evaluate": "choose operating points and evaluate the pack",
+    "pack": "write the signed pack",
+    "report": "write the report of the run",
+}
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "adapt", COMMANDS["adapt"])
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in STEPS.items():
+        action = add_command(actions, name, text)
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+        action.set_defaults(command=run_adapt, step=name)
+        if name in ("run", "train"):
+            add_training_options(action)
+    check = add_command(actions, "check", "list every problem in a recipe and its data")
+    check.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+    check.set_defaults(command=run_check)
+    new = add_command(actions, "new", "write a commented recipe to start from")
+    new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
+    new.add_argument(
+        "recipe", type=given_path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
+    )
+    new.set_defaults(command=run_new)
+    add_measure_cluster(actions)
+    full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
+    full.add_argument("folder", type=given_path, metavar="FOLDER", help="the folder to write to")
+    full.add_argument(
+        "--size",
+        type=_size,
+        default=(224, 224, 1),
+        metavar="HxWxC",
+        help="input size: height, width, channels (default: 224x224x1)",
+    )
+    full.add_argument("--int8", action="store_true", help="also write an int8 version")
+    full.set_defaults(command=run_full_width)
+    estimate.add_to(actions)
+
+
+def run_adapt(options: argparse.Namespace, console: Console) -> int:
+    """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
+    # Read when numpy loads: its products here are small, and threads for them cost more than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    trainer = trainer_of(options, console) if "mode" in options else None
+    with toolchain(console):
+        from fieldray_adapt.command import adapt
+
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console), trainer=trainer)
+    return 0
+
+
+def run_check(options: argparse.Namespace, console: Console) -> int:
+    """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.command import check
+
+        check(options.recipe)
+    console.print_line(f"{options.recipe}: no problems found")
+    return 0
+
+
+def run_new(options: argparse.Namespace, console: Console) -> int:
+    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.command import new
+
+        for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
+            console.print_line(f"Written: {path}")
+    return 0
+
+
+def run_full_width(options: argparse.Namespace, console: Console) -> int:
+    """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.compare import write_full_width
+
+        paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
+    for path in paths:
+        console.print_line(f"Written: {path}")
+    return 0
+
+
+def _size(text: str) -> tuple[int, int, int]:
+    """`224x224x1` as (224, 224, 1)."""
+    try:
+        height, width, channels = map(int, text.split("x"))
+    except ValueError:
+        height = width = channels = 0
+    if min(height, width) < 32 or channels not in (1, 3):
+        raise argparse.ArgumentTypeError("give HEIGHTxWIDTHxCHANNELS, for example 224x224x1")
+    return height, width, channels
+
+
+class Bar:
+    """The progress of one kind of work after another, each with its own rate."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._console, self._what, self._began_s, self._done = console, "", 0.0, 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now_s = self._clock()
+        if what != self._what or done <= self._done:
+            self._what, self._began_s = what, now_s
+        self._done = done
+        elapsed_s = now_s - self._began_s
+        rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
+        left_s = (total - done) / rate if rate else None
+        text = progress_text(done=done, total=total, is_final=True, images_per_s=rate, remaining_s=left_s)
+        self._console.bar(f"{what} {text}")

@@ -1,0 +1,217 @@
+"""Cross-validation: each fold's images are scored by a network that was trained on none of their patients.
+
+Every image of a small data set then counts once. What is measured is the recipe, not the one network that ships: the
+network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain import metrics
+from fieldray.domain.metrics import sigmoid
+from fieldray_adapt.dataset import Dataset, dataset_of
+from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.evaluate import (
+    Evaluated,
+    auc_difference,
+    border_pixels,
+    by_group,
+    compare,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
+from fieldray_adapt.files import publish, require_publishable, write_atomically
+from fieldray_adapt.frozen_part import FrozenPart
+from fieldray_adapt.prune.tasks import prune_as_told
+from fieldray_adapt.quantise import answer
+from fieldray_adapt.recipe import Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.report import write_cross_validation
+from fieldray_adapt.run import Run, Step
+from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.split import refuse_leak
+from fieldray_adapt.steps import (
+    FITTED_IMAGES,
+    frozen_part_of,
+    specification_of,
+    starting_digest,
+    to_files,
+    train_as_told,
+)
+from fieldray_adapt.train import predict
+
+CROSS_RESULTS: Final = "cross.json"
+TRAINED: Final = "trained"
+PRUNED: Final = "pruned"
+INT8: Final = "int8"
+_WANTED: Final = (0.90, 0.95)
+
+Scores = NDArray[np.float64]
+
+
+def cross_step(run: Run) -> Mapping[str, Any]:
+    """Make a network for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
+    folds = run.recipe.split.cross_folds
+    if not folds:
+        return {}
+    require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
+    data, scores = dataset_of(run), dict[str, Scores]()
+    part = frozen_part_of(run.recipe, images=data.image_set.images)
+    for fold in folds:
+        rows = data.image_set.rows
+        refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
+        evaluated = _evaluated_in(data, run, fold)
+        for stage, found in _out_of_fold(run, data, fold, evaluated, part).items():
+            scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
+    buffer = io.BytesIO()
+    np.savez(buffer, **scores, targets=data.targets)
+    write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
+    results = _figures(run, data, scores)
+    run.write("cross", "metrics.json", results)
+    _publish(run, data, scores, results)
+    return {code: found["stages"][INT8]["auc"] for code, found in results.items()}
+
+
+def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Mapping[str, Any]) -> None:
+    """The results and their page in the recipe's folder for what is published."""
+    folder, texts = run.recipe.published, run.recipe.pack
+    how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
+    whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
+    publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
+    parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
+    scored = {code: (part.scores, part.truth) for code, part in parts.items()}
+    write_cross_validation(folder / "cross.html", whole, scored=scored)
+
+
+def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
+    """The images of a fold that are evaluated."""
+    sources = {source.name for source in run.recipe.data if source.evaluated}
+    rows = enumerate(data.image_set.rows)
+    return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
+
+
+def _out_of_fold(
+    run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64], part: FrozenPart | None
+) -> dict[str, Scores]:
+    """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
+    recipe, folder = run.recipe, run.folder("cross") / str(fold)
+    others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
+    training = data.samples_of(others)
+    weights, _ = train_as_told(
+        run,
+        training=training,
+        validation=data.samples_of(evaluated[:0]),
+        folder=folder,
+        what=f"epochs of fold {fold}",
+        part=part,
+    )
+    network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
+    found = {TRAINED: _float_scores(recipe, *network, images)}
+    if recipe.prune is not None:
+        # Its own quality is asked of images that it was trained on: nothing of the fold may choose how it is made.
+        trained_on = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        _, kept, iterations = prune_as_told(
+            run,
+            network,
+            training=training,
+            validation=data.samples_of(np.concatenate(trained_on)),
+            folder=folder / "prune",
+        )
+        network = iterations.network(kept.number)
+        found[PRUNED] = _float_scores(recipe, *network, images)
+    drawn = np.random.default_rng(recipe.training.seed).permutation(others)
+    files = to_files(recipe, *network, images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    labels, roles = len(recipe.kept_labels), files.integer.roles(files.specification)
+    found[INT8] = answer(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
+    return found
+
+
+def _float_scores(recipe: Recipe, specification: Specification, weights: Weights, images: NDArray[np.uint8]) -> Scores:
+    settings = EngineSettings(threads=recipe.training.threads)
+    engine = open_engine(specification, weights, settings=settings, name=recipe.training.engine)
+    kept = [recipe.labels.index(label) for label in recipe.kept_labels]
+    return sigmoid(predict(engine, images)[:, kept])
+
+
+def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
+    found: dict[str, Any] = {}
+    for label in run.recipe.kept_labels:
+        parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
+        last = parts[INT8]
+        found[label.code] = {
+            "images": len(last.rows),
+            "patients": len(set(last.patients)),
+            "positive": int(last.truth.sum()),
+            "negative": int((~last.truth).sum()),
+            "stages": {stage: _stage(run, part) for stage, part in parts.items()},
+            "after_training": _after_training(parts),
+            "float_against_int8": compare(parts.get(PRUNED, parts[TRAINED]), last),
+            "specificity_at_sensitivity": {f"{wanted:.2f}": asdict(last.specificity_at(wanted)) for wanted in _WANTED},
+            "by_group": by_group(last),
+            "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
+        }
+    return found
+
+
+def _stage(run: Run, part: Evaluated) -> dict[str, Any]:
+    return {
+        "auc": asdict(part.area),
+        "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
+    }
+
+
+def _after_training(parts: Mapping[str, Evaluated]) -> dict[str, Any]:
+    """The AUC of the int8 file less that of the network as it was trained, on the same images."""
+    both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
+    return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
+
+
+def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Evaluated:
+    """The images that were evaluated and whose answer is known."""
+    chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
+    rows = [data.image_set.rows[index] for index in chosen]
+    return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
+
+
+def _fold_auc(part: Evaluated, fold: int) -> float:
+    inside = part.where(np.array([row.fold == str(fold) for row in part.rows]))
+    return metrics.auc(inside.scores, inside.truth)
+
+
+def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
+    """The same images evaluated out of fold by their border alone and by a thumbnail."""
+    found = {}
+    for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
+        values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
+        for fold in run.recipe.split.cross_folds:
+            evaluated = _evaluated_in(data, run, fold)
+            inside = np.isin(
+                np.arange(len(values)), [i for i, row in enumerate(data.image_set.rows) if row.fold == str(fold)]
+            )
+            trained_on = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
+            truth = data.targets[trained_on, column] >= 0.5
+            scores[evaluated] = shortcut_scores(values[trained_on], truth, values[evaluated])
+        asked = ~np.isnan(scores) & ~np.isnan(data.targets[:, column])
+        found[name] = metrics.auc(scores[asked], data.targets[asked, column] >= 0.5)
+    return found
+
+
+CROSS: Final = Step(
+    name="cross",
+    perform=cross_step,
+    reads=(
+        *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
+        "calibration_images",
+    ),
+    outside=lambda run: starting_digest(run.recipe.network),
+)

@@ -1,0 +1,338 @@
+"""The first step of a recipe: its images and their split, frozen in one file that all later steps take it from.
+
+The parts are training, validation and test images. No patient is in two parts. Images that are duplicates (identical
+files, or so similar that they are the same exposure) are found and reported.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.files import content_digest, digest, write_atomically
+from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
+from fieldray_adapt.layouts import Row
+from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.split import PARTS, refuse_leak, split_rows, table_counts, table_digest
+from fieldray_adapt.train import Samples
+
+_THUMBNAIL_SIDE: Final = 32
+_ALIKE: Final = 0.998
+_COMPARED_AT_ONCE: Final = 1024
+_JUDGED: Final = ("validation", "test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also evaluated on."""
+
+    exact: tuple[tuple[int, int], ...]
+    near: tuple[tuple[int, int], ...]
+    across: int
+    training_copies: frozenset[int]
+
+    def facts(self, origins: Sequence[str], *, most: int) -> dict[str, Any]:
+        """Counts and the first pairs, by name."""
+
+        def named(pairs: tuple[tuple[int, int], ...]) -> list[list[str]]:
+            return [[origins[first], origins[second]] for first, second in pairs[:most]]
+
+        return {
+            "exact": len(self.exact),
+            "near": len(self.near),
+            "across_parts": self.across,
+            "training_copies_left_out": len(self.training_copies),
+            "exact_examples": named(self.exact),
+            "near_examples": named(self.near),
+        }
+
+
+def find_duplicates(images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str]) -> Duplicates:
+    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998."""
+    exact = _exact(digests)
+    near = tuple(pair for pair in _near(images) if pair not in set(exact))
+    pairs = exact + near
+    across = [pair for pair in pairs if "none" not in (own := {parts[i] for i in pair}) and len(own) > 1]
+    copies = frozenset(
+        index
+        for pair in across
+        for index in pair
+        if parts[index] == "training" and any(parts[other] in _JUDGED for other in pair)
+    )
+    return Duplicates(exact=exact, near=near, across=len(across), training_copies=copies)
+
+
+def _exact(digests: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    first: dict[str, int] = {}
+    pairs = []
+    for index, content in enumerate(digests):
+        other = first.setdefault(content, index)
+        if other != index:
+            pairs.append((other, index))
+    return tuple(pairs)
+
+
+def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
+    small = thumbnails(images, side=min(_THUMBNAIL_SIDE, *images.shape[1:3])).astype(np.float32)
+    small -= small.mean(axis=1, keepdims=True)
+    small /= np.maximum(np.linalg.norm(small, axis=1, keepdims=True), 1e-6)
+    pairs = []
+    for start in range(0, len(small), _COMPARED_AT_ONCE):
+        alike = small[start : start + _COMPARED_AT_ONCE] @ small[start:].T
+        firsts, seconds = np.nonzero(np.triu(alike, 1) > _ALIKE)
+        pairs += [(start + int(first), start + int(second)) for first, second in zip(firsts, seconds, strict=True)]
+    return tuple(pairs)
+
+
+def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
+    """Area means (n, side * side) of the first channel, 0..255."""
+    rows = _means_matrix(images.shape[1], side)
+    columns = _means_matrix(images.shape[2], side)
+    small = [rows @ image[:, :, 0] @ columns.T for image in images]
+    flat: NDArray[np.float64] = np.stack(small).reshape(len(images), -1)
+    return flat
+
+
+def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
+    """(count, size): each row averages its share of the pixels, exactly, also where the sides do not divide."""
+    edges = np.arange(count + 1) * size / count
+    pixels = np.arange(size)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    shares: NDArray[np.float64] = overlap.clip(0, None) * count / size
+    return shares
+
+
+def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
+    """(rows, labels): 1, 0, or nan where a row says nothing about a label."""
+    return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
+
+
+def _target(row: Row, label: LabelRule) -> float:
+    if label.above_years is not None:
+        return float("nan") if row.age_years is None else float(row.age_years > label.above_years)
+    positive, negative = set(label.positive), set(label.negative)
+    cells = {"view": row.view, "sex": row.sex}
+    values = row.classes if label.column == "classes" else {cells[label.column]} - {""}
+    if values & positive:
+        return 1.0
+    if row.unknown & positive or not values:
+        return float("nan")
+    return 0.0 if not negative or values & negative else float("nan")
+
+
+def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
+    """Raises UsageProblem, the first of what `empty_classes` finds."""
+    for found in empty_classes(parts, targets, labels):
+        raise UsageProblem(found)
+
+
+def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> Iterator[Reason]:
+    """A data_class_empty for each label that has no positive or no negative image in a part.
+
+    An auxiliary label is needed in training only.
+    """
+    for part in PARTS:
+        members = targets[[name == part for name in parts]]
+        for column, label in enumerate(labels):
+            if label.auxiliary and part != "training":
+                continue
+            for value, words in ((1, "positive"), (0, "negative")):
+                if not (members[:, column] == value).any():
+                    yield reason("data_class_empty", label=label.code, kind=words, part=part)
+
+
+def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:
+    """Numbers of positive, negative and unknown images of a label in each part."""
+    names = {1.0: "positive", 0.0: "negative"}
+    found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
+    return {part: {kind: found[part, kind] for kind in ("positive", "negative", "unknown")} for part in PARTS}
+
+
+_COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
+_REPORTED: Final = 20
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Dataset:
+    """Images with what is known of each label (n, labels) and the part each belongs to.
+
+    Attributes
+    ----------
+    facts
+        Counts, duplicates, what was left out, and the digests of data and split: ready for JSON.
+    """
+
+    image_set: ImageSet
+    targets: NDArray[np.float32]
+    parts: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+    def indices(self, part: str) -> NDArray[np.int64]:
+        """Which images are in a part."""
+        return np.flatnonzero(np.array(self.parts) == part)
+
+    def rows(self, part: str) -> list[Row]:
+        """The rows of a part."""
+        return [self.image_set.rows[index] for index in self.indices(part)]
+
+    def samples(self, part: str) -> Samples:
+        """The training samples of a part."""
+        return self.samples_of(self.indices(part))
+
+    def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
+        """The training samples of some images, by their numbers."""
+        rows = [self.image_set.rows[index] for index in chosen]
+        return Samples(
+            images=self.image_set.images[chosen],
+            targets=self.targets[chosen],
+            sources=tuple(row.source for row in rows),
+            patients=tuple(row.person for row in rows),
+            lungs=None if self.image_set.lungs is None else self.image_set.lungs[chosen],
+        )
+
+
+def data_step(run: Run) -> Mapping[str, Any]:
+    """Read the images, split them, look for duplicates; split.csv and facts.json.
+
+    Training images that are also validation or test images are left out. Raises UsageProblem (see
+    `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
+    """
+    recipe = run.recipe
+    rows = _rows(run)
+    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
+    image_set = images_of(run, rows)
+    parts = split_rows(image_set.rows, recipe.split, recipe.data)
+    found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts)
+    parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
+    targets = targets_of(image_set.rows, recipe.labels)
+    check_classes(parts, targets, recipe.labels)
+    write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
+    split = _read_split(run.folder("data") / SPLIT)
+    labels = {label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)}
+    known = table_counts(rows, recipe.split)
+    facts = _facts(image_set, parts, found) | {"labels": labels, **known, **_digests(rows, split)}
+    run.write("data", "facts.json", facts)
+    return {**facts["images"], **known, **_digests(rows, split)}
+
+
+def dataset_of(run: Run) -> Dataset:
+    """The recipe's images in the parts that the data step froze.
+
+    Raises UsageProblem: step_missing where there is no such split, data_changed where rows, files or split are no
+    longer what it was made of.
+    """
+    folder = run.folder("data")
+    try:
+        facts = run.read("data", "facts.json")
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="data")) from problem
+    rows, split = _rows(run), _read_split(folder / SPLIT)
+    if any(facts[name] != found for name, found in _digests(rows, split).items()):
+        raise UsageProblem(reason("data_changed", path=folder / SPLIT))
+    image_set, parts = images_of(run, rows), [line["part"] for line in split]
+    targets = targets_of(image_set.rows, run.recipe.labels)
+    return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
+
+
+def keep_split(run: Run, step: str) -> None:
+    """Keep a copy of the split beside what a step has trained. Raises StorageProblem."""
+    write_atomically(run.folder(step) / SPLIT, (run.folder("data") / SPLIT).read_bytes())
+
+
+def refuse_seen(run: Run, data: Dataset, *, step: str) -> None:
+    """Raises UsageProblem `data_leak` where a test image, or its patient, was in another part when `step` trained.
+
+    The splits are the same as long as the steps were performed in order: this checks that they were.
+    """
+    then = _read_split(run.folder(step) / SPLIT)
+    trained_on = [line for line in then if line["part"] == "training"]
+    for name, lines in (("patient", then), ("sha256", trained_on)):
+        before = [_row_of(line, known_by=line[name]) for line in lines]
+        now = [replace(row, patient=getattr(row, name)) for row in data.rows("test")]
+        refuse_leak([*before, *now], [line["part"] for line in lines] + ["test"] * len(now))
+
+
+def _row_of(line: Mapping[str, str], *, known_by: str) -> Row:
+    path = Path(line["path"])
+    return Row(path=path, source=line["source"], classes=frozenset(), patient=known_by, origin=str(path))
+
+
+def _rows(run: Run) -> list[Row]:
+    return read_rows(run.recipe.data, folder=run.folder("data"))
+
+
+def images_of(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
+    """Rows as the recipe's network sees them; `name` is that of the file of the run that keeps them."""
+    cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
+    return read_images(
+        rows,
+        recipe.input,
+        cache=cache,
+        progress=run.progress,
+        finder=recipe.lungs,
+        accepted=recipe.pack.accepted,
+    )
+
+
+def _outside(run: Run) -> str:
+    lungs = run.recipe.lungs
+    finder = content_digest(lungs / "manifest.json") if lungs else ""
+    return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
+
+
+def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Digests of the content of tables and files, and of the parts. Where files are stored does not count."""
+    parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
+    return {"data_sha256": rows_digest(rows), "split_sha256": digest(parts)}
+
+
+def _facts(image_set: ImageSet, parts: Sequence[str], found: Duplicates) -> dict[str, Any]:
+    return {
+        "images": {part: parts.count(part) for part in (*PARTS, "none")},
+        "patients": {
+            part: len({row.person for row, own in zip(image_set.rows, parts, strict=True) if own == part})
+            for part in PARTS
+        },
+        "left_out": len(image_set.left_out),
+        "left_out_examples": image_set.left_out[:_REPORTED],
+        "duplicates": found.facts([row.origin for row in image_set.rows], most=_REPORTED),
+    }
+
+
+def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
+    """One line per image: its path, digest, patient and part."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row, part in zip(rows, parts, strict=True):
+        writer.writerow([row.source, row.path, row.sha256, row.patient, row.fold, part])
+    return stream.getvalue().encode()
+
+
+def _read_split(path: Path) -> list[dict[str, str]]:
+    """The lines of a split file. Raises UsageProblem (step_missing)."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step=path.parent.name)) from problem
+
+
+DATA: Final = Step(
+    name="data",
+    perform=data_step,
+    reads=("input", "labels", "data", "split", "lungs"),
+    outside=_outside,
+    leaves=(SPLIT, "facts.json"),
+)

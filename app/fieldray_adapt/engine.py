@@ -1,0 +1,204 @@
+"""What trains and runs a specification, and the state of a long training in one file.
+
+There is one interface, on TensorFlow (always there) or PyTorch (faster on many CPUs). A target of nan is unknown and
+counts for nothing, so several data sets that label different things train one network. With a checkpoint a kill costs
+minutes and not the training.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray_adapt.files import arrays_in, write_atomically
+from fieldray_adapt.specification import Specification, Weights
+
+EngineName = Literal["auto", "tensorflow", "torch"]
+Precision = Literal["float32", "bfloat16"]
+Loss = Literal["binary", "categorical"]
+Batch = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How an engine trains.
+
+    Attributes
+    ----------
+    weight_decay
+        Of AdamW (arXiv:1711.05101), on kernels only.
+    frozen
+        Layers whose weights and normalisation statistics stay as they are.
+    loss
+        "binary": a sigmoid per label; "categorical": one softmax over all labels.
+    threads
+        CPU threads; 0 leaves the choice to the framework.
+    label_weights
+        Of each label's loss where it is binary; none: all alike.
+    outside_weights
+        Of each label's evidence outside the lungs, see `step`; none: it costs nothing.
+    """
+
+    weight_decay: float = 1e-4
+    frozen: frozenset[str] = frozenset()
+    loss: Loss = "binary"
+    precision: Precision = "float32"
+    threads: int = 0
+    label_weights: tuple[float, ...] = ()
+    outside_weights: tuple[float, ...] = ()
+
+
+class Trainable(Protocol):
+    """What a checkpoint keeps of a network in training."""
+
+    def weights(self) -> Weights:
+        """A copy of the weights."""
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Replace the weights; the optimiser's memory stays."""
+
+    def optimiser_state(self) -> dict[str, NDArray[Any]]:
+        """What the optimiser remembers, by name."""
+
+    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
+
+
+class Engine(Trainable, Protocol):
+    """A network in training.
+
+    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
+    """
+
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One optimiser step; the batch's mean loss before it.
+
+        Parameters
+        ----------
+        lungs
+            (n, rows, columns) share of lung, 0..1, in cells that the class maps' cells are whole blocks of. Where the
+            settings weigh it, what a class map has above 0 outside the lungs, averaged over its cells, is a loss too.
+        """
+
+    def logits(self, images: Batch) -> Batch:
+        """Logits (n, labels), with the statistics of inference."""
+
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What `step` would learn from a batch, and its mean loss; the network stays as it is.
+
+        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and what a
+        statistic of batch normalisation would lose by the step.
+        """
+
+
+def open_engine(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    settings: EngineSettings,
+    name: EngineName = "auto",
+) -> Engine:
+    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
+    if name == "torch" or (name == "auto" and importlib.util.find_spec("torch") is not None):
+        # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        from fieldray_adapt.torch_engine import TorchEngine
+
+        return TorchEngine(specification, weights, settings=settings)
+    from fieldray_adapt.keras_engine import KerasEngine
+
+    return KerasEngine(specification, weights, settings=settings)
+
+
+STATISTICS: Final = ("/mean", "/variance")
+"""How names of what batch normalisation notes, and no gradient moves, end."""
+
+CHECKPOINT: Final = "checkpoint.npz"
+"""The name of every checkpoint: a run removes those of a step that is done."""
+
+_ENGINE_PARTS: Final = ("weights", "optimiser")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Kept:
+    """What a checkpoint keeps besides the engine's own state."""
+
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """Where a training keeps its state, and how often.
+
+    Only a state written with the same key, by an engine of the same kind, is resumed. The key is the digest of
+    everything that goes into the training (see `files.digest`): network, weights, data, schedule, settings.
+    """
+
+    path: Path
+    every_s: float = 180.0
+    clock: Callable[[], float] = time.monotonic
+    _last_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last_s = self.clock()
+
+    def holds(self, kind: type, *, key: str) -> bool:
+        """Whether there is a state with this key, of an engine of this kind."""
+        if not self.path.is_file():
+            return False
+        with arrays_in(self.path) as arrays:
+            return bool(json.loads(arrays["facts"].tobytes()).get("key") == _whole_key(kind, key))
+
+    def restore(self, engine: Trainable, *, key: str) -> Kept | None:
+        """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
+        if not self.path.is_file():
+            return None
+        with arrays_in(self.path) as arrays:
+            facts = json.loads(arrays["facts"].tobytes())
+            if facts.pop("key", None) != _whole_key(type(engine), key):
+                return None
+            parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
+            for name in set(arrays) - {"facts"}:
+                part, _, rest = name.partition("/")
+                parts[part][rest] = arrays[name]
+        engine.set_weights(parts["weights"])
+        engine.set_optimiser_state(parts["optimiser"])
+        return Kept(facts=facts, arrays=parts["more"])
+
+    def save_if_due(self, engine: Trainable, kept: Kept, *, key: str) -> None:
+        """Write the state when `every_s` have passed since the last time. Raises StorageProblem."""
+        if self.clock() - self._last_s < self.every_s:
+            return
+        found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
+        found["more"] = dict(kept.arrays)
+        arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
+        facts = json.dumps({**kept.facts, "key": _whole_key(type(engine), key)})
+        buffer = io.BytesIO()
+        np.savez(buffer, facts=np.frombuffer(facts.encode(), np.uint8), **arrays)
+        write_atomically(self.path, buffer.getvalue())
+        self._last_s = self.clock()
+
+    def remove(self) -> None:
+        """Remove the state once the result of the training is stored."""
+        self.path.unlink(missing_ok=True)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint in a folder and below, once their results are stored."""
+    for path in folder.rglob(CHECKPOINT):
+        path.unlink()
+
+
+def _whole_key(kind: type, key: str) -> str:
+    return f"{kind.__name__} {key}"

@@ -1,0 +1,328 @@
+"""The images of a data set: read once, as the program itself reads and preprocesses them, and kept in the run folder.
+
+Each file is known by the SHA-256 of its content, computed once for each state of the file. Where a recipe asks for it,
+the lungs are found by the pack that finds them when screening, and read by the same rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.lungs import LungFields, look_for_lungs
+from fieldray.domain.mask import edges, overlaps
+from fieldray.domain.model import HeaderRules, InputSpec, LungRules, Manifest
+from fieldray.domain.purpose import says_frontal_chest
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify_again
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.source import read_bytes
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import load_runtime
+from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.files import arrays_in, content_digest, digest, reading, write_atomically
+from fieldray_adapt.layouts import Row, read_source
+from fieldray_adapt.recipe_data import Source
+
+CELLS: Final = 64
+"""Rows and columns of the share of lung that is kept of an image as the network sees it."""
+
+
+class LungFinder:
+    """A lung-field pack in an interpreter of its own.
+
+    Raises PackProblem where the pack cannot be read, UsageProblem `recipe_key` where it is no lung-field pack.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        model = read_files(folder, read_verified_manifest(folder)).companion("signed")
+        if model is None or model.manifest.lung_rules is None:
+            raise UsageProblem(reason("recipe_key", key="lungs", detail="names a pack of another kind"))
+        self._manifest: Manifest = model.manifest
+        self._rules: LungRules = model.manifest.lung_rules
+        spec = NetworkSpec(
+            input=model.manifest.input, outputs=model.manifest.outputs, labels=len(model.manifest.labels)
+        )
+        self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
+
+    def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
+        """The lungs of one image, in pixels of its file. Raises BackendProblem."""
+        spec, (rows, columns) = self._manifest.input, image.extent
+        tensor = to_tensor(image, spec)
+        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+
+        def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
+            found = self._network.run(values[0])
+            if found.mask is None:
+                raise ValueError("a lung-field pack without a mask")
+            scores = {
+                label.code: float(score) for label, score in zip(self._manifest.labels, found.scores, strict=True)
+            }
+            pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
+            return found.mask, {"scores": scores, "pixel_map": pixel_map, **size}
+
+        return look_for_lungs(tensor.values, answer, self._rules, says_chest=says_chest)
+
+
+def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
+    """Share of lung, 0..255, in `CELLS` x `CELLS` cells of what the network sees: uint8 (CELLS, CELLS).
+
+    Parameters
+    ----------
+    pixel_map
+        Where a pixel of the tensor lies in the image.
+    of
+        Height and width of the tensor.
+    """
+    cells = pixel_map.for_cells((CELLS, CELLS), of=of)
+    down, across = edges(cells, (CELLS, CELLS))
+    mask = lungs.mask
+    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
+    inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
+    shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
+    return np.asarray(shares, np.uint8)
+
+
+CACHE: Final = "digests.json"
+# A file changed within a clock's tick of being read looks unchanged; 2 s is the coarsest tick there is (FAT).
+_SETTLED_NS: Final = 2 * 10**9
+
+
+def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], int] = time.time_ns) -> list[Row]:
+    """The rows of all sources, each with the SHA-256 of its file ("" where that cannot be read).
+
+    Raises what `layouts.read_source` raises, StorageProblem.
+
+    Parameters
+    ----------
+    folder
+        Keeps the digests, each for as long as the file's size, times and number are what they were.
+    now_ns
+        The time as files have it, in nanoseconds.
+    """
+    rows, path = [row for source in sources for row in read_source(source)], folder / CACHE
+    before: dict[str, list[Any]] = {}
+    if path.is_file():
+        with reading(path):
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+    known, digests = dict(before), []
+    for row in rows:
+        digests.append(_digest_of(row.path, known, now_ns))
+    if known != before:
+        write_atomically(path, json.dumps(known).encode())
+    return [replace(row, sha256=found) for row, found in zip(rows, digests, strict=True)]
+
+
+def rows_digest(rows: Sequence[Row]) -> str:
+    """What the rows say and what their files hold, in their order; where the files lie does not count."""
+    return digest([replace(row, path=Path(), origin="") for row in rows])
+
+
+def _digest_of(path: Path, known: dict[str, list[Any]], now_ns: Callable[[], int]) -> str:
+    """The file's digest, from `known` or put there; what was changed just now is never taken for settled."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ""
+    state = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino]
+    kept = known.get(str(path))
+    if kept is not None and kept[:-1] == state:
+        return str(kept[-1])
+    looked_ns, found = now_ns(), content_digest(path)
+    if found and looked_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
+        known[str(path)] = [*state, found]
+    else:
+        known.pop(str(path), None)
+    return found
+
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ImageSet:
+    """Images that could be read.
+
+    Attributes
+    ----------
+    images
+        (n, height, width, channels) uint8 as the network sees them.
+    left_out
+        Origin and sentence of each image that could not be read or is refused.
+    lungs
+        (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
+    aside
+        (n,) what becomes of each image whatever its score: refused, read_first, "" where the score decides.
+    """
+
+    rows: tuple[Row, ...]
+    images: NDArray[np.uint8]
+    left_out: tuple[tuple[str, str], ...]
+    lungs: NDArray[np.uint8] | None = None
+    aside: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
+
+
+def read_images(
+    rows: Sequence[Row],
+    spec: InputSpec,
+    *,
+    cache: Path,
+    progress: Progress,
+    shrink_to: int = 0,
+    finder: Path | None = None,
+    accepted: HeaderRules | None = None,
+) -> ImageSet:
+    """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
+
+    Parameters
+    ----------
+    rows
+        With their SHA-256, see `read_rows`.
+    shrink_to
+        First shrink each image to a square of this side (0: not), to compare it with what is that small.
+    finder
+        The pack that finds the lungs, where the input is cropped to them or they are asked for.
+    accepted
+        Whose images the pack will be for: others are refused when screening. None where nobody asks.
+
+    Raises
+    ------
+    UsageProblem
+        data_none_readable when not one image could be read, data_changed when a file is no longer what its row says.
+    PackProblem
+    StorageProblem
+    """
+    key = digest(_key(rows, spec, shrink_to, finder), accepted, _READING)
+    stored = _load(cache, key)
+    if stored is None:
+        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
+        _store(cache, key, stored)
+    images, lungs, aside, problems = stored
+    kept = [index for index in range(len(rows)) if str(index) not in problems]
+    if not kept:
+        raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
+    return ImageSet(
+        rows=tuple(rows[index] for index in kept),
+        images=images[kept] if len(kept) < len(rows) else images,
+        left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
+        lungs=lungs[kept] if finder else None,
+        aside=aside[kept],
+    )
+
+
+_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
+"""Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
+_Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
+_READING: Final = 2  # another number reads all images again
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Reading:
+    """How each image is read."""
+
+    spec: InputSpec
+    shrink_to: int
+    finder: LungFinder | None
+    accepted: HeaderRules | None
+
+    def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
+        """What the network sees, the share of lung in its cells, and what becomes of the image whatever its score."""
+        crops = self.spec.crop == "lungs"
+        is_others = self.accepted is not None and check_header(header, self.accepted, finds_lungs=crops) is not None
+        aside = "refused" if is_others else ""
+        if self.shrink_to:
+            image = _shrunk(image, self.shrink_to)
+        none = np.zeros((CELLS, CELLS), np.uint8)
+        if self.finder is None:
+            return to_tensor(image, self.spec).values[0], none, aside
+        says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
+        lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.extent
+        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+        box = lungs.box(**size, margin=self.spec.crop_margin) if crops else None
+        if crops and not aside:
+            aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
+        tensor = to_tensor(image, self.spec, box=box)
+        return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width)), aside
+
+
+def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
+    spec, count = reading.spec, len(rows)
+    images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
+    lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
+    problems, aside = dict[str, str](), np.zeros(count, "<U16")
+    for index, row in enumerate(rows):
+        found = _read_one(row, reading)
+        if isinstance(found, Reason):
+            problems[str(index)] = found.text
+        else:
+            images[index], shares, aside[index] = found
+            lungs[index : index + 1] = shares
+        progress("images", index + 1, count)
+    return images, lungs, aside, problems
+
+
+def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
+    ref = ImageRef(path=row.path)
+    try:
+        data = read_bytes(ref)
+    except FieldrayError as problem:
+        return problem.reason
+    if hashlib.sha256(data).hexdigest() != row.sha256:
+        raise UsageProblem(reason("data_changed", path=row.path))
+    try:
+        image: Image = decode(data, ref)
+    except FieldrayError as problem:
+        return problem.reason
+    return check_pixels(image) or reading.prepared(image, _header_of(data, ref))
+
+
+def _header_of(data: bytes, ref: ImageRef) -> ImageHeader:
+    """What the file says of itself; nothing where it says more than one image."""
+    try:
+        return identify_again(data, ref).header
+    except FieldrayError:
+        return ref.header
+
+
+def _shrunk(image: Image, side: int) -> Image:
+    small = to_tensor(image, InputSpec(height=side, width=side, intensity="as_displayed"))
+    return Image(pixels=small.values[0, :, :, 0])
+
+
+def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | None) -> str:
+    """Changes when a file's content, the list of files, the input or the pack that finds the lungs does."""
+    return digest(
+        spec, shrink_to, [row.sha256 for row in rows], content_digest(finder / "manifest.json") if finder else ""
+    )
+
+
+def _store(path: Path, key: str, stored: _Stored) -> None:
+    images, lungs, aside, problems = stored
+    facts = json.dumps({"key": key, "problems": problems})
+    buffer = io.BytesIO()
+    np.savez(buffer, images=images, lungs=lungs, aside=aside, facts=np.frombuffer(facts.encode(), np.uint8))
+    write_atomically(path, buffer.getvalue())
+
+
+def _load(path: Path, key: str) -> _Stored | None:
+    if not path.is_file():
+        return None
+    with arrays_in(path) as arrays:
+        facts = json.loads(arrays["facts"].tobytes())
+        if facts["key"] != key:
+            return None
+        return arrays["images"], arrays["lungs"], arrays["aside"], facts["problems"]

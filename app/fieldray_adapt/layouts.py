@@ -1,0 +1,255 @@
+"""Published layouts of labelled images, each read into the same rows: class folders, CSV, CheXpert, NIH, our index."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.recipe_data import Source
+
+
+class Table(Protocol):
+    """A CSV file of which only rows count whose columns have one of the values named."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def where(self) -> Mapping[str, tuple[str, ...]]:
+        """Values by column."""
+
+
+Wrong = Callable[[Reason], None]
+"""Hears of everything that is wrong with a source."""
+
+_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
+_CHEXPERT_FIRST_CLASS: Final = 5
+_CHEXPERT_PATIENT: Final = re.compile(r"(patient\d+)")
+_CHEXPERT_VALUES: Final = {"": 0, "0.0": 0, "0": 0, "1.0": 1, "1": 1, "-1.0": -1, "-1": -1}
+_YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One labelled image before it is read.
+
+    Attributes
+    ----------
+    classes
+        What is known to be there; unknown: classes of which nothing is known.
+    origin
+        File and line, for messages.
+    sha256
+        Of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read.
+    """
+
+    path: Path
+    source: str
+    classes: frozenset[str]
+    patient: str
+    origin: str
+    unknown: frozenset[str] = frozenset()
+    split: str = ""
+    fold: str = ""
+    view: str = ""
+    age_years: float | None = None
+    sex: str = ""
+    sha256: str = ""
+
+    @property
+    def person(self) -> str:
+        """The patient. The same number means the same person in all sources; an image without one is its own person.
+
+        Such an image is identified by its content, because its line number changes when lines are added above it.
+        """
+        return self.patient or self.sha256 or self.origin
+
+
+def read_source(source: Source) -> list[Row]:
+    """The rows of one source, in the file's order, less what `where` and `drop` leave out.
+
+    Raises UsageProblem, the first of what `find_rows` finds wrong.
+    """
+    rows, wrong = find_rows(source)
+    if wrong:
+        raise UsageProblem(wrong[0])
+    return rows
+
+
+def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
+    """The rows of one source, and everything that is wrong with it.
+
+    That is data_unreadable, data_column (naming the columns there are), data_row, data_patient, data_empty.
+    """
+    wrong: list[Reason] = []
+    rows = [row for row in _LAYOUT_READERS[source.layout](source, wrong.append) if not row.classes & set(source.drop)]
+    if not rows and not wrong:
+        wrong.append(reason("data_empty", name=source.name, path=source.path))
+    return rows, wrong
+
+
+def _read_index(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
+    for line, row in table_rows(source, wrong, ("path", "label", "patient_id")):
+        classes = frozenset({row["label"], *_names(row.get("finding", ""))})
+        yield _row(source, line, {**row, "patient": row["patient_id"]}, classes)
+
+
+def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """A CSV whose columns the recipe names; `path` and `classes` are needed."""
+    columns = {"path": "path", "classes": "label", "patient": "patient", **source.columns}
+    needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
+    for line, row in table_rows(source, wrong, tuple(columns[name] for name in needed)):
+        cells = {name: row[column] for name, column in columns.items() if column in row}
+        yield _row(source, line, cells, _names(cells["classes"]))
+
+
+def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """NIH ChestX-ray14, Data_Entry_2017*.csv."""
+    for line, row in table_rows(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
+        cells = {
+            "path": row["Image Index"],
+            "patient": row["Patient ID"],
+            "view": row.get("View Position", ""),
+            "age": row.get("Patient Age", ""),
+            "sex": row.get("Patient Gender", row.get("Patient Sex", "")),
+        }
+        yield _row(source, line, cells, _names(row["Finding Labels"]))
+
+
+def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """CheXpert's train.csv: 1 is there, 0 and blank are not, -1 is what the recipe's `uncertain` says."""
+    for line, row in table_rows(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
+        if row["Frontal/Lateral"] == "Lateral":
+            continue
+        names = list(row)[_CHEXPERT_FIRST_CLASS:]
+        values = {name: _CHEXPERT_VALUES.get(row[name]) for name in names}
+        uncertain = frozenset(name for name, value in values.items() if value == -1)
+        if uncertain and source.uncertain == "drop":
+            continue
+        present = frozenset(name for name, value in values.items() if value == 1)
+        patient = _CHEXPERT_PATIENT.search(row["Path"])
+        if patient is None:
+            wrong(_bad_row(source, line, f"no patient in the path {row['Path']}"))
+        for name in (name for name, value in values.items() if value is None):
+            wrong(_bad_row(source, line, f"{name} is {row[name]}, not 1, 0, -1 or blank"))
+        if patient is None or None in values.values():
+            continue
+        yield Row(
+            path=_images(source) / row["Path"],
+            source=source.name,
+            classes=present | (uncertain if source.uncertain == "positive" else frozenset()) or frozenset({"none"}),
+            unknown=uncertain if source.uncertain == "unknown" else frozenset(),
+            patient=patient[1],
+            origin=_origin(source, line),
+            view=row["AP/PA"],
+            age_years=_age(row["Age"]),
+            sex=row["Sex"][:1],
+        )
+
+
+def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """A folder per class; what is in deeper folders counts too."""
+    if not source.path.is_dir():
+        wrong(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+        return
+    for path in sorted(source.path.rglob("*")):
+        inside = path.relative_to(source.path)
+        if path.is_file() and len(inside.parts) > 1 and path.suffix.lower() in _SUFFIXES:
+            patient = _patient_in(path.name, source)
+            if patient is None:
+                wrong(reason("data_patient", name=path.name, pattern=source.patient))
+                continue
+            yield Row(
+                path=path,
+                source=source.name,
+                classes=frozenset({inside.parts[0]}),
+                patient=patient,
+                origin=str(inside),
+            )
+
+
+def _row(source: Source, line: int, cells: Mapping[str, str], classes: frozenset[str]) -> Row:
+    """A row of a table by cells under our names: path and patient, and where there are such columns the others."""
+    return Row(
+        path=_images(source) / cells["path"],
+        source=source.name,
+        classes=classes,
+        patient=cells["patient"],
+        origin=_origin(source, line),
+        split=cells.get("split", ""),
+        fold=cells.get("fold", ""),
+        view=cells.get("view", ""),
+        age_years=_age(cells.get("age", "")),
+        sex=cells.get("sex", ""),
+    )
+
+
+def _patient_in(name: str, source: Source) -> str | None:
+    if not source.patient:
+        return name
+    found = re.search(source.patient, name)
+    return found[1] if found else None
+
+
+def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Line number and cells of each row that `where` lets through."""
+    if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
+        wrong(reason("data_unreadable", path=source.path, detail="it is no file"))
+        return
+    try:
+        with source.path.open(encoding="utf-8-sig", newline="") as stream:
+            decoder = csv.DictReader(stream)
+            known = decoder.fieldnames or []
+            if twice := [name for name in known if known.count(name) > 1]:
+                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
+                return
+            missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
+            for column in missing:
+                wrong(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
+            for row in () if missing else decoder:
+                if any(value is None for value in row.values()) or None in row:
+                    wrong(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
+                elif all(row[column] in values for column, values in source.where.items()):
+                    yield decoder.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        wrong(reason("data_unreadable", path=source.path, detail=error))
+
+
+def _images(source: Source) -> Path:
+    return source.images or source.path.parent
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split("|") if name.strip())
+
+
+def _origin(source: Source, line: int) -> str:
+    return f"{source.path.name}, line {line}"
+
+
+def _age(text: str) -> float | None:
+    """Years, of "060Y" too (NIH's older files); what is older than 120 is a typing error."""
+    found = _YEARS.match(text.strip())
+    years = float(found[1]) if found else None
+    return years if years is not None and years <= 120 else None
+
+
+def _bad_row(source: Table, line: int, detail: str) -> Reason:
+    return reason("data_row", path=source.path, line=line, detail=detail)
+
+
+_LAYOUT_READERS: Final[Mapping[str, Callable[[Source, Wrong], Iterator[Row]]]] = {
+    "index": _read_index,
+    "csv": _read_csv,
+    "folders": _read_folders,
+    "chexpert": _read_chexpert,
+    "nih": _read_nih,
+}

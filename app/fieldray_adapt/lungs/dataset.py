@@ -1,0 +1,231 @@
+"""The data step: images, masks and images for the checks, read once, split by patient, and kept in the run folder."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.files import arrays_in, content_digest, digest, write_atomically
+from fieldray_adapt.image_set import read_images, read_rows, rows_digest
+from fieldray_adapt.layouts import Row, find_rows
+from fieldray_adapt.lungs.check_samples import CheckImages
+from fieldray_adapt.lungs.masks import (
+    Pair,
+    double_images,
+    find_pairs,
+    list_pairs,
+    read_mask,
+    require_whole,
+    shares,
+)
+from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.run import Run, Step
+from fieldray_adapt.split import parts_of
+from fieldray_adapt.tables import Problem
+
+_ARRAYS: Final = "images_and_masks.npz"
+_REPORTED: Final = 20
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LungData:
+    """Everything that is learnt from and measured on, at the size of the input.
+
+    Attributes
+    ----------
+    images, masks
+        (n, side, side) uint8 each; a mask is the share of lung of each cell, 0..255.
+    image_parts
+        training, validation or test; "evaluate" for a source of which no mask is learnt.
+    chests, ood_images
+        (n, side, side) uint8, with the source and the part of each.
+    masks_are_chests
+        Whether the checks learn from the images with masks, too.
+    """
+
+    images: NDArray[np.uint8]
+    masks: NDArray[np.uint8]
+    image_parts: NDArray[np.str_]
+    image_patients: NDArray[np.str_]
+    image_sources: NDArray[np.str_]
+    image_paths: NDArray[np.str_]
+    mask_paths: NDArray[np.str_]
+    chests: NDArray[np.uint8]
+    chest_parts: NDArray[np.str_]
+    chest_patients: NDArray[np.str_]
+    chest_sources: NDArray[np.str_]
+    ood_images: NDArray[np.uint8]
+    ood_image_parts: NDArray[np.str_]
+    masks_are_chests: bool = True
+
+    def of(self, part: str) -> NDArray[np.int64]:
+        """Which images with masks are in a part."""
+        return np.flatnonzero(self.image_parts == part)
+
+    def checks(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
+        """Images for the checks in a part, at a size; those with masks are among them. None without any."""
+        chests = {
+            name: (shrunk(self.chests[own], side), weights.get(name, 1.0))
+            for name in sorted(set(self.chest_sources))
+            if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
+        }
+        if chests and self.masks_are_chests and len(own := self.of(part)):
+            chests["masks"] = (shrunk(self.images[own], side), 1.0)
+        ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
+        return CheckImages(chests=chests, ood_images=ood_images) if chests else None
+
+
+def shrunk(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Images (n, rows, columns) uint8 as exact area averages of another size."""
+    if images.shape[1:] == (side, side) or not len(images):
+        return images.reshape(-1, side, side)
+    return np.stack([np.asarray(Image.fromarray(one).resize((side, side), Image.Resampling.BOX)) for one in images])
+
+
+def lung_problems(recipe: LungRecipe) -> list[Problem]:
+    """What is wrong with the files that a recipe names, each problem at the recipe's key that it is about."""
+    problems: list[Problem] = []
+    pairs: list[Pair] = []
+    for number, source in enumerate(recipe.masks):
+        found, wrong = find_pairs(source)
+        pairs += found
+        problems += [Problem(("masks", number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
+    problems += [Problem(("masks",), f"cannot be used: {one.text}") for one in double_images(pairs)]
+    problems += [Problem(("masks",), f"is no split by patient: {one}") for one in _shared_patients(pairs)]
+    for key, sources in (("chests", recipe.chests), ("ood_images", recipe.ood_images)):
+        for number, images in enumerate(sources):
+            wrong = find_rows(images)[1]
+            problems += [Problem((key, number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
+    if not problems and (empty := _empty_parts(recipe, pairs)):
+        problems.append(Problem(("split",), f"leaves no image with a mask for {empty}"))
+    return problems
+
+
+def _shared_patients(pairs: Sequence[Pair]) -> Iterator[str]:
+    learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only and pair.row.patient}
+    for pair in pairs:
+        if pair.evaluate_only and pair.row.patient in learnt:
+            yield f"the patient {pair.row.patient} of {pair.row.origin} is also trained on"
+
+
+def _empty_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> str:
+    parts = set(_image_parts(recipe, pairs))
+    return ", ".join(part for part in ("training", "validation", "test") if part not in parts)
+
+
+def _image_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
+    parts = parts_of([pair.row for pair in pairs], recipe.split, ())
+    return ["evaluate" if pair.evaluate_only else part for pair, part in zip(pairs, parts, strict=True)]
+
+
+def data_step(run: Run) -> Mapping[str, Any]:
+    """Read images and masks, split them by patient; arrays.npz and facts.json.
+
+    Raises UsageProblem for anything wrong with a mask, StorageProblem.
+    """
+    recipe = recipe_of(run)
+    pairs = _pairs(recipe)
+    require_whole([*double_images(pairs)])
+    rows = _with_digests([pair.row for pair in pairs])
+    images = read_images(rows, recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
+    if images.left_out:
+        origin, sentence = images.left_out[0]
+        raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
+    parts = _image_parts(recipe, pairs)
+    learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only}
+    chests = _check_images(run, recipe.chests, "chests", taken=learnt)
+    ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
+    arrays = {
+        "images": images.images[..., 0],
+        "masks": np.stack([shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
+        "image_parts": np.array(parts),
+        "image_patients": np.array([row.person for row in rows]),
+        "image_sources": np.array([row.source for row in rows]),
+        "image_paths": np.array([str(row.path) for row in rows]),
+        "mask_paths": np.array([str(pair.mask) for pair in pairs]),
+        **{f"chest{name}": found for name, found in chests.items()},
+        **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
+    facts = _facts(arrays)
+    run.write("data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(parts)})
+    return dict(facts["images"])
+
+
+def data_of(run: Run) -> LungData:
+    """What the data step left. Raises UsageProblem `step_missing`."""
+    path = run.folder("data") / _ARRAYS
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="data"))
+    with arrays_in(path) as arrays:
+        return LungData(**arrays)
+
+
+def _pairs(recipe: LungRecipe) -> list[Pair]:
+    pairs: list[Pair] = []
+    for source in recipe.masks:
+        found, wrong = find_pairs(source)
+        require_whole(wrong)
+        pairs += found
+    return pairs
+
+
+def _with_digests(rows: Sequence[Row]) -> list[Row]:
+    return [replace(row, sha256=content_digest(row.path)) for row in rows]
+
+
+def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[str]) -> dict[str, NDArray[Any]]:
+    """Images, sources and parts; patients whose masks are learnt (`taken`) come with their masks."""
+    side = run.recipe.input.height
+    if not sources:
+        none = np.zeros(0, np.str_)
+        return {"s": np.zeros((0, side, side), np.uint8), "_parts": none, "_sources": none, "_patients": none}
+    rows = [row for row in read_rows(sources, folder=run.folder("data")) if row.patient not in taken or not row.patient]
+    found = read_images(rows, run.recipe.input, cache=run.folder("data") / f"{name}.npz", progress=run.progress)
+    return {
+        "s": found.images[..., 0],
+        "_parts": np.array(parts_of(found.rows, run.recipe.split, ())),
+        "_sources": np.array([row.source for row in found.rows]),
+        "_patients": np.array([row.person for row in found.rows]),
+    }
+
+
+def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    parts, patients, sources = (arrays[f"image_{name}"] for name in ("parts", "patients", "sources"))
+    names = ("training", "validation", "test", "evaluate")
+    return {
+        "images": {part: int((parts == part).sum()) for part in names},
+        "patients": {part: len(set(patients[parts == part])) for part in names},
+        "sources": {name: int((sources == name).sum()) for name in sorted(set(sources))},
+        "chests": {str(name): int((arrays["chest_sources"] == name).sum()) for name in set(arrays["chest_sources"])},
+        "ood_images": len(arrays["ood_images"]),
+    }
+
+
+def _outside(run: Run) -> str:
+    """Of everything that the step reads: images, masks and tables."""
+    pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
+    masks = [content_digest(pair.mask) for pair in pairs]
+    rows = _with_digests([pair.row for pair in pairs])
+    others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
+    return digest(rows_digest(rows), masks, rows_digest(others))
+
+
+LUNG_DATA: Final = Step(
+    name="data",
+    perform=data_step,
+    reads=("input", "masks", "chests", "ood_images", "split"),
+    outside=_outside,
+    leaves=(_ARRAYS, "facts.json"),
+)

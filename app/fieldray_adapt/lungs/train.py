@@ -1,0 +1,339 @@
+"""The train and quantise steps: stages of growing images, masks and checks in each step, averaged weights.
+
+After each epoch panels of fixed samples are drawn. All randomness depends on (seed, epoch), so a training that was
+killed resumes exactly. What it ends with becomes an int8 and a float file.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
+from fieldray.errors import UsageProblem
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import load_runtime
+from fieldray.reasons import reason
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Kept
+from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.lungs.check_samples import CheckImages
+from fieldray_adapt.lungs.dataset import LungData, data_of, shrunk
+from fieldray_adapt.lungs.engine import MaskEngine
+from fieldray_adapt.lungs.masks import dice
+from fieldray_adapt.lungs.networks import compact_unet
+from fieldray_adapt.lungs.pair_augmentation import augment_pair
+from fieldray_adapt.lungs.recipe import LungRecipe, Stage, recipe_of
+from fieldray_adapt.quantise import Converted, equalise, quantise, to_float_file
+from fieldray_adapt.run import Run, Step
+from fieldray_adapt.specification import Specification, Weights, save_weights
+from fieldray_adapt.steps import how, trained_weights
+
+Grey = NDArray[np.uint8]
+_WARM_UP: Final = 0.15
+"""Share of a stage in which the rate rises."""
+_AVERAGED_EVERY: Final = 4
+"""Steps: taking the weights out of the framework costs a tenth of a step."""
+_LONGEST_MEAN: Final = 0.98
+
+
+def train_step(run: Run) -> Mapping[str, Any]:
+    """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
+    recipe = recipe_of(run)
+    use_threads(recipe.training.threads)
+    weights, history = (run.trainer.lung_fields if run.trainer else train)(
+        recipe,
+        data_of(run),
+        folder=run.folder("train"),
+        progress=lambda row: run.tell_epoch(run.folder("train"), row),
+    )
+    save_weights(run.folder("train") / "weights.npz", weights)
+    run.write("train", "history.json", history)
+    return {**history[-1], **how(run)}
+
+
+def train(
+    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
+
+    Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
+    """
+    key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
+    key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
+    key = digest(key, data.chest_parts, bool(data.masks_are_chests))
+    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+    state, first = _State(Weights(), []), 0
+    stages = recipe.training.stages
+    total = sum(stage.epochs for stage in stages)
+    resumed = next((n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, key=digest(key, n))), 0)
+    for number, stage in enumerate(stages):
+        if number < resumed:
+            first += stage.epochs
+            continue
+        engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
+        if number == 0:
+            state.average = first_weights(engine, recipe.training.seed)
+        if kept := checkpoint.restore(engine, key=own_key):
+            state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
+        else:
+            engine.set_weights(state.average)
+        samples = StageSamples(recipe, data, engine)
+        for epoch in range(max(first, len(state.history)), first + stage.epochs):
+            started = time.monotonic()
+            loss = _run_epoch(engine, samples, state, epoch, rate=rates(stage, epoch - first))
+            row = {"epoch": epoch + 1, "epochs": total, "side": stage.side, "loss": loss}
+            row |= samples.validate(state.average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
+            state.history.append(row | {"seconds": round(time.monotonic() - started, 1)})
+            facts = {"history": state.history, "steps": state.steps}
+            checkpoint.save_if_due(engine, Kept(facts=facts, arrays=state.average), key=own_key)
+            progress(state.history[-1])
+        first += stage.epochs
+    return state.average, state.history
+
+
+@dataclass(slots=True)
+class _State:
+    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+
+    average: Weights
+    history: list[dict[str, Any]]
+    steps: int = 0
+
+
+class StageSamples:
+    """Batches of one stage, and its look at the validation images."""
+
+    def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
+        self._recipe, self._engine, self.training = recipe, engine, recipe.training
+        side = engine.side if engine.has_checks else engine.mask_side
+        own = data.of("training")
+        self._images, self._masks = shrunk(data.images[own], side), shrunk(data.masks[own], side)
+        weights = {source.name: source.share for source in recipe.chests}
+        self._checks: CheckImages | None = (
+            data.checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
+        )
+        seen = data.of("validation")
+        self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
+
+    def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+        """Images, masks of the first of them, and targets of the checks for the rest."""
+        training, pairs = self.training, []
+        for index in generator.integers(len(self._images), size=training.masks_per_step):
+            image, mask = self._images[index], self._masks[index]
+            pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
+        settings, share = self._recipe.checks_augmentation, training.ood_share
+        drawn = [
+            self._checks.draw(settings, ood_share=share, generator=generator)
+            for _ in range(training.checks_per_step)
+            if self._checks is not None
+        ]
+        images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
+        targets = np.stack([target for _, target in drawn]) if drawn else np.zeros((0, 0), np.float32)
+        return images, np.stack([mask for _, mask in pairs]), targets
+
+    def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """A changed image with its mask, drawn by a generator of its own."""
+        index = int(generator.integers(len(self._images)))
+        return augment_pair(self._images[index], self._masks[index], self._recipe.augmentation, generator=generator)
+
+    def check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """An image for the checks with its targets, drawn by a generator of its own. Raises ValueError without any."""
+        if self._checks is None:
+            raise ValueError("no images for the checks")
+        settings, share = self._recipe.checks_augmentation, self.training.ood_share
+        return self._checks.draw(settings, ood_share=share, generator=generator)
+
+    def validate(self, average: Weights, panel: Path) -> dict[str, Any]:
+        """Mean and least Dice of the validation images with the averaged weights; draws the panel of fixed samples."""
+        if not len(self._seen_images):
+            return {}
+        kept = self._engine.weights()
+        self._engine.set_weights(average)
+        found, checks = self._engine.predict(self._seen_images)
+        self._engine.set_weights(kept)
+        truth = shrunk(self._seen_masks, self._engine.mask_side)
+        values = [dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)]
+        if count := self._recipe.evaluation.panel_images:
+            draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
+        row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
+        row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
+        return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
+
+
+def _run_epoch(
+    engine: MaskEngine, samples: StageSamples, state: _State, epoch: int, *, rate: Callable[[float], float]
+) -> float:
+    """One epoch; its mean loss. `rate` is the learning rate by the share of the epoch that is done."""
+    training, losses = samples.training, []
+    generator = np.random.default_rng((training.seed, epoch))
+    for step in range(training.steps_per_epoch):
+        images, masks, targets = samples.batch(generator)
+        loss = engine.step(images, masks, targets, learning_rate=rate(step / training.steps_per_epoch))
+        if not math.isfinite(loss):
+            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
+        losses.append(loss)
+        state.steps += 1
+        if state.steps % _AVERAGED_EVERY == 0:
+            _average(state.average, engine.weights(), count=state.steps // _AVERAGED_EVERY)
+    return float(np.mean(losses))
+
+
+def _average(average: Weights, current: Weights, *, count: int) -> None:
+    """The running mean; young means forget faster, so that the initial weights leave no trace."""
+    share = np.float32(1 - min(_LONGEST_MEAN, count / (count + 9)))
+    for name, array in current.items():
+        np.add(average[name], share * (array - average[name]), out=average[name])
+
+
+def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
+    """The learning rate within an epoch of a stage: over the stage a rise, then a half cosine to 0."""
+
+    def rate(share: float) -> float:
+        done = (epochs_done + share) / stage.epochs
+        if done < _WARM_UP:
+            return stage.learning_rate * max(done, 0.002) / _WARM_UP
+        return stage.learning_rate * (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+
+    return rate
+
+
+def first_weights(engine: MaskEngine, seed: int) -> Weights:
+    """The kernels drawn by the seed once more (He 2015, arXiv:1502.01852), all else as it is."""
+    generator, weights = np.random.default_rng(seed), engine.weights()
+    for name, array in weights.items():
+        if name.endswith("/kernel"):
+            reads = math.prod(array.shape[:2]) * (1 if name.endswith("_dw/kernel") else array.shape[2])
+            weights[name] = np.asarray(generator.normal(0, math.sqrt(2 / reads), array.shape), np.float32)
+    return weights
+
+
+def use_threads(count: int) -> None:
+    """As many CPU threads as the recipe says; TensorFlow takes it only before its first operation."""
+    if not count:
+        return
+    import tensorflow
+
+    for set_count in (
+        tensorflow.config.threading.set_intra_op_parallelism_threads,
+        tensorflow.config.threading.set_inter_op_parallelism_threads,
+    ):
+        try:
+            set_count(count)
+        except RuntimeError:  # it has begun already: another run of this process chose
+            return
+
+
+LUNG_TRAIN: Final = Step(
+    name="train",
+    perform=train_step,
+    reads=("network", "training", "augmentation", "checks_augmentation", "evaluation"),
+    leaves=("weights.npz", "history.json"),
+)
+
+
+_CHECKS_SHARE: Final = 0.5
+"""Of the images that decide the ranges, so many are those that the checks are trained on, turned and strange ones."""
+
+
+def specification_of(recipe: LungRecipe) -> Specification:
+    """The compact network that the recipe asks for."""
+    return compact_unet(height=recipe.input.height, width=recipe.input.width, channels=recipe.network.channels)
+
+
+def quantise_step(run: Run) -> Mapping[str, Any]:
+    """Write int8.tflite, float.tflite, and which output of each is what."""
+    files = to_files(recipe_of(run), data_of(run), trained_weights(run))
+    for name, file in files.items():
+        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+
+
+def to_files(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, Converted]:
+    """A trained compact network as the files "float" and "int8"."""
+    specification, images = specification_of(recipe), representative(recipe, data)
+    weights = equalise(specification, weights, representative=images)
+    return {
+        "float": to_float_file(specification, weights),
+        "int8": quantise(specification, weights, representative=images),
+    }
+
+
+def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
+    """Training images as the network may meet them, (n, side, side, 1): upright ones, turned ones, OOD images."""
+    generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
+    checks = data.checks("training", {}, side=recipe.input.height)
+    drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
+    images = [data.images[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
+    for _ in range(drawn):
+        assert checks is not None
+        share = recipe.training.ood_share
+        images.append(checks.draw(recipe.checks_augmentation, ood_share=share, generator=generator)[0])
+    stacked: NDArray[np.uint8] = np.stack(images)[..., None]
+    return stacked
+
+
+def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What a file answers to images (n, side, side) uint8: shares of lung (n, rows, columns) and scores of the checks.
+
+    One thread, by the same code that screens.
+    """
+    spec = InputSpec(height=images.shape[1], width=images.shape[2])
+    roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
+    wanted = NetworkSpec(input=spec, outputs=roles, labels=len(LUNG_CHECKS))
+    network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
+    found = [network.run(image[..., None]) for image in images]
+    masks = [answer.mask for answer in found if answer.mask is not None]
+    return np.stack(masks), np.stack([answer.scores for answer in found])
+
+
+LUNG_QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    reads=("calibration_images",),
+    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+)
+
+
+_TRUTH_COLOUR: Final = (60, 220, 90)
+_FOUND_COLOUR: Final = (255, 90, 60)
+_PANEL_SIDE: Final = 192
+
+
+def draw_panel(path: Path, images: Iterable[Grey], masks: Iterable[Grey], found: Iterable[NDArray[np.float32]]) -> None:
+    """Write a PNG with a row for each sample: image, true mask, and the share of lung that was predicted."""
+    rows = [
+        np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
+        for image, mask, share in zip(images, masks, found, strict=True)
+    ]
+    write_atomically(path, png(np.vstack(rows)))
+
+
+def overlay(image: Grey, truth: NDArray[np.bool_], found: NDArray[np.bool_], *, side: int = 256) -> Grey:
+    """The image with the true outline in green and the one found in red: (side, side, 3) uint8."""
+    drawn = np.repeat(np.asarray(Image.fromarray(image).resize((side, side)))[..., None], 3, axis=2)
+    for mask, colour in ((truth, _TRUTH_COLOUR), (found, _FOUND_COLOUR)):
+        sized = np.asarray(Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST))
+        drawn[sized & ~ndimage.binary_erosion(sized)] = colour
+    return drawn
+
+
+def png(pixels: Grey) -> bytes:
+    """A picture (rows, columns) or (rows, columns, 3) uint8 as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _sized(image: Grey) -> Grey:
+    return np.asarray(Image.fromarray(image).resize((_PANEL_SIDE, _PANEL_SIDE), Image.Resampling.BILINEAR))

@@ -1,0 +1,264 @@
+"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Image
+from fieldray.domain.model import (
+    Calibration,
+    Estimate,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    OodGate,
+    OperatingPoint,
+    OutputRoles,
+    Requirement,
+)
+from fieldray.errors import PackProblem, UsageProblem
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.signing import own_key
+from fieldray.packs.verified import read_verified_manifest
+from fieldray.packs.write import require_pack, write_pack
+from fieldray.reasons import reason
+from fieldray.translation import Translator, languages
+from fieldray_adapt.card import Facts, model_card, warnings_of
+from fieldray_adapt.cross import CROSS_RESULTS
+from fieldray_adapt.edgetpu import edgetpu_file
+from fieldray_adapt.files import content_digest, digest
+from fieldray_adapt.quantise import answer
+from fieldray_adapt.recipe import what_is_made, what_is_trained
+from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.run import Run, Step
+from fieldray_adapt.steps import converted, load_network
+
+_MEASURED: Final = ("test", "external_test")
+_GOLDEN_IMAGES: Final = 6
+_GOLDEN_CANDIDATES: Final = 36
+_GOLDEN_SIDE: Final = 512
+# The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
+GOLDEN_TOLERANCE: Final = 0.06
+_TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
+
+
+def pack_step(run: Run) -> Mapping[str, Any]:
+    """Write the pack; the signing key is made where the recipe says, if it is not there.
+
+    Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
+    """
+    recipe = run.recipe
+    try:
+        results, chosen = run.read("evaluate", "metrics.json"), run.read("evaluate", "points.json")
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+    file, (specification, _) = converted(run, "int8"), load_network(run)
+    manifest = _manifest(run, file.roles(specification), results, chosen)
+    card = model_card(
+        recipe,
+        specification=specification,
+        size_bytes=len(file.data),
+        data=results["data"],
+        results=results,
+        tools=manifest.provenance,
+        cross=cross_validation_of(run),
+    )
+    place = write_pack(
+        recipe.packs_folder,
+        manifest=manifest,
+        files={"litert": file.data, **edgetpu_file(run)},
+        card=card,
+        golden=_golden(run, manifest),
+        key=own_key(recipe.signing_key),
+    )
+    warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
+    return pack_facts(place) | ({"warnings": warnings} if warnings else {})
+
+
+def pack_facts(place: Path) -> dict[str, Any]:
+    """What the status has of a pack that was written, by which `is_as_written` knows it again."""
+    sealed = read_verified_manifest(place)
+    size = sum(path.stat().st_size for path in place.iterdir())
+    return {"pack": str(place), "signer": sealed.fingerprint, "manifest_sha256": sealed.manifest_sha256, "bytes": size}
+
+
+def is_as_written(facts: Mapping[str, Any]) -> bool:
+    """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
+    place = Path(facts["pack"])
+    try:
+        require_pack(place, fingerprint=facts.get("signer", ""))
+        return bool(read_verified_manifest(place).manifest_sha256 == facts["manifest_sha256"])
+    except (PackProblem, OSError):
+        return False
+
+
+def cross_validation_of(run: Run) -> Mapping[str, Any] | None:
+    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data."""
+    try:
+        facts = run.read("data", "facts.json")
+        found = json.loads((run.recipe.published / CROSS_RESULTS).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    figures: Mapping[str, Any] = found["labels"]
+    wanted = json.loads(json.dumps({"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}))
+    is_of_this = found["trained"] == wanted["trained"] and found.get("made", wanted["made"]) == wanted["made"]
+    return figures if is_of_this and found.get("data_sha256") == facts["data_sha256"] else None
+
+
+def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:
+    recipe, texts = run.recipe, run.recipe.pack
+    return Manifest(
+        pack_id=texts.id,
+        version=texts.version,
+        names=texts.names,
+        descriptions=texts.descriptions,
+        intended_use=texts.intended_use,
+        limits=texts.limits,
+        input=recipe.input,
+        class_names=asdict(texts.class_names) if texts.class_names else None,
+        warnings=_told_warnings(recipe.kept_labels, results),
+        labels=tuple(
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+        ),
+        outputs=outputs,
+        operating_points=tuple(_point(entry) for entry in chosen["points"]),
+        calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
+        ood_gate=_ood_gate(run),
+        accepted=texts.accepted,
+        requires=_requires(run),
+        provenance=provenance(run, data=[source.name for source in recipe.data]),
+        metrics={
+            "labels": _figures(results["labels"]),
+            "ood_gate": results["gate"],
+            **_evidence(run, results["labels"]),
+        },
+    )
+
+
+def _told_warnings(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
+    """A line for each warning, in every language of the program; None where there is none."""
+    told = {}
+    for translator in map(Translator, languages()):
+        meanings = {label.code: translator.pick(label.meaning) for label in labels}
+        found = warnings_of(results["labels"], results["gate"], meanings=meanings)
+        told[translator.language] = "\n".join(map(translator.reason, found))
+    return told if any(told.values()) else None
+
+
+def _requires(run: Run) -> tuple[Requirement, ...]:
+    """The lung-field pack it was trained with, or a later version by the same key, where its input is cropped."""
+    if run.recipe.lungs is None or run.recipe.input.crop != "lungs":
+        return ()
+    found = read_verified_manifest(run.recipe.lungs)
+    pack_id, version = found.description.id, found.description.version
+    return (Requirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)
+
+
+def _point(entry: Mapping[str, Any]) -> OperatingPoint:
+    estimates = {name: Estimate(**entry[name]) for name in ("sensitivity", "specificity")}
+    return OperatingPoint(**{**entry, **estimates})
+
+
+def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """What a clinician may ask for; the rest is in the card."""
+    names = ("images", "patients", "positive", "negative", "auc", "specificity_at_sensitivity", "calibration_error")
+    return {
+        code: {
+            **{
+                part: {name: found[part][name] for name in names} | {"classes": _classes(found[part]["points"])}
+                for part in _MEASURED
+                if part in found
+            },
+            **_reference(found["test"]),
+            **_heat_map(found),
+            "shortcuts": found["shortcuts"],
+            "float_against_int8": found["float_against_int8"],
+        }
+        for code, found in labels.items()
+    }
+
+
+def _classes(points: Mapping[str, Facts]) -> dict[str, Any]:
+    """What a person sees at each operating point; a run evaluated by an older version has none."""
+    return {name: point["classes"] for name, point in points.items() if "classes" in point}
+
+
+def _reference(test: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores' distribution, which a site compares its own with; a run evaluated by an older version has none."""
+    return {"reference": {"scores": test["score_counts"]}} if "score_counts" in test else {}
+
+
+def _heat_map(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The scale on which the label's map is shown; a run without evidence has none."""
+    return {"heat_map": found["heat_map"]} if "heat_map" in found else {}
+
+
+def _evidence(run: Run, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Share of the first label's evidence inside the lungs; screening points out what lies below its limit."""
+    found = labels[run.recipe.kept_labels[0].code].get("evidence_inside")
+    return {"evidence_inside": found} if found else {}
+
+
+def _ood_gate(run: Run) -> OodGate:
+    with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
+        return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+
+
+def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
+    """What a pack was made of and with; `data` are the names of its sources."""
+    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json")
+    return {
+        "data": ", ".join(data),
+        "split": f"by patient, {run.recipe.split.by}",
+        "seed": str(run.recipe.training.seed),
+        "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
+        **{name: facts[name] for name in ("data_sha256", "split_sha256")},
+        "python": platform.python_version(),
+        **{name: found for name in _TOOLS if (found := _version(name))},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
+    """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
+    inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
+    file = converted(run, "int8")
+    scores = answer(
+        file.data, inputs, spec=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels)
+    ).scores
+    spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
+    return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
+
+
+def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+    """A synthetic chest as a network sees it: (height, width, channels)."""
+    pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
+    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
+    return values
+
+
+PACK: Final = Step(
+    name="pack",
+    perform=pack_step,
+    reads=("pack", "packs_folder", "results", "signing_key"),
+    outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text),
+    stands=is_as_written,
+)

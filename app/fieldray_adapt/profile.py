@@ -1,0 +1,233 @@
+"""`adapt profile`: time per iteration against batch size and image size, and the batch size to train with.
+
+Iterations 1 and 2 carry start-up cost (memory, kernels chosen and compiled) and are kept apart from the later ones,
+as the dissertation found (Taran 2022, chapter 4).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.networks import vgg16
+from fieldray_adapt.page import Part, Table, Text
+from fieldray_adapt.prune.recipe import StudyRecipe
+from fieldray_adapt.recipe_data import ProfileChoice
+from fieldray_adapt.run import Progress, Run, Step
+from fieldray_adapt.specification import Specification, initial_weights
+from fieldray_adapt.steps import specification_of, starting_digest
+
+Mode = Literal["training", "inference"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationTimes:
+    """Seconds of the first and the second iteration, and the median of those from the third on."""
+
+    first_s: float
+    second_s: float
+    later_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """The times of one mode at one batch size and one image side (pixels)."""
+
+    mode: Mode
+    batch_size: int
+    side: int
+    times: IterationTimes
+
+    @property
+    def later_s_per_image(self) -> float:
+        """Seconds per image once it runs."""
+        return self.times.later_s / self.batch_size
+
+
+def time_iterations(
+    run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
+) -> IterationTimes:
+    """Run it `iterations` times (at least 3)."""
+    if iterations < 3:
+        raise ValueError("at least 3 iterations, to tell the first two from the others")
+    seconds = []
+    for _ in range(iterations):
+        begun = clock()
+        run()
+        seconds.append(clock() - begun)
+    return IterationTimes(first_s=seconds[0], second_s=seconds[1], later_s=statistics.median(seconds[2:]))
+
+
+def profile(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    batch_sizes: Sequence[int],
+    sides: Sequence[int] = (),
+    modes: Sequence[Mode] = ("training", "inference"),
+    settings: EngineSettings,
+    iterations: int = 5,
+    clock: Clock = time.perf_counter,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[ProfileRow, ...]:
+    """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
+
+    Another side than the specification's needs a network without dense layers. The images are noise.
+    """
+    rows: list[ProfileRow] = []
+    wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
+    for side, size, mode in wanted:
+        sized = specification if side == specification.height else replace(specification, height=side, width=side)
+        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
+        times = time_iterations(run, iterations=iterations, clock=clock)
+        rows.append(ProfileRow(mode=mode, batch_size=size, side=side, times=times))
+        progress(len(rows), len(wanted))
+    return tuple(rows)
+
+
+def _iteration(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    mode: Mode,
+    batch_size: int,
+    settings: EngineSettings,
+) -> Callable[[], object]:
+    generator = np.random.default_rng(0)
+    shape = (batch_size, specification.height, specification.width, specification.input_channels)
+    images = generator.random(shape, np.float32)
+    labels = specification.channels[specification.label_set]
+    targets = np.eye(labels, dtype=np.float32)[generator.integers(0, labels, batch_size)]
+    engine = open_engine(specification, weights, settings=settings)
+    if mode == "inference":
+        return lambda: engine.logits(images)
+    return lambda: engine.step(images, targets, learning_rate=1e-6)
+
+
+def propose_batch_size(rows: Sequence[ProfileRow], *, mode: Mode = "training", tolerance: float = 0.1) -> int:
+    """The smallest batch size within `tolerance` of the fastest per image. Raises ValueError if there are no rows.
+
+    Larger batches than that win no time and make fewer steps of the same images.
+    """
+    per_image = {row.batch_size: row.later_s_per_image for row in rows if row.mode == mode}
+    fastest = min(per_image.values())
+    return min(size for size, seconds in per_image.items() if seconds <= fastest * (1 + tolerance))
+
+
+def fastest_batch_size(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    batch_sizes: Sequence[int],
+    settings: EngineSettings,
+) -> int | None:
+    """The batch size proposed for training this network, of those given; None if none is given."""
+    if not batch_sizes:
+        return None
+    rows = profile(
+        specification, weights, batch_sizes=batch_sizes, modes=("training",), settings=settings, iterations=4
+    )
+    return propose_batch_size(rows)
+
+
+def inference_seconds(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    images: NDArray[np.float32],
+    settings: EngineSettings,
+) -> float:
+    """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
+    engine = open_engine(specification, weights, settings=settings)
+    return time_iterations(lambda: engine.logits(images), iterations=7).later_s / len(images)
+
+
+PROFILE_NAME: Final = "profile.json"
+_WHAT: Final = "profile"
+
+
+def profile_step(run: Run) -> Mapping[str, Any]:
+    """Profile the recipe's network with its initial weights, since times do not depend on them; profile.json."""
+    training = run.recipe.training
+    settings = EngineSettings(precision=training.precision, threads=training.threads)
+    found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    run.write("profile", PROFILE_NAME, found)
+    return found["proposed_batch_size"]  # type: ignore[no-any-return]
+
+
+def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
+    """Profile a study's original; profile/profile.json of its run folder, and the proposal said."""
+    specification = vgg16(dropout=recipe.original.dropout).scaled(recipe.original.width)
+    settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
+    found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
+    write_atomically(recipe.run / "profile" / PROFILE_NAME, json.dumps(found, indent=1).encode())
+    for side, size in found["proposed_batch_size"].items():
+        say(f"profile: at {side} pixels train with batches of {size}")
+
+
+def _profiled(
+    specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
+) -> dict[str, Any]:
+    """Rows and proposals, ready for JSON."""
+    rows = profile(
+        specification,
+        initial_weights(specification, seed=0),
+        batch_sizes=choice.batch_sizes,
+        sides=choice.sides,
+        settings=settings,
+        iterations=choice.iterations,
+        progress=lambda done, total: progress(_WHAT, done, total),
+    )
+    sides = sorted({row.side for row in rows})
+    return {
+        "rows": [_row(row) for row in rows],
+        "proposed_batch_size": {
+            str(side): propose_batch_size([row for row in rows if row.side == side]) for side in sides
+        },
+    }
+
+
+def _row(row: ProfileRow) -> dict[str, Any]:
+    times = {name: seconds * 1e3 for name, seconds in asdict(row.times).items()}
+    return {
+        "mode": row.mode,
+        "side": row.side,
+        "batch_size": row.batch_size,
+        "first_ms": times["first_s"],
+        "second_ms": times["second_s"],
+        "later_ms": times["later_s"],
+        "later_ms_per_image": row.later_s_per_image * 1e3,
+    }
+
+
+def profile_parts(found: Mapping[str, Any]) -> list[Part]:
+    """The profile for a report: a row for each mode, side and batch size."""
+    head = (
+        *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
+        "later, ms per image",
+    )
+    times = ("first_ms", "second_ms", "later_ms", "later_ms_per_image")
+    rows = [
+        [row["mode"], str(row["side"]), str(row["batch_size"]), *(f"{row[key]:.2f}" for key in times)]
+        for row in found["rows"]
+    ]
+    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found["proposed_batch_size"].items())
+    return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
+
+
+PROFILE: Final = Step(
+    name="profile",
+    perform=profile_step,
+    reads=("input", "network", "labels", "training", "profile"),
+    outside=lambda run: starting_digest(run.recipe.network),  # whose widths the network has where they are a pack's
+)

@@ -1,0 +1,326 @@
+"""Adaptive iterative pruning: measure, choose, slice, retrain, evaluate, record; again until a rule says stop.
+
+After the dissertation (Taran 2022, chapter 3): each iteration removes the channels that are zero most often, carries
+the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting. What an
+iteration did is a line of JSON beside its weights, so that a run can resume after a kill at any point.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.fit import Effort
+from fieldray_adapt.prune.laws import Context, Law
+from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
+from fieldray_adapt.prune.timing import channel_costs
+from fieldray_adapt.specification import (
+    Specification,
+    Weights,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_weights,
+    specification_from_json,
+)
+from fieldray_adapt.tables import Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the laws that one iteration ran with."""
+
+    batch_size: float
+    epochs: float
+    learning_rate: float
+    cut_off: float
+    minimum_channels: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One line of the table. Iteration 0 is the original, which has no settings.
+
+    Attributes
+    ----------
+    quality_before, quality
+        On the validation part, before and after retraining (0..1).
+    loss
+        On the validation part, after retraining.
+    seconds_per_image
+        Of inference in the engine that trains.
+    batch_size_proposed
+        By the profile, for training the network as it is after this iteration; None without one.
+    wall_seconds
+        That the iteration took.
+    """
+
+    number: int
+    parameters: int
+    multiply_adds: int
+    quality_before: float
+    quality: float
+    loss: float
+    seconds_per_image: float
+    batch_size_proposed: int | None
+    wall_seconds: float
+    settings: Settings | None = None
+
+
+def _row(line: str) -> Iteration:
+    fields_of = json.loads(line)
+    settings = fields_of.pop("settings")
+    if set(fields_of) != {field.name for field in fields(Iteration)} - {"settings"}:
+        raise ValueError("other fields than an iteration has")
+    return Iteration(**fields_of, settings=None if settings is None else Settings(**settings))
+
+
+class RunFolder:
+    """The iterations of one pruning run.
+
+    An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
+    """
+
+    def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
+        """Open a run, or one that its first iteration begins.
+
+        begins_again    what another fingerprint left is removed; else it raises UsageProblem (run_differs)
+        """
+        self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
+        if self._marker.exists() and self._marker.read_text() != fingerprint:
+            if not begins_again:
+                raise UsageProblem(reason("run_differs", path=folder))
+            self._clear()
+
+    def _clear(self) -> None:
+        """The list first, by which iterations count, and the marker last: a kill in between ends in the same."""
+        paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Those that are complete, in order. Raises StorageProblem (run_damaged)."""
+        path = self.folder / "iterations.jsonl"
+        if not path.exists():
+            return ()
+        try:
+            return tuple(_row(line) for line in path.read_text().splitlines())
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
+        """Keep an iteration: first its network, then its line."""
+        rows = (*self.iterations(), iteration)
+        if not self._marker.exists():
+            write_atomically(self._marker, self._fingerprint.encode())
+        save_weights(self._path(iteration.number, "npz"), weights)
+        write_atomically(self._path(iteration.number, "json"), specification.to_json().encode())
+        lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+        write_atomically(self.folder / "iterations.jsonl", lines.encode())
+
+    def network(self, number: int) -> tuple[Specification, Weights]:
+        """The network after an iteration. Raises StorageProblem (run_damaged)."""
+        path = self._path(number, "json")
+        try:
+            return specification_from_json(path.read_text()), load_weights(self._path(number, "npz"))
+        except (OSError, ValueError, TypeError, KeyError, StorageProblem) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.folder / f"iteration-{number:02d}.{ending}"
+
+
+Costs = Callable[[Specification], Mapping[str, float]]
+
+
+class Task(Protocol):
+    """What the network is for: the loop measures and retrains through it, and knows no data itself."""
+
+    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+        """APoZ of each prunable channel set on the calibration set."""
+
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        """The network with the channels kept, their weights carried over."""
+
+    def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
+        """The weights after training."""
+
+    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+        """Quality (0..1, higher is better) and loss on the validation part."""
+
+    def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
+        """Time of inference."""
+
+    def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
+        """The batch size that trains this network fastest per image; None if there is nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """A law for each setting of an iteration."""
+
+    batch_size: Law
+    epochs: Law
+    learning_rate: Law
+    cut_off: Law
+    minimum_channels: Law
+
+    def first(self) -> Settings:
+        """The settings of iteration 1."""
+        return Settings(**{field.name: getattr(self, field.name).start for field in fields(self)})
+
+    def next(self, previous: Settings, context: Context) -> Settings:
+        """The settings of the iteration after one that ran with `previous`."""
+        return Settings(
+            **{
+                field.name: getattr(self, field.name).next(getattr(previous, field.name), context)
+                for field in fields(self)
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """When to stop: whichever rule comes first."""
+
+    iterations: Annotated[int, Key(doc="At most.", low=1, example=3)]
+    lowest_quality: Annotated[
+        float, Key(doc="Stop once retraining does not bring the validation quality back to this.", low=0, high=1)
+    ] = 0.0
+    target_parameters: Annotated[int | None, Key(doc="Stop once at most so many parameters are left.", low=1)] = None
+    target_speed_up: Annotated[float | None, Key(doc="Stop once the network is so many times faster.", above=0)] = None
+
+    def why(self, rows: tuple[Iteration, ...]) -> str | None:
+        """The rule that ends the run after these iterations, or None."""
+        last = rows[-1]
+        if last.number and last.quality < self.lowest_quality:
+            return "lowest_quality"
+        if self.target_parameters is not None and last.parameters <= self.target_parameters:
+            return "target_parameters"
+        if self.target_speed_up is not None and speed_up(rows) >= self.target_speed_up:
+            return "target_speed_up"
+        if last.number and last.parameters == rows[-2].parameters:
+            return "nothing_left"
+        return "iterations" if last.number >= self.iterations else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole pruning run."""
+
+    laws: Laws
+    stop: Stop
+    cut_kind: CutKind = "deviation"
+    largest_share: float = 1.0
+    multiple: int = 1
+    seed: int = 0
+
+
+def speed_up(rows: tuple[Iteration, ...]) -> float:
+    """How many times faster the last network is than the original, in the engine that trains."""
+    return rows[0].seconds_per_image / rows[-1].seconds_per_image
+
+
+def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
+    """The smallest network that kept the quality asked for; the original if none did."""
+    kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
+    return min(kept, key=lambda row: row.parameters)
+
+
+def prune(
+    task: Task,
+    plan: Plan,
+    *,
+    folder: RunFolder,
+    original: Callable[[], tuple[Specification, Weights]],
+    progress: Callable[[Iteration], None] = lambda _: None,
+    costs: Costs = channel_costs,
+) -> str:
+    """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
+
+    Parameters
+    ----------
+    original
+        The network to begin with; asked for only if the run has not begun.
+    progress
+        Is told of each iteration once it is kept.
+    costs
+        Measures what a channel of each set costs, for a cut-off by time.
+    """
+    if not folder.iterations():
+        specification, weights = original()
+        row = _measure(task, specification, weights, number=0, begun=time.perf_counter())
+        folder.add(row, specification, weights)
+        progress(row)
+    while (why := plan.stop.why(folder.iterations())) is None:
+        progress(_iterate(task, plan, folder, costs))
+    return why
+
+
+def _iterate(task: Task, plan: Plan, folder: RunFolder, costs: Costs) -> Iteration:
+    begun, rows = time.perf_counter(), folder.iterations()
+    number, settings = len(rows), next_settings(plan.laws, rows)
+    specification, weights = folder.network(number - 1)
+    cut = Cut(
+        kind=plan.cut_kind,
+        value=settings.cut_off,
+        minimum_channels=round(settings.minimum_channels),
+        largest_share=plan.largest_share,
+        multiple=plan.multiple,
+    )
+    zeros = task.zero_shares(specification, weights)
+    keep = select(zeros, cut=cut, costs=costs(specification) if cut.kind == "time" else None)
+    specification, weights = task.cut(specification, weights, keep=keep)
+    before, _ = task.quality(specification, weights)
+    effort = Effort(round(settings.batch_size), settings.epochs, settings.learning_rate)
+    weights = task.retrain(specification, weights, effort=effort, seed=plan.seed + number)
+    row = _measure(task, specification, weights, number=number, begun=begun, before=before, settings=settings)
+    folder.add(row, specification, weights)
+    return row
+
+
+def next_settings(laws: Laws, rows: tuple[Iteration, ...]) -> Settings:
+    """The settings of the iteration that follows these."""
+    last = rows[-1]
+    if last.settings is None:
+        return laws.first()
+    earlier = rows[-2]
+    context = Context(
+        size=last.parameters / earlier.parameters,
+        loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
+        time=last.seconds_per_image / earlier.seconds_per_image,
+        batch=(last.batch_size_proposed or last.settings.batch_size) / last.settings.batch_size,
+    )
+    return laws.next(last.settings, context)
+
+
+def _measure(
+    task: Task,
+    specification: Specification,
+    weights: Weights,
+    *,
+    number: int,
+    begun: float,
+    before: float | None = None,
+    settings: Settings | None = None,
+) -> Iteration:
+    quality, loss = task.quality(specification, weights)
+    return Iteration(
+        number=number,
+        parameters=parameters(specification),
+        multiply_adds=multiply_adds(specification),
+        quality_before=quality if before is None else before,
+        quality=quality,
+        loss=loss,
+        seconds_per_image=task.seconds_per_image(specification, weights),
+        batch_size_proposed=task.propose_batch_size(specification, weights) if number else None,
+        wall_seconds=time.perf_counter() - begun,
+        settings=settings,
+    )

@@ -1,0 +1,291 @@
+"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineSettings
+from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
+from fieldray_adapt.fit import Labelled, Progress, fit, taught
+from fieldray_adapt.networks import vgg16
+from fieldray_adapt.profile import PROFILE_NAME
+from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
+from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
+from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.study_results import Conversion, convert_and_test, iteration_row, row_of, write_report
+from fieldray_adapt.prune.tasks import ArrayTask
+from fieldray_adapt.prune.timing import Network, Timed, time_networks
+from fieldray_adapt.specification import initial_weights, load_weights, save_weights, specification_from_json
+
+ORIGINAL: Final = "original"
+_KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
+
+Bar = Callable[[str, int, int], None]
+"""What is being done, how many are done, of how many."""
+
+
+def run_study(recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: Bar = lambda *_: None) -> None:
+    """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
+    require_publishable(recipe.results, recipe.results.with_name("report.html"))
+    study = Study(recipe, say=say, progress=progress)
+    study.report() if step == "report" else study.run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    training: Labelled
+    validation: Labelled
+    test: Labelled
+
+
+def _read_parts(recipe: Data, *, seed: int) -> _Parts:
+    path = recipe.file
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            kept = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    except (OSError, ValueError, KeyError) as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
+    # The published order may be by class.
+    order = np.random.default_rng(seed).permutation(len(kept["x_train"]))
+    labels = int(kept["y_train"].max()) + 1
+    drawn = _labelled(kept["x_train"][order], kept["y_train"][order], labels=labels)
+    stop = recipe.validation + recipe.training if recipe.training else None
+    test = _labelled(kept["x_test"], kept["y_test"], labels=labels)
+    return _Parts(drawn.part(recipe.validation, stop), drawn.part(0, recipe.validation), test)
+
+
+def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: int) -> Labelled:
+    scaled = images[..., None].astype(np.float32) / np.float32(255)
+    return Labelled(scaled, np.eye(labels, dtype=np.float32)[classes])
+
+
+class Study:
+    """The steps of a study in one folder; each resumes after it was stopped."""
+
+    def __init__(
+        self,
+        recipe: StudyRecipe,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        progress: Bar = lambda *_: None,
+        timer: Callable[..., dict[str, Timed]] = time_networks,
+        tester: Callable[..., Conversion] = convert_and_test,
+    ) -> None:
+        """`say` is told what happens, `progress` how far it is; networks are converted and tested, and then timed."""
+        self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
+        self._progress, self._tester = progress, tester
+        self._parts = _read_parts(recipe.data, seed=recipe.seed)
+        self._key = digest(self._parts, recipe.original, recipe.seed)
+        self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
+        self._training_settings = replace(self._settings, threads=recipe.training_threads)
+
+    def run(self) -> dict[str, Any]:
+        """Everything that is not done yet, and then the report."""
+        for run in self._recipe.runs:
+            self.run_law(run)
+        for row in self._recipe.baselines:
+            self.run_baseline(row)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Test and time every network there is so far, in one go; results and report, kept where the recipe says."""
+        networks = {ORIGINAL: self.original()}
+        for run in self._recipe.runs:
+            folder = self._run_folder(run)
+            for iteration in folder.iterations()[1:]:
+                networks[f"{run.name}/{iteration.number}"] = folder.network(iteration.number)
+        for row in self._recipe.baselines:
+            if self._baseline_path(row).is_file():
+                networks[row.name] = self.run_baseline(row)
+        results = self._results(networks)
+        profiled = self._folder / "profile" / PROFILE_NAME
+        if profiled.is_file():
+            results["profile"] = json.loads(profiled.read_text())
+        publish(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
+        write_report(self._recipe.results.with_name("report.html"), results)
+        return results
+
+    def original(self) -> Network:
+        """The trained original; trained once for each data, seed and way of training, then kept."""
+        recipe = self._recipe.original
+        specification = vgg16(dropout=recipe.dropout).scaled(recipe.width)
+        path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
+        if not path.is_file():
+            self._say("training the original")
+            checkpoint = Checkpoint(self._folder / CHECKPOINT)
+            trained, _ = fit(
+                specification,
+                initial_weights(specification, seed=self._recipe.seed),
+                data=self._parts.training,
+                effort=recipe.training,
+                seed=self._recipe.seed,
+                settings=replace(self._training_settings, precision=recipe.precision),
+                progress=self._telling(ORIGINAL),
+                checkpoint=checkpoint,
+            )
+            save_weights(path, trained)
+            checkpoint.remove()
+        return specification, load_weights(path)
+
+    def _telling(self, what: str) -> Progress:
+        """Told of each step of a training: the bar, and a line at each twentieth."""
+
+        def progress(step: int, steps: int, loss: float) -> None:
+            self._progress(f"{what}: steps", step, steps)
+            if step % max(1, steps // 20) == 0:
+                self._say(f"  {what}: step {step} of {steps}, loss {loss:.3f}")
+
+        return progress
+
+    def run_law(self, run: RunRecipe) -> str:
+        """Prune by one set of laws; the rule that ended it."""
+        folder = self._run_folder(run)
+        if (rows := folder.iterations()) and (why := run.stop.why(rows)):
+            return why
+        self._say(f"pruning: {run.name}")
+        if not rows:
+            self._take_measured_beginning(run, folder)
+        return prune(
+            self._task(run.name, run=run),
+            run.plan(self._recipe.seed),
+            folder=folder,
+            original=lambda: self._beginning(run),
+            progress=lambda row: self._say(f"  {_line(row)}"),
+        )
+
+    def _task(self, name: str, *, run: RunRecipe | BaselineRecipe) -> ArrayTask:
+        training = self._parts.training
+        if isinstance(run, RunRecipe) and run.teacher:
+            teacher, _ = self._network_after(run.teacher, run.teacher_iteration)
+            share, temperature = run.teacher_share, run.temperature
+            training = taught(
+                training, *teacher, share=share, temperature=temperature, settings=self._training_settings
+            )
+        return ArrayTask(
+            training=training,
+            validation=self._parts.validation,
+            settings=self._training_settings,
+            calibration=run.calibration,
+            batch_sizes=run.batch_sizes if isinstance(run, RunRecipe) else (),
+            progress=self._telling(name),
+        )
+
+    def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
+        """What another run has measured of the same: a large original takes minutes.
+
+        That is the network it begins with, and the first iteration where the laws begin alike.
+        """
+        if run.continues:
+            network, row = self._network_after(run.continues, run.after_iteration)
+            folder.add(replace(row, number=0, settings=None, batch_size_proposed=None), *network)
+            return
+        for other in self._recipe.runs:
+            theirs = self._run_folder(other)
+            rows = () if other is run or other.continues else theirs.iterations()
+            if rows:
+                # The same settings on the same network with the same seed end in the same network.
+                shared = rows[:2] if _begin_alike(run, other) else rows[:1]
+                for row in shared:
+                    folder.add(replace(row, batch_size_proposed=None), *theirs.network(row.number))
+                return
+
+    def _beginning(self, run: RunRecipe) -> Network:
+        return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
+
+    def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
+        """What a run had after an iteration; None: the last network that kept the quality asked for.
+
+        Raises UsageProblem `iteration_missing`.
+        """
+        run = self._recipe.run_named(name)
+        folder = self._run_folder(run)
+        found = [
+            row
+            for row in folder.iterations()
+            if (row.quality >= run.stop.lowest_quality if iteration is None else row.number == iteration)
+        ]
+        if not found:
+            raise UsageProblem(reason("iteration_missing", run=name, iteration=iteration or 0))
+        return folder.network(found[-1].number), found[-1]
+
+    def _run_folder(self, run: RunRecipe) -> RunFolder:
+        return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
+
+    def run_baseline(self, row: BaselineRecipe) -> Network:
+        """Cut once, train once; kept."""
+        path = self._baseline_path(row)
+        if not path.is_file():
+            self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
+            whole = self.original()
+            keep = one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
+            task = self._task(row.name, run=row)
+            specification, weights = task.cut(*whole, keep=keep)
+            weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
+            write_atomically(path.with_suffix(".json"), specification.to_json().encode())
+            save_weights(path, weights)
+        text = path.with_suffix(".json").read_text(encoding="utf-8")
+        return specification_from_json(text), load_weights(path)
+
+    def _baseline_path(self, row: BaselineRecipe) -> Path:
+        key = digest(self._key, row)[:_KEY_LENGTH]
+        return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
+
+    def _results(self, networks: Mapping[str, Network]) -> dict[str, Any]:
+        images = np.rint(self._parts.training.images[: self._recipe.representative] * 255).astype(np.uint8)
+        found = {name: self._tested(name, network, images) for name, network in networks.items()}
+        self._say("timing every network")
+        timed = self._timer(
+            networks,
+            files={name: one.files for name, one in found.items()},
+            images=images,
+            settings=self._settings,
+            rounds=self._recipe.rounds,
+        )
+        whole = (networks[ORIGINAL], timed[ORIGINAL])
+        rows = {name: row_of(networks[name], of=found[name], timed=timed[name], original=whole) for name in networks}
+        names = [row.name for row in self._recipe.baselines]
+        return {
+            "study": self._recipe.name,
+            ORIGINAL: rows[ORIGINAL],
+            "runs": {run.name: self._table(run, rows) for run in self._recipe.runs},
+            "baselines": {name: rows[name] for name in names if name in rows},
+        }
+
+    def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:
+        return self._tester(
+            network,
+            folder=self._folder / "tested" / name.replace("/", "-"),
+            images=images,
+            test=self._parts.test,
+            settings=self._training_settings,
+            with_float=self._recipe.float_files,
+            say=lambda: self._say(f"converting and testing {name}"),
+        )
+
+    def _table(self, run: RunRecipe, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        iterations = self._run_folder(run).iterations()
+        table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
+        why = run.stop.why(iterations) if iterations else None
+        return {"stopped_by": why or "not finished", "iterations": table}
+
+
+def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
+    """Whether two runs do the same in their first iteration."""
+    rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
+    return run.plan(0).laws.first() == other.plan(0).laws.first() and rest[0] == rest[1]
+
+
+def _line(row: Iteration) -> str:
+    return (
+        f"{row.number}: {row.parameters} parameters, accuracy {row.quality_before:.4f} before and {row.quality:.4f} "
+        f"after retraining, {row.seconds_per_image * 1e3:.3f} ms per image, {row.wall_seconds:.0f} s"
+    )

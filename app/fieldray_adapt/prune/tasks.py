@@ -1,0 +1,331 @@
+"""What the pruning loop works on: labelled images in memory, or (the prune step of a recipe) a recipe's own images.
+
+A layer that lost most of its inputs sums fewer of them, and over sixteen layers the signal fades to nothing: training
+would first have to find it again. Rectified layers pass a factor on, so one factor per layer corrects it
+(`restore_scale`). Layers with batch normalisation need none: it measures the signal again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.metrics import auc
+from fieldray_adapt.augmentation import Augmentation
+from fieldray_adapt.dataset import dataset_of
+from fieldray_adapt.engine import EngineName, EngineSettings, open_engine
+from fieldray_adapt.files import digest
+from fieldray_adapt.fit import Effort, Labelled, fit, quality
+from fieldray_adapt.fit import Progress as FitProgress
+from fieldray_adapt.keras_engine import layer_reader
+from fieldray_adapt.profile import fastest_batch_size, inference_seconds
+from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
+from fieldray_adapt.prune.recipe import PruneRecipe
+from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
+from fieldray_adapt.run import Progress, Run, Step
+from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
+from fieldray_adapt.steps import load_trained, save_network, schedule_of, settings_of
+from fieldray_adapt.train import Samples, Schedule, predict, train
+
+_LARGEST_FACTOR: Final = 10.0
+
+
+def restore_scale(
+    before: tuple[Specification, Mapping[str, NDArray[np.float32]]],
+    after: tuple[Specification, Weights],
+    *,
+    keep: Keep,
+    images: NDArray[np.float32],
+) -> Weights:
+    """The cut network's weights, each kernel without batch normalisation times one factor.
+
+    The factors make the mean value of each rectified layer's channels what it was before the cut.
+
+    Parameters
+    ----------
+    before, after
+        The networks before and after `specification.keep_channels` with `keep`.
+    images
+        Calibration images (n, height, width, channels) float32 in 0..1.
+    """
+    sets = channel_sets(before[0])
+    layers = [
+        layer.name
+        for layer in before[0].layers
+        if layer.has_weights and layer.activation == "relu" and not layer.batch_norm and sets[layer.name] in keep
+    ]
+    if not layers:
+        return dict(after[1])
+    wanted = _means(*before, layers=layers, images=images, keep={name: keep[sets[name]] for name in layers})
+    found = _means(*after, layers=layers, images=images, keep={})
+    weights, passed_on = dict(after[1]), 1.0
+    for name in layers:
+        # `passed_on` is what the layers before already multiply this one's input by.
+        whole = float(np.clip(wanted[name] / max(found[name], 1e-9), 1 / _LARGEST_FACTOR**2, _LARGEST_FACTOR**8))
+        factor = float(np.clip(whole / passed_on, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR))
+        weights[f"{name}/kernel"] = weights[f"{name}/kernel"] * np.float32(factor)
+        passed_on *= factor
+    return weights
+
+
+def _means(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    layers: list[str],
+    images: NDArray[np.float32],
+    keep: Mapping[str, NDArray[Any]],
+) -> dict[str, float]:
+    values = layer_reader(specification, weights, layers)(images)
+    return {name: float(value[..., keep.get(name, slice(None))].mean()) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrayTask:
+    """Classification of images in memory; quality is accuracy.
+
+    Attributes
+    ----------
+    calibration
+        Number of training images that APoZ is measured on.
+    timed_batch
+        Images in a batch when inference is timed.
+    batch_sizes
+        Candidates of the profile; none leaves the choice to the laws alone.
+    dropout_rate
+        While retraining: a thin layer has nothing to spare.
+    progress
+        Is told of each step of a retraining.
+    """
+
+    training: Labelled
+    validation: Labelled
+    settings: EngineSettings
+    calibration: int = 500
+    timed_batch: int = 100
+    batch_sizes: Sequence[int] = ()
+    dropout_rate: float = 0.0
+    progress: FitProgress = lambda _step, _steps, _loss: None
+
+    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+        """APoZ on the first training images (their order is drawn)."""
+        images = self.training.images[: self.calibration]
+        return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
+
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        """The weights carried over, with the strength of the signal restored on the calibration images."""
+        smaller, sliced = keep_channels(specification, weights, keep=keep)
+        images = self.training.images[: self.calibration]
+        return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
+
+    def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
+        """Train on the training part."""
+        thin = with_dropout(specification, self.dropout_rate)
+        trained, _ = fit(
+            thin,
+            weights,
+            data=self.training,
+            effort=effort,
+            seed=seed,
+            settings=self.settings,
+            progress=self.progress,
+        )
+        return trained
+
+    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+        """Accuracy and cross-entropy on the validation part."""
+        return quality(specification, weights, data=self.validation, settings=self.settings)
+
+    def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
+        """Median of batches from the third on."""
+        images = self.validation.images[: self.timed_batch]
+        return inference_seconds(specification, weights, images=images, settings=self.settings)
+
+    def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
+        """By a profile of training steps at the candidate sizes."""
+        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
+
+
+def with_dropout(specification: Specification, rate: float) -> Specification:
+    """The same network, with another rate in each dropout layer."""
+    layers = (replace(layer, rate=rate) if layer.kind == "dropout" else layer for layer in specification.layers)
+    return replace(specification, layers=tuple(layers))
+
+
+_BATCH: Final = 32
+_TIMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageTask:
+    """A pruning task over labelled images; quality is the AUC of the first label on the validation images.
+
+    Attributes
+    ----------
+    schedule
+        Of the training that made the original: each retraining differs from it by its effort alone.
+    folder
+        Where a retraining keeps its checkpoints.
+    progress
+        Is told of each epoch of a retraining.
+    """
+
+    training: Samples
+    validation: Samples
+    schedule: Schedule
+    augmentation: Augmentation
+    settings: EngineSettings
+    engine: EngineName
+    folder: Path
+    calibration: int
+    batch_sizes: tuple[int, ...] = ()
+    progress: Progress = lambda _what, _done, _total: None
+
+    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+        """APoZ on training images drawn by the schedule's seed."""
+        generator = np.random.default_rng(self.schedule.seed)
+        chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
+        parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
+        batches = (self.training.images[part].astype(np.float32) / 255 for part in parts)
+        return zero_shares(specification, weights, batches=batches)
+
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        """The weights carried over; batch normalisation finds the new strength of the signal while retraining."""
+        return keep_channels(specification, weights, keep=keep)
+
+    def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
+        """Train as the original was; resumes from a checkpoint of the same iteration."""
+        epochs = max(1, math.ceil(effort.epochs))
+        images = round((self.schedule.images_per_epoch or len(self.training)) * effort.epochs / epochs)
+        schedule = Schedule(
+            epochs=epochs,
+            batch_size=effort.batch_size,
+            learning_rate=effort.learning_rate,
+            warm_up_epochs=min(self.schedule.warm_up_epochs, epochs / 10),
+            average_epochs=min(self.schedule.average_epochs, epochs / 2),
+            label_smoothing=self.schedule.label_smoothing,
+            images_per_epoch=max(images, effort.batch_size),
+            seed=seed,
+            shares=self.schedule.shares,
+        )
+        trained, _ = train(
+            specification,
+            weights,
+            training=self.training,
+            validation=self.validation,
+            schedule=schedule,
+            augmentation=self.augmentation,
+            settings=self.settings,
+            folder=self.folder / f"retraining-{seed}",
+            engine=self.engine,
+            progress=lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
+        )
+        return trained
+
+    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+        """AUC and cross-entropy of the first label on the validation images where it is known."""
+        engine = open_engine(specification, weights, settings=self.settings, name=self.engine)
+        targets = self.validation.targets[:, 0]
+        is_known = ~np.isnan(targets)
+        logits = predict(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
+        truth = targets[is_known].astype(np.float64)
+        # The cross-entropy of a logit, without overflow: log(1 + e^-|x|) + max(x, 0) - x * truth
+        loss = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * truth
+        return auc(logits, truth >= 0.5), float(loss.mean())
+
+    def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
+        """Median of batches from the third on."""
+        images = self.validation.images[:_TIMED].astype(np.float32) / 255
+        return inference_seconds(specification, weights, images=images, settings=self.settings)
+
+    def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
+        """By a profile of training steps at the candidate sizes."""
+        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
+
+
+def prune_step(run: Run) -> Mapping[str, Any]:
+    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on."""
+    if run.recipe.prune is None:
+        return {}
+    data, home = dataset_of(run), run.folder("prune")
+    why, kept, folder = prune_as_told(
+        run,
+        load_trained(run),
+        training=data.samples("training"),
+        validation=data.samples("validation"),
+        folder=home,
+    )
+    save_network(home, *folder.network(kept.number))
+    run.write("prune", "table.json", [_row(row, folder.iterations()[0]) for row in folder.iterations()])
+    return {"stopped_by": why, **_row(kept, folder.iterations()[0])}
+
+
+def prune_as_told(
+    run: Run,
+    original: tuple[Specification, Weights],
+    *,
+    training: Samples,
+    validation: Samples,
+    folder: Path,
+) -> tuple[str, Iteration, RunFolder]:
+    """Prune a network as the recipe says: the rule that stopped it, the iteration used from here on, and all of them.
+
+    Parameters
+    ----------
+    original
+        The trained network.
+    folder
+        Iterations of this very pruning are resumed there, those of another begun again: only its stop rules may
+        change.
+    """
+    chosen = run.recipe.prune
+    if chosen is None:
+        raise ValueError("the recipe does not prune")
+    task = _task(run, chosen, training=training, validation=validation, folder=folder)
+    decisive = (task.training, task.validation, task.schedule, task.augmentation, task.settings, task.engine)
+    kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
+    why = prune(
+        task,
+        chosen.plan(run.recipe.training.seed),
+        folder=kept,
+        original=lambda: original,
+        progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
+    )
+    return why, best(kept.iterations(), stop=chosen.stop), kept
+
+
+def _task(run: Run, chosen: PruneRecipe, *, training: Samples, validation: Samples, folder: Path) -> ImageTask:
+    return ImageTask(
+        training=training,
+        validation=validation,
+        schedule=schedule_of(run.recipe),
+        augmentation=run.recipe.augmentation,
+        settings=settings_of(run.recipe),
+        engine=run.recipe.training.engine,
+        folder=folder,
+        calibration=chosen.calibration,
+        batch_sizes=chosen.batch_sizes,
+        progress=run.progress,
+    )
+
+
+def _row(row: Iteration, original: Iteration) -> dict[str, Any]:
+    return {
+        "iteration": row.number,
+        "parameters": row.parameters,
+        "removed_share": 1 - row.parameters / original.parameters,
+        "multiply_adds": row.multiply_adds,
+        "times_fewer_multiply_adds": original.multiply_adds / row.multiply_adds,
+        "speed_up": original.seconds_per_image / row.seconds_per_image,
+        "auc_before_retraining": row.quality_before,
+        "auc": row.quality,
+    }
+
+
+PRUNE: Final = Step(name="prune", perform=prune_step, reads=("prune",))

@@ -1,0 +1,382 @@
+"""The report step: one HTML file with everything of a run, plots included, that needs nothing else to be read.
+
+The pages of a comparison and of a cross-validation, which are published beside their figures, are laid out here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain import metrics
+from fieldray.domain.intervals import told
+from fieldray.domain.model import Calibration
+from fieldray_adapt.dataset import dataset_of
+from fieldray_adapt.files import content_digest, publish, write_atomically
+from fieldray_adapt.page import (
+    Code,
+    Figure,
+    Part,
+    Report,
+    Section,
+    Table,
+    Text,
+    facts,
+    page,
+    settings,
+    told_seconds,
+)
+from fieldray_adapt.plots import Curve, class_map_plots, pruning_plots, score_plots, training_curves
+from fieldray_adapt.profile import PROFILE_NAME, profile_parts
+from fieldray_adapt.quantise import answer
+from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.run import RECIPE_TEXT, Run, Step
+from fieldray_adapt.split import PARTS
+from fieldray_adapt.steps import converted, load_network
+
+_DOES: Final = {
+    "data": "read the images and freeze their split",
+    "train": "train the network",
+    "prune": "make the network smaller",
+    "quantise": "convert it to int8",
+    "placement": "forecast the Edge TPU",
+    "compile": "compile for the Edge TPU",
+    "evaluate": "choose operating points, measure",
+    "pack": "write the signed pack",
+}
+_POINT_HEAD: Final = ("operating point", "sensitivity", "specificity", "accuracy", "sensitivity, not sure counted")
+_POINT_KEYS: Final = ("sensitivity", "specificity", "accuracy", "sensitivity_with_band")
+SCORES_CAPTION: Final = """Left: ROC curve; dots are the operating points. Middle: the share of images with the finding
+among those of about the same score; a well calibrated score follows the dotted line. Right: how many images got which
+score, with and without the finding, on a logarithmic axis; lines are the thresholds."""
+
+
+def report_step(run: Run) -> Mapping[str, Any]:
+    """Write report.html. Raises UsageProblem `step_missing`, StorageProblem."""
+    results = run.read("evaluate", "metrics.json")
+    chosen = run.read("evaluate", "points.json")
+    names = [label.meaning["en"] for label in run.recipe.labels]
+    curves = training_curves(run.read("train", "history.json"), labels=names)
+    caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
+    sections = [
+        Section(title="Steps", parts=[_steps(run)]),
+        Section(title="Images", parts=_images(results["data"])),
+        *[_label(run, label, results, chosen) for label in run.recipe.kept_labels],
+        Section(title="Out-of-distribution gate", parts=_gate(results["gate"])),
+        Section(title="Class maps", parts=_examples(run)),
+        Section(title="Training", parts=[Figure(svg=curves, caption=caption)]),
+        Section(title="Pruning", parts=_pruning(run)),
+        Section(title="Time per iteration", parts=_profile(run)),
+        Section(title="Recipe", parts=_recipe(run)),
+    ]
+    texts = run.recipe.pack
+    path: Path = run.recipe.run / "report.html"
+    lead = f"{texts.descriptions['en']} {texts.limits['en']}"
+    write_atomically(path, page(Report(title=f"{texts.names['en']} {texts.version}", lead=lead, sections=sections)))
+    return {"report": str(path)}
+
+
+def _steps(run: Run) -> Table:
+    """Those before this one, which is still at work while its report is written."""
+    done = {name: entry for name, entry in run.status.items() if name in _DOES}
+    rows = [
+        [name, _DOES[name], _state(run, name, entry), told_seconds(entry["seconds"]) if "seconds" in entry else "-"]
+        for name, entry in done.items()
+    ]
+    return Table(head=("step", "what it does", "state", "time"), rows=rows)
+
+
+def _state(run: Run, name: str, entry: Mapping[str, Any]) -> str:
+    """What came of a step, also where it found nothing to do."""
+    if name == "prune" and run.recipe.prune is None:
+        return "not asked for by the recipe"
+    return f"left out: {entry['why']}" if entry.get("compiled") is False else str(entry["state"])
+
+
+def _images(data: Mapping[str, Any]) -> list[Part]:
+    sizes = [[part, f"{data['images'][part]:,}", f"{data['patients'][part]:,}"] for part in PARTS]
+    labels = [
+        [code, part, *(f"{counted[part][kind]:,}" for kind in ("positive", "negative", "unknown"))]
+        for code, counted in data["labels"].items()
+        for part in PARTS
+    ]
+    pairs = data["duplicates"]
+    rest = {
+        "images in no part": data["images"]["none"],
+        "images that could not be read": data["left_out"],
+        "pairs of equal files": pairs["exact"],
+        "pairs of nearly equal images": pairs["near"],
+        "pairs across parts": pairs["across_parts"],
+        "training images left out because of that": pairs["training_copies_left_out"],
+        "SHA-256 of the data": data["data_sha256"],
+        "SHA-256 of the split": data["split_sha256"],
+    }
+    left_out = [[origin, why] for origin, why in data["left_out_examples"]]
+    return [
+        Table(head=("part", "images", "patients"), rows=sizes),
+        Table(head=("label", "part", "with", "without", "not known"), rows=labels),
+        facts(rest),
+        *([Table(head=("image that could not be read", "why"), rows=left_out)] if left_out else []),
+    ]
+
+
+def _gate(gate: Mapping[str, Any]) -> list[Part]:
+    rows = {"test images refused": told(gate["images_refused"])}
+    if "ood_refused" in gate:
+        side = f"{gate['side']} x {gate['side']} pixels" if gate["side"] else "their own size"
+        rows["out-of-distribution images refused"] = told(gate["ood_refused"])
+        rows[f"test images refused when first shrunk to {side}"] = told(gate["images_refused_at_equal_resolution"])
+    text = "The gate refuses images that are unlike the training images. Shares are given with 95 % intervals."
+    return [Text(text), facts({**rows, "limit of the distance": gate["limit"]})]
+
+
+def _profile(run: Run) -> list[Part]:
+    """What `adapt profile` measured, if it was asked."""
+    known = (run.folder("profile") / PROFILE_NAME).is_file()
+    return profile_parts(run.read("profile", PROFILE_NAME)) if known else []
+
+
+def _pruning(run: Run) -> list[Part]:
+    """The iterations of the prune step, if the recipe has one."""
+    if run.recipe.prune is None:
+        return []
+    rows = run.read("prune", "table.json")
+    curve = Curve(
+        name="validation AUC",
+        quality=[row["auc"] for row in rows],
+        before=[None, *(row["auc_before_retraining"] for row in rows[1:])],
+        speed_up=[row["speed_up"] for row in rows],
+    )
+    cells = [
+        [
+            str(row["iteration"]),
+            f"{row['parameters']:,}",
+            f"{row['removed_share']:.1%}",
+            f"{row['multiply_adds'] / 1e6:,.1f}",
+            f"{row['times_fewer_multiply_adds']:.2f}",
+            f"{row['speed_up']:.2f}",
+            f"{row['auc_before_retraining']:.3f}" if row["iteration"] else "-",
+            f"{row['auc']:.3f}",
+        ]
+        for row in rows
+    ]
+    head = (
+        *("iteration", "parameters", "removed", "multiply-adds per image, millions", "times fewer", "times faster"),
+        *("AUC before retraining", "AUC after"),
+    )
+    caption = "AUC is of the validation images. Speed is of the float network, relative to the network as trained."
+    return [
+        Figure(svg=pruning_plots([curve], quality="validation AUC", points={}), caption=caption),
+        Table(head=head, rows=cells),
+    ]
+
+
+def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Section:
+    found, column = results["labels"][label.code], run.recipe.kept_labels.index(label)
+    with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
+        targets, raw = arrays["test_targets"][:, column], arrays["test"][:, column]
+    known = ~np.isnan(targets)
+    scores = metrics.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
+    test, both = found["test"], found["float_against_int8"]
+    points = [[name, *(told(point[key]) for key in _POINT_KEYS)] for name, point in test["points"].items()]
+    rows = {
+        "AUC": told(test["auc"]),
+        "AUC on the validation images": told(found["validation"]["auc"]),
+        **{f"AUC of the image's {name} alone": f"{area:.3f}" for name, area in found["shortcuts"].items()},
+        **{
+            f"specificity at a sensitivity of {float(at):.0%}": told(e)
+            for at, e in test["specificity_at_sensitivity"].items()
+        },
+        "expected calibration error": f"{test['calibration_error']:.3f}",
+        "AUC, float": f"{both['auc_float']:.4f}",
+        "AUC, int8": f"{both['auc_int8']:.4f}",
+        "score, float against int8: mean difference": f"{both['mean_absolute_difference']:.4f}",
+        "score, float against int8: largest difference": f"{both['largest_difference']:.4f}",
+    }
+    return Section(
+        title=f"{label.meaning['en']}: test images",
+        parts=[
+            Figure(svg=score_plots(scores, targets[known] >= 0.5, points=test["points"]), caption=SCORES_CAPTION),
+            Table(head=_POINT_HEAD, rows=points, caption="Count, share and 95 % interval."),
+            Table(head=("figure", "value (95 % interval)"), rows=[[*row] for row in rows.items()]),
+            *group_tables(found["by_group"]),
+        ],
+    )
+
+
+def group_tables(groups: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """The AUC within groups of patients or images; none where there are no groups."""
+    rows = [
+        [group, name, f"{own['images']:,}", f"{own['positive']:,}", told(own["auc"])]
+        for group, members in groups.items()
+        for name, own in members.items()
+    ]
+    return [Table(head=("group by", "value", "images", "with the finding", "AUC"), rows=rows)] if rows else []
+
+
+def _examples(run: Run) -> list[Part]:
+    """Test images spread over the scores of the first label, with their class maps."""
+    count = run.recipe.evaluation.example_images
+    if not count:
+        return []
+    data, label = dataset_of(run), run.recipe.kept_labels[0]
+    samples = data.samples("test")
+    with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
+        order = np.argsort(arrays["test"][:, 0])
+    chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
+    file, (specification, _) = converted(run, "int8"), load_network(run)
+    found = answer(
+        file.data,
+        samples.images[chosen],
+        spec=run.recipe.input,
+        outputs=file.roles(specification),
+        labels=len(run.recipe.kept_labels),
+    )
+    truths = samples.targets[chosen, run.recipe.labels.index(label)]
+    known = {0.0: "without", 1.0: "with"}
+    titles = [
+        f"raw score {score:.2f}, {known.get(float(truth), 'not known')}"
+        for score, truth in zip(found.scores[:, 0], truths, strict=True)
+    ]
+    svg = class_map_plots(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)
+    caption = (
+        f"Test images from the lowest to the highest score of {label.meaning['en']}, as the network sees them, with "
+        "the evidence for (red) and against (blue) laid over them, and whether they are with or without the finding."
+    )
+    return [Figure(svg=svg, caption=caption)]
+
+
+def _recipe(run: Run) -> list[Part]:
+    path = run.recipe.run / RECIPE_TEXT
+    return [Code(path.read_text(encoding="utf-8"))] if path.is_file() else []
+
+
+REPORT: Final = Step(
+    name="report",
+    perform=report_step,
+    reads=(),
+    outside=lambda run: content_digest(run.folder("profile") / PROFILE_NAME),
+)
+
+
+_COMPARISON: Final = """Both networks were trained on the same images. The code that screens ran both int8 files on the
+same images; they were timed alternating, image by image, on one thread in one run. The difference is the pack's AUC
+minus the unpruned network's, with a 95 % interval over patients. Nothing was chosen on test images. The time on the
+Edge TPU is an estimate."""
+_CROSS: Final = """Each fold's images were scored by a network trained on the other folds, so no network was trained on
+images of a patient it is evaluated on. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were
+fitted and evaluated on the same images in the same folds: a network whose result is near theirs has learned little of
+the lungs. Each network was pruned where the recipe prunes, and converted to int8 as a pack's is; figures without a
+stage are those of the int8 file."""
+_STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
+_MIB: Final = 2**20
+Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
+def write_comparison(path: Path, results: Mapping[str, Any]) -> None:
+    """Write the page of a comparison's results (as `compare.compare_step` makes them). Raises StorageProblem."""
+    curves = training_curves(results["history"], labels=results["trained_labels"])
+    caption = "Loss on the training images, and AUC on the validation images, per epoch."
+    sections = [
+        Section(title="Size and speed", parts=_speed(results)),
+        *[Section(title=f"AUC: {code}", parts=[_quality(found)]) for code, found in results["labels"].items()],
+        Section(
+            title="Training of the unpruned network",
+            parts=[Figure(svg=curves, caption=caption), *settings(results["trained"])],
+        ),
+    ]
+    title = f"{results['pack']} against the unpruned network"
+    publish(path, page(Report(title=title, lead=_COMPARISON, sections=sections)))
+
+
+def _speed(results: Mapping[str, Any]) -> list[Table]:
+    whole, pack, ratios = results["networks"]["whole"], results["networks"]["pack"], results["times_less"]
+    rows = [
+        ["multiply-adds per image, millions", *(f"{row['multiply_adds'] / 1e6:.1f}" for row in (whole, pack))],
+        ["int8 file, MiB", *(f"{row['file_bytes'] / _MIB:.2f}" for row in (whole, pack))],
+        ["Edge TPU, ms per image (estimate)", *(f"{row['edgetpu_estimate_ms']:.1f}" for row in (whole, pack))],
+        ["int8 on one CPU thread, ms per image", *(f"{row['milliseconds']:.3f}" for row in (whole, pack))],
+    ]
+    cells = [[*row, f"{ratios[name]:.2f}"] for row, name in zip(rows, ratios, strict=True)]
+    mapped = [
+        [
+            "operators mapped to the Edge TPU",
+            *(f"{row['mapped']} of {row['operators']}" for row in (whole, pack)),
+        ],
+        [
+            "sent to the Edge TPU for every image, MiB",
+            *(f"{row['streamed_bytes'] / _MIB:.2f}" for row in (whole, pack)),
+        ],
+    ]
+    return [
+        Table(head=("", "unpruned", "pack", "times less"), rows=cells),
+        Table(head=("Edge TPU", "unpruned", "pack"), rows=mapped),
+    ]
+
+
+def _quality(found: Mapping[str, Any]) -> Table:
+    head = ("part", "images", "with the finding", "unpruned, float", "unpruned, int8", "pack, int8", "difference")
+    rows = [
+        [
+            part,
+            f"{row['images']:,}",
+            f"{row['positive']:,}",
+            *(told(row["auc"][name], ".3f") for name in ("whole_float", "whole", "pack")),
+            told(row["difference"], "+.4f"),
+        ]
+        for part, row in found.items()
+    ]
+    return Table(head=head, rows=rows)
+
+
+def write_cross_validation(path: Path, results: Mapping[str, Any], *, scored: Mapping[str, Scored]) -> None:
+    """Write the page of a cross-validation's results.
+
+    Parameters
+    ----------
+    path
+        The page.
+    results
+        As `cross.cross_step` makes them.
+    scored
+        By label: scores (n,) in 0..1, and truth (n,), of the images evaluated.
+
+    Raises
+    ------
+    StorageProblem
+        The page cannot be written.
+    """
+    sections = [
+        *[_fold_section(code, found, scored[code]) for code, found in results["labels"].items()],
+        Section(title="What was trained", parts=settings(results["trained"])),
+    ]
+    publish(path, page(Report(title=f"{results['pack']}: cross-validation", lead=_CROSS, sections=sections)))
+
+
+def _fold_section(code: str, found: Mapping[str, Any], scored: Scored) -> Section:
+    stages, float_against = found["stages"], found["float_against_int8"]
+    rows = [
+        ["images, patients", f"{found['images']:,}, {found['patients']:,}"],
+        ["with, without the finding", f"{found['positive']:,}, {found['negative']:,}"],
+        *[[f"AUC, {_STAGES[stage]}", told(made["auc"])] for stage, made in stages.items()],
+        ["AUC, int8 file minus as trained", told(found["after_training"], "+.3f")],
+        ["score, int8 against float: mean difference", f"{float_against['mean_absolute_difference']:.4f}"],
+        *[[f"AUC of fold {fold}, int8 file", f"{area:.3f}"] for fold, area in stages["int8"]["auc_by_fold"].items()],
+        *[[f"AUC of the image's {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()],
+        *[
+            [f"specificity at a sensitivity of {float(at):.0%}", told(value)]
+            for at, value in found["specificity_at_sensitivity"].items()
+        ],
+    ]
+    return Section(
+        title=code,
+        parts=[
+            Figure(svg=score_plots(*scored, points={}), caption=SCORES_CAPTION),
+            Table(head=("figure", "value (95 % interval)"), rows=rows),
+            *group_tables(found["by_group"]),
+        ],
+    )

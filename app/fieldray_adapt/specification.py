@@ -1,0 +1,318 @@
+"""A network as data: its layers, how many channels each set of channels has, and its weights as plain arrays.
+
+Layers whose outputs are added share one *channel set*, so a residual stage has one count. To prune is to choose the
+channels of each set to keep, ask for the smaller specification and slice the weights (`keep_channels`): no surgery on a
+framework's graph. Spatial padding is "same" everywhere; arrays are (height, width, channels). Weights are known by name
+("layer/part").
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray_adapt.files import arrays_in, write_atomically
+
+Kind = Literal[
+    "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
+]
+Activation = Literal["none", "relu", "relu6", "tanh", "sigmoid", "softmax"]
+Shape = tuple[int, ...]
+
+INPUT: Final = "image"
+_WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One step: the operation, then batch normalisation if asked for, then the activation.
+
+    Attributes
+    ----------
+    channels
+        The channel set of the output of a conv or dense layer; all others keep their input's set.
+    kernel
+        Side of a conv's or max_pool's window, in pixels.
+    stride
+        Step of a window; by how much an upsample enlarges, bilinearly.
+    rate
+        Share of values a dropout drops while training.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    channels: str = ""
+    kernel: int = 1
+    stride: int = 1
+    batch_norm: bool = False
+    activation: Activation = "none"
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind) or self.activation not in get_args(Activation):
+            raise ValueError(f"layer {self.name}: unknown kind {self.kind} or activation {self.activation}")
+        if bool(self.channels) != (self.kind in ("conv", "dense")):
+            raise ValueError(f"layer {self.name}: a channel set belongs to conv and dense layers")
+        if len(self.inputs) != (2 if self.kind == "add" else 1) or self.kernel < 1 or self.stride < 1:
+            raise ValueError(f"layer {self.name}: wrong inputs, kernel or stride")
+
+    @property
+    def has_weights(self) -> bool:
+        """True for conv, depthwise and dense layers."""
+        return self.kind in _WEIGHTED
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a weight array: the channel set it runs over ("" for none), laid out `repeats` times in a row."""
+
+    channels: str
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specification:
+    """Layers in an order in which each comes after its inputs; the first inputs are named `INPUT`.
+
+    Attributes
+    ----------
+    channels
+        Number of channels of each channel set, each at least 1.
+    outputs
+        Layer by role: "logits" (for training), "scores", for class-map networks "class_maps", "features", for
+        lung fields "mask_logits" and "mask"; of an encoder "features" alone, a plane for each.
+    epsilon
+        Of the batch normalisations.
+
+    Raises
+    ------
+    ValueError
+        At birth if layers and channel sets do not fit together.
+    """
+
+    name: str
+    height: int
+    width: int
+    input_channels: int
+    layers: tuple[Layer, ...]
+    channels: Mapping[str, int]
+    outputs: Mapping[str, str]
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        used = {layer.channels for layer in self.layers if layer.channels}
+        if used != set(self.channels) or min(self.channels.values()) < 1:
+            raise ValueError(f"{self.name}: channel sets and layers differ, or a set is empty")
+        shapes(self)
+        if not ({"logits", "scores"} <= set(self.outputs) or set(self.outputs) == {"features"}):
+            raise ValueError(f"{self.name}: needs the outputs logits and scores, or features alone")
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name; KeyError if there is none."""
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)
+
+    def with_channels(self, channels: Mapping[str, int]) -> Specification:
+        """The same network with other counts for the channel sets named."""
+        return replace(self, channels={**self.channels, **channels})
+
+    def scaled(self, width: float, *, multiple: int = 8) -> Specification:
+        """All hidden channel sets times `width`, rounded to a multiple; the set of the labels stays."""
+        return self.with_channels(
+            {
+                name: max(multiple, round(count * width / multiple) * multiple)
+                for name, count in self.channels.items()
+                if name != self.label_set
+            }
+        )
+
+    @property
+    def label_set(self) -> str:
+        """The channel set of the labels; of an encoder, that of its features."""
+        return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
+
+    def to_json(self) -> str:
+        """A stable text of it."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def specification_from_json(text: str) -> Specification:
+    """The inverse of `Specification.to_json`. Raises ValueError or TypeError for something else."""
+    fields = json.loads(text)
+    layers = tuple(Layer(**{**row, "inputs": tuple(row["inputs"])}) for row in fields.pop("layers"))
+    return Specification(**fields, layers=layers)
+
+
+def channel_sets(specification: Specification) -> dict[str, str]:
+    """The channel set of each layer's output; "" for the input. Raises ValueError if an add mixes two sets.
+
+    What the input is added to has as many channels: the upper part of a network may begin within a stage.
+    """
+    found = {INPUT: ""}
+    for layer in specification.layers:
+        sets = {found[name] for name in layer.inputs}
+        if any(specification.channels[name] == specification.input_channels for name in sets - {""}):
+            sets -= {""}
+        if len(sets) > 1:
+            raise ValueError(f"layer {layer.name} adds the channel sets {sorted(sets)}")
+        found[layer.name] = layer.channels or sets.pop()
+    return found
+
+
+def shapes(specification: Specification) -> dict[str, Shape]:
+    """Output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
+    sets = channel_sets(specification)
+    found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
+    for layer in specification.layers:
+        shape = found[layer.inputs[0]]
+        own = sets[layer.name]
+        count = specification.channels[own] if own else specification.input_channels
+        if layer.kind in ("conv", "depthwise", "max_pool"):
+            found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
+        elif layer.kind == "upsample":
+            found[layer.name] = (shape[0] * layer.stride, shape[1] * layer.stride, count)
+        elif layer.kind == "flatten":
+            found[layer.name] = (math.prod(shape),)
+        else:
+            found[layer.name] = (count,) if layer.kind in ("average_all", "dense") else shape
+    return found
+
+
+def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
+    """For each weight array, named "layer/part", what its axes run over.
+
+    Parts: kernel (kernel, kernel, in, out) of a conv, (kernel, kernel, in, 1) of a depthwise, (in, out) of a dense
+    layer; bias (out,) or, where the layer is normalised, gamma, beta, mean, variance (out,).
+    """
+    sets, sizes, axes = channel_sets(specification), shapes(specification), dict[str, tuple[Axis, ...]]()
+    none = Axis("")
+    for layer in specification.layers:
+        if not layer.has_weights:
+            continue
+        source, out = sets[layer.inputs[0]], Axis(sets[layer.name])
+        incoming = Axis(source)
+        if layer.kind == "dense":
+            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.channels[source])
+        last = none if layer.kind == "depthwise" else out
+        axes[f"{layer.name}/kernel"] = (incoming, out) if layer.kind == "dense" else (none, none, incoming, last)
+        for part in ("gamma", "beta", "mean", "variance") if layer.batch_norm else ("bias",):
+            axes[f"{layer.name}/{part}"] = (out,)
+    return axes
+
+
+def weight_shapes(specification: Specification) -> dict[str, Shape]:
+    """Shape of each weight array, named as in `weight_axes`."""
+    return {key: _weight_shape(specification, key, axes) for key, axes in weight_axes(specification).items()}
+
+
+def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]) -> Shape:
+    layer = specification.layer(key.rpartition("/")[0])
+    plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
+    return tuple(
+        specification.channels[axis.channels] * axis.repeats if axis.channels else plain[position]
+        for position, axis in enumerate(axes)
+    )
+
+
+def parameters(specification: Specification) -> int:
+    """Number of weights, with what batch normalisation keeps."""
+    return sum(math.prod(shape) for shape in weight_shapes(specification).values())
+
+
+def multiply_adds(specification: Specification) -> int:
+    """Multiply-adds of one image through the conv, depthwise and dense layers."""
+    sizes, weights = shapes(specification), weight_shapes(specification)
+    total = 0
+    for layer in specification.layers:
+        if layer.has_weights:
+            positions = math.prod(sizes[layer.name][:2]) if layer.kind != "dense" else 1
+            total += positions * math.prod(weights[f"{layer.name}/kernel"])
+    return total
+
+
+Weights = dict[str, NDArray[np.float32]]
+
+
+def initial_weights(specification: Specification, *, seed: int) -> Weights:
+    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual branch starts at a half.
+
+    The layer of the labels starts at a hundredth of that, so that training begins undecided.
+    """
+    generator, weights = np.random.default_rng(seed), Weights()
+    axes = weight_axes(specification)
+    added = {name for layer in specification.layers if layer.kind == "add" for name in layer.inputs[1:]}
+    for key, shape in weight_shapes(specification).items():
+        layer, _, part = key.rpartition("/")
+        if part == "kernel":
+            fan_in = math.prod(shape[:2]) if shape[-1] == 1 and len(shape) == 4 else math.prod(shape[:-1])
+            is_head = "logits" in specification.outputs and axes[key][-1].channels == specification.label_set
+            size = 0.01 if is_head else 1.0
+            weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
+        else:
+            starts = {"gamma": 0.5 if layer in added else 1.0, "variance": 1.0}
+            weights[key] = np.full(shape, starts.get(part, 0.0), np.float32)
+    return weights
+
+
+def keep_channels(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, keep: Mapping[str, NDArray[Any]]
+) -> tuple[Specification, Weights]:
+    """The smaller network that has only the channels `keep` (indices by channel set), and its weights.
+
+    Sets not named stay whole. Removing a label is keeping the others of the label set.
+    Raises ValueError for indices that are empty, repeated or out of range.
+    """
+    chosen = {name: _checked(name, indices, specification.channels[name]) for name, indices in keep.items()}
+    smaller = specification.with_channels({name: len(indices) for name, indices in chosen.items()})
+    sliced = Weights()
+    for key, axes in weight_axes(specification).items():
+        array = weights[key]
+        for position, axis in enumerate(axes):
+            if axis.channels in chosen:
+                array = np.take(array, _along(axis, chosen, specification), axis=position)
+        sliced[key] = np.ascontiguousarray(array)
+    return smaller, sliced
+
+
+def _checked(name: str, indices: NDArray[Any], count: int) -> NDArray[np.int64]:
+    ordered = np.unique(np.asarray(indices, np.int64))
+    if not len(ordered) or len(ordered) != len(indices) or ordered[0] < 0 or ordered[-1] >= count:
+        raise ValueError(f"channels to keep of {name}: need distinct indices in 0..{count - 1}")
+    return ordered
+
+
+def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: Specification) -> NDArray[np.int64]:
+    count = specification.channels[axis.channels]
+    return (np.arange(axis.repeats)[:, None] * count + chosen[axis.channels]).reshape(-1)
+
+
+def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
+    """Copy the arrays of `source` whose name and shape occur in `target` (changed in place); returns how many."""
+    matching = [key for key, array in source.items() if key in target and target[key].shape == array.shape]
+    for key in matching:
+        target[key] = np.array(source[key], np.float32)
+    return len(matching)
+
+
+def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Write an .npz beside and rename it. Raises StorageProblem if it cannot be written."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **dict(weights))
+    write_atomically(path, buffer.getvalue())
+
+
+def load_weights(path: Path) -> Weights:
+    """Read what `save_weights` wrote, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
+    with arrays_in(path) as arrays:
+        return {key: np.asarray(arrays[key], np.float32) for key in arrays}

@@ -1,0 +1,371 @@
+"""The train and quantise steps of a recipe, and what others share of them: the network as the last step left it.
+
+Quantised, a network is an int8 and a float file, equalised, its head refitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.dataset import dataset_of, keep_split
+from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.files import content_digest, reading, write_atomically
+from fieldray_adapt.frozen_part import ChannelScale, FrozenPart, frozen_end
+from fieldray_adapt.networks import LABELS, NETWORKS
+from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
+from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.specification import (
+    Specification,
+    Weights,
+    copy_matching,
+    initial_weights,
+    keep_channels,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_weights,
+    specification_from_json,
+)
+from fieldray_adapt.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
+from fieldray_adapt.train import Samples, Schedule, note_statistics, train, validate
+
+_STATISTICS_IMAGES: Final = 64
+_HEAD: Final = "class_maps"
+
+
+def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
+    """Save the network that a step has changed. Raises StorageProblem."""
+    save_weights(folder / "weights.npz", weights)
+    write_atomically(folder / "specification.json", specification.to_json().encode())
+
+
+def load_network(run: Run) -> tuple[Specification, Weights]:
+    """The network as the last step left it. Raises UsageProblem `step_missing`."""
+    pruned = run.folder("prune") / "specification.json"
+    return _load(run, "prune") if run.recipe.prune and pruned.is_file() else load_trained(run)
+
+
+def load_trained(run: Run) -> tuple[Specification, Weights]:
+    """The network as the train step left it. Raises UsageProblem `step_missing`."""
+    return _load(run, "train")
+
+
+def trained_weights(run: Run) -> Weights:
+    """The weights that the train step left, of a network that the recipe describes. Raises UsageProblem."""
+    path = run.folder("train") / "weights.npz"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="train"))
+    return load_weights(path)
+
+
+def _load(run: Run, step: str) -> tuple[Specification, Weights]:
+    text = run.folder(step) / "specification.json"
+    if not text.is_file():
+        raise UsageProblem(reason("step_missing", step=step))
+    with reading(text):
+        specification = specification_from_json(text.read_text(encoding="utf-8"))
+    return specification, load_weights(run.folder(step) / "weights.npz")
+
+
+def train_step(run: Run) -> Mapping[str, Any]:
+    """Train the network from the weights the recipe names; what it was trained on is kept beside it."""
+    recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
+    specification = specification_of(recipe)
+    weights, history = train_as_told(
+        run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
+    )
+    save_network(folder, specification, weights)
+    keep_split(run, "train")
+    run.write("train", "history.json", history)
+    return {
+        "parameters": parameters(specification),
+        "multiply_adds": multiply_adds(specification),
+        **history[-1],
+        **how(run),
+    }
+
+
+def how(run: Run) -> Mapping[str, Any]:
+    """What the status has of who trained, where it was not this process."""
+    return run.trainer.facts() if run.trainer else {}
+
+
+def train_as_told(
+    run: Run,
+    *,
+    training: Samples,
+    validation: Samples,
+    folder: Path,
+    what: str = "epochs",
+    part: FrozenPart | None = None,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train the recipe's network as the recipe says; see `train.train`.
+
+    Parameters
+    ----------
+    part
+        The frozen part of the recipe's network, where several trainings share it.
+    """
+    recipe, specification = run.recipe, specification_of(run.recipe)
+    part = part or frozen_part_of(recipe, images=training.images)
+    weights = part.weights if part else starting_weights(recipe, specification, images=training.images)
+    trained = part.upper if part else specification
+    if part:
+        training, validation = part.samples(training, copies=True), part.samples(validation, copies=False)
+
+    def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
+        scale = _scale_of(own, trained)
+        found, history = (run.trainer.classifier if run.trainer else train)(
+            trained,
+            part.upper_weights() if part else dict(weights),
+            training=scale.scaled(own) if scale else own,
+            validation=scale.scaled(validation) if scale else validation,
+            schedule=schedule_of(recipe),
+            augmentation=recipe.augmentation,
+            settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained)),
+            folder=place,
+            engine=recipe.training.engine,
+            progress=lambda row: run.tell_epoch(place, row, what=what),
+        )
+        return scale.unscaled(found, _HEAD) if scale else found, history
+
+    if not recipe.training.average_sources:
+        found, history = on(training, folder)
+        return {**weights, **found}, history
+    averaged, history = _averaged(recipe, trained, training, validation, on=on, folder=folder)
+    return {**weights, **averaged}, history
+
+
+def _averaged(
+    recipe: Recipe,
+    trained: Specification,
+    training: Samples,
+    validation: Samples,
+    *,
+    on: Callable[[Samples, Path], tuple[Weights, list[dict[str, Any]]]],
+    folder: Path,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """The mean of a network for each group of sources, and its figures; `on` trains one in a folder."""
+    groups = [shares for _, shares in sorted(recipe.groups.items()) if shares.keys() & set(training.sources)]
+    places = [folder / f"group-{number}" for number in range(len(groups))]
+    parts = [on(training.of_sources(shares), place) for shares, place in zip(groups, places, strict=True)]
+    for place, (own, _) in zip(places, parts, strict=True):
+        save_weights(place / "weights.npz", own)
+    mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
+    settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
+    engine = open_engine(trained, mean, settings=settings, name=recipe.training.engine)
+    note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
+    averaged = engine.weights()
+    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last group's network
+    return averaged, history
+
+
+def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
+    """That of a network that is a head alone, None for any other."""
+    is_head_alone = [layer.name for layer in trained.layers if layer.has_weights] == [_HEAD]
+    return ChannelScale.of(samples) if is_head_alone else None
+
+
+def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
+    """The weighted mean of networks that began alike. Of linear heads alone, its logits are the mean of theirs."""
+    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
+
+
+def frozen_part_of(recipe: Recipe, *, images: NDArray[Any]) -> FrozenPart | None:
+    """The first layers of the recipe's network if they are to be computed once. Raises UsageProblem `recipe_key`."""
+    if not recipe.training.copies:
+        return None
+    specification = specification_of(recipe)
+    frozen = frozen_layers(recipe.network, specification)
+    if not (end := frozen_end(specification, frozen)):
+        raise UsageProblem(reason("recipe_key", key="training.copies", detail="needs frozen first layers"))
+    return FrozenPart(
+        specification,
+        starting_weights(recipe, specification, images=images),
+        end,
+        recipe.augmentation,
+        recipe.training.copies,
+        recipe.training.seed,
+    )
+
+
+def settings_of(recipe: Recipe) -> EngineSettings:
+    """How the recipe's engine trains every layer; what the pack has no label for may look where it likes."""
+    training = recipe.training
+    return EngineSettings(
+        weight_decay=training.weight_decay,
+        precision=training.precision,
+        threads=training.threads,
+        label_weights=tuple(label.weight for label in recipe.labels),
+        outside_weights=tuple(training.evidence_outside * (not label.auxiliary) for label in recipe.labels),
+    )
+
+
+def frozen_layers(choice: NetworkChoice, specification: Specification) -> frozenset[str]:
+    """The layers of a network, or of a part of it, that the recipe leaves as they are."""
+    return frozenset(layer.name for layer in specification.layers if layer.name.startswith(choice.frozen or ("-",)))
+
+
+def specification_of(recipe: Recipe) -> Specification:
+    """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
+    choice, spec = recipe.network, recipe.input
+    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.kind == "resnet50" else {}
+    extra |= {"blocks": choice.blocks} if choice.blocks else {}
+    whole = NETWORKS[choice.kind](
+        height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
+    )
+    if (pack := Path(choice.weights)).is_dir():
+        return whole.with_channels(_channels_of_pack(pack, whole, choice))
+    scaled = whole.scaled(choice.width) if choice.width != 1 else whole
+    unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
+    if unknown or not all(count >= 1 for count in choice.channels.values()):
+        detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
+        raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))
+    return scaled.with_channels(choice.channels)
+
+
+def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
+    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
+    if choice.width != 1 or choice.channels:
+        detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
+        raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
+    return pack_channels(pack, whole)
+
+
+def starting_weights(recipe: Recipe, specification: Specification, *, images: NDArray[np.uint8]) -> Weights:
+    """Initial weights, with those of another network copied in where name and shape are the same.
+
+    Parameters
+    ----------
+    images
+        Those that are trained on.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` when nothing fits.
+    """
+    weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
+    if source == "none":
+        return weights
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(recipe, specification, images)
+    if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
+        raise UsageProblem(reason("weights_unfit", path=source))
+    return weights
+
+
+def _other_weights(recipe: Recipe, specification: Specification, images: NDArray[np.uint8]) -> Weights:
+    path = Path(recipe.network.weights)
+    if path.is_dir():
+        return pack_weights(path, specification)
+    if path.suffix == ".onnx":
+        few = images[:: max(1, len(images) // _STATISTICS_IMAGES)][:_STATISTICS_IMAGES]
+        scale, offsets = recipe.network.weights_scale, recipe.network.weights_offsets
+        return onnx_weights(path, specification, images=few, scale=scale, offsets=offsets)
+    try:
+        return load_weights(path)
+    except StorageProblem as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail="no file of weights")) from problem
+    except OSError as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
+
+
+def starting_digest(choice: NetworkChoice) -> str:
+    """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
+    path = Path(choice.weights)
+    return "" if choice.weights in NAMED_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+
+
+def schedule_of(recipe: Recipe) -> Schedule:
+    """How long and how fast the recipe trains."""
+    names = (
+        *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
+        *("label_smoothing", "images_per_epoch", "seed"),
+    )
+    values = {name: getattr(recipe.training, name) for name in names}
+    return Schedule(**values, shares=tuple((source.name, source.share) for source in recipe.data))
+
+
+TRAIN: Final = Step(
+    name="train",
+    perform=train_step,
+    reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
+    outside=lambda run: starting_digest(run.recipe.network),
+    leaves=("weights.npz", "specification.json", "history.json", SPLIT),
+)
+
+
+FITTED_IMAGES: Final = 1500
+"""So many training images fit the head, where there are so many."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Files:
+    """A network with the labels of the pack alone, and its two files."""
+
+    specification: Specification
+    weights: Weights
+    whole: Converted
+    integer: Converted
+
+
+def quantise_step(run: Run) -> Mapping[str, Any]:
+    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
+    data, folder = dataset_of(run), run.folder("quantise")
+    drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
+    files = to_files(run.recipe, *load_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    for name, file in (("float", files.whole), ("int8", files.integer)):
+        write_atomically(folder / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {"float": files.whole.outputs, "int8": files.integer.outputs})
+    save_network(folder, files.specification, files.weights)
+    return {"int8_bytes": len(files.integer.data), "float_bytes": len(files.whole.data)}
+
+
+def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
+    """The network's files, with the labels of the pack alone.
+
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        `calibration_images` first of them give the ranges, all fit the head to the integers.
+    """
+    kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
+    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    representative = images[: recipe.calibration_images]
+    weights = equalise(specification, weights, representative=representative)
+    whole = to_float_file(specification, weights)
+    integer = quantise(specification, weights, representative=representative)
+    float_answers, integer_answers = (
+        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        for file in (whole, integer)
+    )
+    refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
+    integer = quantise(specification, refitted, representative=representative)
+    return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+
+
+def converted(run: Run, name: str) -> Converted:
+    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+    path = run.folder("quantise") / f"{name}.tflite"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="quantise"))
+    return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
+
+
+QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    reads=("calibration_images",),
+    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+)

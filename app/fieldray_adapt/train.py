@@ -1,0 +1,318 @@
+"""Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
+
+All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
+if anything that it depends on has changed, it starts again.
+
+Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
+recognise the source (its letters, collimation, grey levels) instead of the finding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.metrics import auc
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.augmentation import Augmentation, augment, draw_motion, moved
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Engine, EngineName, EngineSettings, Kept, open_engine
+from fieldray_adapt.files import digest
+from fieldray_adapt.specification import Specification, Weights
+
+
+def balanced_draw(
+    sources: Sequence[str],
+    classes: Sequence[str],
+    *,
+    count: int,
+    shares: Mapping[str, float],
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """`count` indices in random order; small groups repeat, but nothing repeats before its whole group was drawn.
+
+    A source that `shares` does not name counts 1. Raises ValueError without images.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, key in enumerate(zip(sources, classes, strict=True)):
+        groups.setdefault(key, []).append(index)
+    if not groups:
+        raise ValueError("there are no images to draw from")
+    names = sorted({source for source, _ in groups})
+    weight = {name: shares.get(name, 1.0) / sum(1 for source, _ in groups if source == name) for name in names}
+    total = sum(weight[source] for source, _ in groups)
+    drawn = [_repeated(groups[key], round(count * weight[key[0]] / total), generator) for key in sorted(groups)]
+    return generator.permutation(np.concatenate(drawn))
+
+
+def _repeated(members: list[int], count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    rounds = [generator.permutation(members) for _ in range(-(-count // len(members)))]
+    return np.concatenate(rounds)[:count] if rounds else np.zeros(0, np.int64)
+
+
+_PREDICT_BATCH: Final = 64
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Samples:
+    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient.
+
+    Attributes
+    ----------
+    images
+        Or float16: what the frozen layers of a network made of them, see `frozen_part.FrozenPart`.
+    lungs
+        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 being all; None if not known.
+    """
+
+    images: NDArray[Any]
+    targets: NDArray[np.float32]
+    sources: tuple[str, ...]
+    patients: tuple[str, ...]
+    lungs: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        known = [] if self.lungs is None else [len(self.lungs)]
+        lengths = {len(self.images), len(self.targets), len(self.sources), len(self.patients), *known}
+        if len(lengths) != 1 or self.targets.ndim != 2 or self.images.ndim != 4:
+            raise ValueError("images, targets, sources and patients differ in number")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def of_sources(self, names: Collection[str]) -> Samples:
+        """Those of some sources."""
+        chosen = np.flatnonzero(np.isin(self.sources, list(names)))
+        return Samples(
+            images=self.images[chosen],
+            targets=self.targets[chosen],
+            sources=tuple(self.sources[index] for index in chosen),
+            patients=tuple(self.patients[index] for index in chosen),
+            lungs=None if self.lungs is None else self.lungs[chosen],
+        )
+
+    def classes(self) -> tuple[str, ...]:
+        """The class of each image for balanced drawing: its first known target, as text."""
+        return tuple(_class_of(row) for row in self.targets)
+
+
+def _class_of(targets: NDArray[np.float32]) -> str:
+    known = np.flatnonzero(~np.isnan(targets))
+    return f"{known[0]}:{round(float(targets[known[0]]))}" if len(known) else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long and how fast.
+
+    Attributes
+    ----------
+    images_per_epoch
+        0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
+    shares
+        How often each source is drawn, 1 where not named.
+    """
+
+    epochs: int
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warm_up_epochs: float = 1.0
+    average_epochs: float = 1.0
+    label_smoothing: float = 0.0
+    images_per_epoch: int = 0
+    seed: int = 0
+    shares: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
+            raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
+
+    def rate(self, epoch: float) -> float:
+        """Learning rate at a time in epochs: linear warm-up, then a half cosine to 0."""
+        if epoch < self.warm_up_epochs:
+            return self.learning_rate * max(epoch, 0.02) / self.warm_up_epochs
+        done = (epoch - self.warm_up_epochs) / max(self.epochs - self.warm_up_epochs, 1e-9)
+        return self.learning_rate * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _State:
+    engine: Engine
+    average: Weights
+    history: list[dict[str, Any]]
+    steps: int = 0
+
+
+def train(
+    specification: Specification,
+    weights: Weights,
+    *,
+    training: Samples,
+    validation: Samples,
+    schedule: Schedule,
+    augmentation: Augmentation,
+    settings: EngineSettings,
+    folder: Path,
+    engine: EngineName = "auto",
+    progress: Progress = lambda _: None,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
+
+    The checkpoint stays until the caller has kept what came of it. Raises UsageProblem `training_diverged` when a loss
+    is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
+    """
+    state = _State(open_engine(specification, weights, settings=settings, name=engine), _copied(weights), [])
+    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+    key = digest(specification, weights, training, validation, schedule, augmentation, settings)
+    if kept := checkpoint.restore(state.engine, key=key):
+        state.average, state.history, state.steps = dict(kept.arrays), kept.facts["history"], kept.facts["steps"]
+    for epoch in range(len(state.history), schedule.epochs):
+        started = time.monotonic()
+        loss = _run_epoch(state, epoch, training, schedule, augmentation)
+        row = {"epoch": epoch + 1, "epochs": schedule.epochs, "loss": loss}
+        row |= validate(state.engine, state.average, validation) | {"seconds": time.monotonic() - started}
+        state.history.append(row)
+        facts = {"history": state.history, "steps": state.steps}
+        checkpoint.save_if_due(state.engine, Kept(facts=facts, arrays=state.average), key=key)
+        progress(row)
+    return state.average, state.history
+
+
+def predict(engine: Engine, images: NDArray[Any]) -> NDArray[np.float32]:
+    """Logits (n, labels) of images (n, height, width, channels) uint8."""
+    parts = [
+        engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
+    ]
+    return np.concatenate(parts)
+
+
+def validate(engine: Engine, weights: Weights, samples: Samples) -> dict[str, Any]:
+    """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
+    if not len(samples):
+        return {"auc": []}
+    kept = engine.weights()
+    engine.set_weights(weights)
+    logits = predict(engine, samples.images)
+    engine.set_weights(kept)
+    areas = []
+    for label in range(samples.targets.shape[1]):
+        known = ~np.isnan(samples.targets[:, label])
+        area = auc(logits[known, label].astype(np.float64), samples.targets[known, label] >= 0.5)
+        areas.append(None if math.isnan(area) else area)
+    return {"auc": areas}
+
+
+_NOTED_BATCHES: Final = 60
+
+
+def note_statistics(
+    engine: Engine,
+    specification: Specification,
+    samples: Samples,
+    *,
+    schedule: Schedule,
+    augmentation: Augmentation,
+) -> None:
+    """Have the batch normalisations note their statistics anew, as a training does; no other weight changes.
+
+    The mean of networks that began alike computes on the way what none of them does [1]_, so that what each noted of
+    its own activations does not fit.
+
+    References
+    ----------
+    .. [1] Wortsman M. et al., Model soups, ICML 2022, arXiv:2203.05482; Izmailov P. et al., Averaging Weights Leads to
+       Wider Optima and Better Generalization, UAI 2018, arXiv:1803.05407, section 3.2 on the statistics.
+    """
+    if not any(layer.batch_norm for layer in specification.layers):
+        return
+    generator = np.random.default_rng((schedule.seed, schedule.epochs))
+    order = balanced_draw(
+        samples.sources,
+        samples.classes(),
+        count=_NOTED_BATCHES * schedule.batch_size,
+        shares=dict(schedule.shares),
+        generator=generator,
+    )
+    for start in range(0, len(order) - schedule.batch_size + 1, schedule.batch_size):
+        chosen = order[start : start + schedule.batch_size]
+        images, lungs = changed(samples, chosen, augmentation, generator)
+        engine.step(images, samples.targets[chosen], learning_rate=0.0, lungs=lungs)
+
+
+def _copied(weights: Weights) -> Weights:
+    return {key: array.copy() for key, array in weights.items()}
+
+
+def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, augmentation: Augmentation) -> float:
+    generator = np.random.default_rng((schedule.seed, epoch))
+    count = schedule.images_per_epoch or len(samples)
+    order = balanced_draw(
+        samples.sources, samples.classes(), count=count, shares=dict(schedule.shares), generator=generator
+    )
+    steps = max(1, len(order) // schedule.batch_size)
+    losses = []
+    for step in range(steps):
+        chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
+        images, lungs = changed(samples, chosen, augmentation, generator)
+        targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
+        rate = schedule.rate(epoch + step / steps)
+        loss = state.engine.step(images, targets, learning_rate=rate, lungs=lungs)
+        if not math.isfinite(loss):
+            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
+        losses.append(loss)
+        _average(state, horizon=schedule.average_epochs * steps)
+    return float(np.mean(losses))
+
+
+def changed(
+    samples: Samples,
+    chosen: Sequence[int] | NDArray[np.int64],
+    settings: Augmentation,
+    generator: np.random.Generator,
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Changed copies of the images (n, height, width, channels) in 0..1, and of the shares of lung, moved alike.
+
+    What is no image any more but what frozen layers made of one stays as it is.
+    """
+    if samples.images.dtype != np.uint8:
+        known = None if samples.lungs is None else samples.lungs[chosen].astype(np.float32) / np.float32(255)
+        return samples.images[chosen].astype(np.float32), known
+    channels, images, lungs = samples.images.shape[3], [], []
+    for index in chosen:
+        motion = draw_motion(settings, generator)
+        images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
+        if samples.lungs is not None:
+            lungs.append(moved(samples.lungs[index], motion))
+    whole = scaled(np.stack(images)[..., None])
+    shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
+    return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
+
+
+def scaled(images: NDArray[Any]) -> NDArray[np.float32]:
+    """As a network gets them: images uint8 in 0..1, what frozen layers made of them as it is."""
+    values = images.astype(np.float32)
+    return values / np.float32(255) if images.dtype == np.uint8 else values
+
+
+def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+    """Targets moved towards a half by that share (arXiv:1512.00567)."""
+    return targets * np.float32(1 - amount) + np.float32(amount / 2)
+
+
+def _average(state: _State, *, horizon: float) -> None:
+    """The running mean; young means forget faster, so that the initial weights leave no trace."""
+    state.steps += 1
+    share = max(1 / max(horizon, 1.0), 9 / (state.steps + 9))
+    current = state.engine.weights()
+    for key, mean in state.average.items():
+        np.add(mean, np.float32(share) * (current[key] - mean), out=mean)

@@ -1,0 +1,450 @@
+"""Screening an archive: pieces of the list go to workers, one at a time to each, and results come back to the driver.
+
+Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
+accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
+three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_suspects`). Only the
+driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
+where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
+ends: nothing is lost and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import distributed
+from distributed import Client, Future, KilledWorker
+
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.study import ImageRef
+from fieldray.errors import EnvironmentProblem
+from fieldray.reasons import Reason, reason
+from fieldray.store.refs import ref_of
+from fieldray_cluster.archive_chunk import (
+    ChunkAnswer,
+    ChunkOrder,
+    answer_bytes,
+    answer_of,
+    most_bytes,
+    packed,
+    replaced_rows,
+    results_of,
+    screen_chunk,
+)
+from fieldray_cluster.archive_files import contents_at_once
+from fieldray_cluster.archive_folder import ArchiveFolder, ImageList, Piece
+from fieldray_cluster.archive_progress import Reporting, Tally
+from fieldray_cluster.archive_request import (
+    ArchiveRequest,
+    NodeReport,
+    misfit,
+    report_of,
+    report_of_node,
+    report_text,
+)
+from fieldray_cluster.archive_suspects import Suspects
+from fieldray_cluster.connection import (
+    ConnectionSettings,
+    NotPlain,
+    clock_note,
+    is_connected,
+    node_of,
+    open_client,
+    said_by,
+    workers_of,
+)
+
+log = logging.getLogger(__name__)
+
+CHUNK_IMAGES: Final = 256
+_DEATHS_OF_SEVERAL: Final = 2
+_LOOK_EVERY_S: Final = 0.5
+_WAIT_S: Final = 0.2
+_ASKS: Final = 40  # of a worker that is there and does not answer
+_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
+_LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
+_CONNECTIONS: Final = 5  # tries in a row that bring no result
+_START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
+
+Judge = Callable[[ChunkOrder], ChunkAnswer]
+Inspect = Callable[..., NodeReport]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Task:
+    """A piece that is out: `hashes` are those of the files that were sent along, `until_s` is its deadline."""
+
+    future: Future
+    piece: Piece
+    node: str
+    refs: tuple[ImageRef, ...]
+    hashes: Mapping[Path, str]
+    until_s: float
+
+
+def patience_s(images: int) -> float:
+    """How long a worker may be silent over a piece of so many images. No honest one needs a tenth of it."""
+    return _START_S + _IMAGE_S * images
+
+
+class _ClientLost(Exception):
+    """The scheduler is gone: what was given out is not known."""
+
+
+class Archive:
+    """One start of the driver on an output folder.
+
+    Parameters
+    ----------
+    judge, inspect
+        What workers run on a piece, and what they say of themselves; both have to be importable there.
+    sends_files
+        Whether the driver reads the files and sends them with each piece.
+    waits_s
+        How long a worker may take for a number of images.
+    """
+
+    def __init__(
+        self,
+        folder: ArchiveFolder,
+        request: ArchiveRequest,
+        images: ImageList,
+        reporting: Reporting,
+        *,
+        chunk_images: int = CHUNK_IMAGES,
+        sends_files: bool = False,
+        judge: Judge = screen_chunk,
+        inspect: Inspect = report_of_node,
+        waits_s: Callable[[int], float] = patience_s,
+    ) -> None:
+        self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
+        self._judge, self._inspect, self._sends_files = judge, inspect, sends_files
+        self._chunk_images, self._waits_s = chunk_images, waits_s
+        self._left: deque[Piece] = deque()
+        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
+        self._tasks: dict[str, _Task] = {}  # by the worker's address
+        self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
+        self._unfit: dict[str, Reason] = {}
+        self._asked = Counter[str]()
+        self._nodes_aside: dict[str, Reason] = {}
+        self._suspects = Suspects()
+        self._tally = Tally()
+        self._looked_s = 0.0
+
+    def run(self, connection: ConnectionSettings) -> None:
+        """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
+
+        Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
+        """
+        self._take_over()
+        self._tally.begin()
+        attempts = 0
+        while self._left:
+            done = self._tally.done
+            try:
+                with open_client(connection) as client, client.as_current():
+                    self._work(client)
+            except (_ClientLost, EnvironmentProblem) as problem:
+                attempts = 1 if self._tally.done > done else attempts + 1
+                # An address that never answered is wrong; the driver's own scheduler may have been killed.
+                is_first = bool(connection.address) and not self._tally.done and not isinstance(problem, _ClientLost)
+                if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
+                    raise self._told(problem) from problem
+            finally:
+                self._put_back()
+
+    @staticmethod
+    def _is_final(problem: Exception) -> bool:
+        return isinstance(problem, EnvironmentProblem) and problem.reason.code == "cluster_node_problem"
+
+    @staticmethod
+    def _told(problem: Exception) -> EnvironmentProblem:
+        return problem if isinstance(problem, EnvironmentProblem) else EnvironmentProblem(reason("cluster_lost"))
+
+    def _take_over(self) -> None:
+        """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
+
+        As in any run: why an image failed may be over, and nobody can tell by the reason.
+        """
+        again: list[Piece] = []
+        for piece in self._folder.done(len(self._images)):
+            try:
+                outcomes = results_of(self._refs(piece), self._folder.results(piece), self._request)
+            except ValueError as error:
+                log.warning("results of %d images are made again: %s", piece.size, error)
+                self._folder.forget(piece)
+                continue
+            good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
+            self._reporting.save(good, True)
+            self._tally.resumed += len(good)
+            for number, outcome in enumerate(outcomes, piece.start):
+                if isinstance(outcome, Failed):
+                    self._failed_in[number] = piece
+                    is_next = again and again[-1].stop == number and again[-1].size < self._chunk_images
+                    begin = again.pop().start if is_next else number
+                    again.append(Piece(begin, number + 1))
+        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
+
+    def _refs(self, piece: Piece) -> tuple[ImageRef, ...]:
+        return tuple(map(ref_of, self._images.refs(piece)))
+
+    # ---- with a client
+
+    def _work(self, client: Client) -> None:
+        self._workers.clear()
+        self._unfit.clear()
+        self._looked_s = 0.0
+        self._look(client)
+        while self._left or self._tasks:
+            self._look(client)
+            for address in [each for each in self._workers if each not in self._tasks]:
+                self._give(client, address)
+            self._wait()
+            for address in [address for address, task in self._tasks.items() if task.future.done()]:
+                self._take(client, address)
+            now_s = time.monotonic()
+            for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
+                self._give_up(address)
+            self._reporting.progress(self._tally.progress(len(self._images)))
+
+    def _look(self, client: Client) -> None:
+        """Who is there? New workers are asked what they are; the pieces of those that are gone are free again."""
+        if not is_connected(client):
+            raise _ClientLost
+        if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
+            return
+        is_first = not self._looked_s
+        self._looked_s = time.monotonic()
+        with _losses():
+            present = {address: each["name"] for address, each in workers_of(client).items()}
+            new = [address for address in present if address not in self._workers and address not in self._unfit]
+            if new:
+                self._admit(client, {address: present[address] for address in new}, is_first=is_first)
+        for address in [each for each in (*self._workers, *self._unfit) if each not in present]:
+            self._workers.pop(address, None)
+            self._unfit.pop(address, None)
+            if task := self._tasks.pop(address, None):
+                task.future.cancel()
+                self._blame(task.piece, task.node)
+        if self._unfit and not self._workers:
+            address, why = next(iter(self._unfit.items()))
+            name = node_of(present[address])
+            raise EnvironmentProblem(reason("cluster_node_problem", node=name, detail=why.text))
+
+    def _admit(self, client: Client, names: dict[str, str], *, is_first: bool) -> None:
+        """Ask workers what they are. At the start, one that does not fit ends it: a person should know.
+
+        Raises EnvironmentProblem (cluster_node_problem).
+        """
+        told = said_by(names, client, report_text, self._inspect, self._request, needs_paths=not self._sends_files)
+        for address, text in told.items():
+            node = node_of(names[address])
+            self._asked[address] += 1
+            if isinstance(text, _LOST) and self._asked[address] < _ASKS:
+                continue  # it has just gone, and is asked again when it is back
+            try:
+                report = report_of(text)
+                why = self._nodes_aside.get(node) or misfit(report, self._request)
+            except ValueError:
+                why = reason("cluster_other_answer")
+            if why:
+                if is_first and node not in self._nodes_aside:
+                    raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
+                self._set_aside(address, node, why)
+                continue
+            if note := clock_note(report.now_s):
+                self._reporting.note(node, note)
+            self._workers[address] = node
+            self._suspects.works(node, workers=list(self._workers.values()).count(node))
+
+    def _set_node_aside(self, node: str, why: Reason) -> None:
+        """Give a node nothing any more, whatever of it joins again."""
+        self._nodes_aside[node] = why
+        for address in [address for address, name in self._workers.items() if name == node]:
+            self._unfit[address] = why
+            del self._workers[address]
+        self._reporting.note(node, why)
+
+    def _set_aside(self, address: str, node: str, why: Reason) -> None:
+        self._unfit[address] = why
+        self._workers.pop(address, None)
+        self._reporting.note(node, why)
+
+    def _give(self, client: Client, address: str) -> None:
+        if not self._left or address in self._tasks:
+            return
+        node = self._workers[address]
+        piece = self._next_piece(node)
+        files: dict[str, bytes | Reason] | None = None
+        if self._sends_files:
+            count, files = contents_at_once(self._images.files(piece))
+            if count < piece.size:
+                self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
+                piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
+        sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
+        refs = self._images.refs(piece)
+        order = ChunkOrder(request=self._request, refs=refs, files=files)
+        key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
+        future = client.submit(answer_bytes, self._judge, order, key=key, workers=[address], pure=False)
+        self._tally.begin_node(node)
+        self._tasks[address] = _Task(
+            future=future,
+            piece=piece,
+            node=node,
+            refs=tuple(map(ref_of, refs)),
+            hashes={path: hashlib.sha256(data).hexdigest() for path, data in sent.items()},
+            until_s=time.monotonic() + self._waits_s(piece.size),
+        )
+
+    def _next_piece(self, node: str) -> Piece:
+        """The first one that has not failed on this node, or else the first: another can tell whose fault it is."""
+        others = (piece for piece in self._left if node not in dict(piece.nodes))
+        piece = next(others, self._left[0])
+        self._left.remove(piece)
+        return piece
+
+    def _wait(self) -> None:
+        futures = [task.future for task in self._tasks.values()]
+        if not futures:
+            time.sleep(_WAIT_S)
+            return
+        with contextlib.suppress(TimeoutError, CancelledError):
+            distributed.wait(futures, timeout=_WAIT_S, return_when="FIRST_COMPLETED")
+
+    def _take(self, client: Client, address: str) -> None:
+        """What came of a piece; the worker has the next one before its results are written.
+
+        But not before they are here: a worker that ends over the next piece would take them with it.
+        """
+        task = self._tasks.pop(address)
+        if task.future.status != "finished":
+            self._failed(task)
+            return
+        try:
+            data = self._answer(client, task, address)
+            if data is None:
+                self._left.appendleft(task.piece)
+                return
+            answer = answer_of(data)
+            found = answer.results
+            outcomes = () if answer.problem else results_of(task.refs, found, self._request, hashes=task.hashes)
+        except ValueError as error:
+            log.warning("%s: %s", task.node, error)
+            self._left.appendleft(task.piece)
+            self._set_node_aside(task.node, reason("cluster_other_answer"))
+            return
+        if answer.problem:
+            self._has_problem(task, address, answer.problem, is_fault=answer.is_fault)
+            return
+        if address in self._workers:
+            self._give(client, address)
+        self._keep(task.piece, answer.results, outcomes)
+        self._suspects.has_done(task.node, task.piece.size)
+        self._tally.add(task.node, task.piece.size)
+
+    def _has_problem(self, task: _Task, address: str, why: Reason, *, is_fault: bool) -> None:
+        """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
+        if is_fault:
+            self._blame(task.piece, task.node, why)
+            return
+        self._left.appendleft(task.piece)
+        if address in self._workers:
+            self._set_aside(address, task.node, why)
+
+    def _answer(self, client: Client, task: _Task, address: str) -> object:
+        """The answer of a piece that is done; None where the worker went with it, or the scheduler did.
+
+        Raises ValueError for one that is too long, which is not fetched, or does not come at all.
+        """
+        for patience_s in _PATIENCE_S:
+            try:
+                size = client.nbytes([task.future.key], summary=False).get(task.future.key, 0)
+                if size > most_bytes(task.piece.size):
+                    raise ValueError(f"an answer of {size} bytes")
+                found: object = task.future.result(timeout=patience_s)
+                return b"" if found is None else found
+            except TimeoutError:  # a slow line, or nobody at its other end
+                with contextlib.suppress(*_LOST):
+                    if is_connected(client) and address in workers_of(client):
+                        continue
+                return None
+            except _LOST:
+                return None
+            except Exception as error:  # what Dask makes of bytes that are not what they should be
+                raise ValueError(f"an answer that is none: {type(error).__name__}") from error
+        raise ValueError("an answer that does not come")
+
+    def _give_up(self, address: str) -> None:
+        """A worker has been silent for too long: another one gets its piece, and it gets nothing any more."""
+        task = self._tasks.pop(address)
+        task.future.cancel()
+        self._suspect(self._suspects.failed(task.piece, task.node))
+        if address in self._workers:
+            minutes = round(self._waits_s(task.piece.size) / 60)
+            self._set_aside(address, task.node, reason("cluster_silent", minutes=minutes))
+
+    def _failed(self, task: _Task) -> None:
+        """A worker that died, a scheduler that is gone, or a worker that could not even begin."""
+        if task.future.status in ("cancelled", "lost"):
+            self._left.appendleft(task.piece)
+            return
+        error = task.future.exception()
+        is_death = isinstance(error, KilledWorker)
+        why = None if is_death else reason("internal", detail=type(error).__name__)
+        self._blame(task.piece, task.node, why)
+
+    def _blame(self, piece: Piece, node: str, why: Reason | None = None) -> None:
+        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""
+        piece = self._suspects.failed(piece, node)
+        is_last = not self._left and not self._tasks
+        nodes = set(self._workers.values()) | {node}
+        if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
+            self._suspect(*piece.halves())
+        elif piece.size == 1 and self._suspects.is_image_to_blame(piece, nodes, is_last=is_last):
+            ref = ref_of(self._images.refs(piece)[0])
+            told = why or reason("archive_worker_ended", times=piece.deaths)
+            failed = (Failed(ref=ref, stage="decode", reason=told),)
+            self._keep(piece, packed(failed, self._request), failed)
+        else:
+            self._suspect(piece)
+        if node and node not in self._nodes_aside and self._suspects.is_node_to_blame(node):
+            self._set_node_aside(node, why or reason("cluster_node_deaths", times=self._suspects.times(node)))
+
+    def _suspect(self, *pieces: Piece) -> None:
+        """Try these again, each behind another piece: between two of them a node can show that it works."""
+        for number, piece in enumerate(pieces):
+            self._left.insert(2 * number + 1, piece)
+
+    def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
+        if whole := self._failed_in.get(piece.start):
+            first, earlier = piece.start - whole.start, self._folder.results(whole)
+            self._folder.keep(whole, replaced_rows(earlier, results, first=first, request=self._request))
+        else:
+            self._folder.keep(piece, results)
+        self._reporting.save(outcomes, False)
+        self._tally.done += piece.size
+
+    def _put_back(self) -> None:
+        """What was given out and has not come back is to be done."""
+        for task in self._tasks.values():
+            self._left.appendleft(task.piece)
+        self._tasks.clear()
+
+
+@contextlib.contextmanager
+def _losses() -> Iterator[None]:
+    """What Dask raises when the other side is gone, or sends what is not read."""
+    try:
+        yield
+    except (*_LOST, NotPlain) as error:
+        raise _ClientLost from error

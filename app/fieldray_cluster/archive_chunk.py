@@ -1,0 +1,239 @@
+"""One chunk of an archive, screened in a worker by an ordinary session, and its results as Parquet.
+
+The session (`archive_session`) stays open from chunk to chunk, with the network loaded and the decoders running.
+An answer travels to the driver as bytes: Parquet or JSON, which is read there as data and compared with what was asked.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import distributed
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.model import OperatingPoint
+from fieldray.domain.study import ImageRef
+from fieldray.errors import EnvironmentProblem, FieldrayError
+from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import NONSENSE
+from fieldray.reasons import Reason, reason
+from fieldray.store.pictures import picture_row, thumbnail_of
+from fieldray.store.refs import reason_of, reason_text, ref_of
+from fieldray.store.rows import outcome_columns, outcome_of
+from fieldray_cluster.archive_files import SentFiles
+from fieldray_cluster.archive_request import ArchiveRequest, lost_path
+from fieldray_cluster.archive_session import PieceSession
+from fieldray_cluster.node import cores_of_worker
+
+_TEXTS: Final = (
+    "status", "category", "stage", "reason", "backend", "header", "findings", "notes", "details", "lungs",
+    "model_sha256", "settings_hash",
+)  # fmt: skip
+_BYTES: Final = ("image_key", "content_sha256", "result_hash", "class_maps", "lung_shares", "thumbnail", "preview")
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.binary()) for name in _BYTES),
+        *((name, pa.int64()) for name in ("rank", "frame", "thumbnail_columns")),
+        *((name, pa.float64()) for name in ("score", "decode_ms", "inference_ms", "grey")),
+    ]
+)
+_WORK: Final = b"fieldray work"  # the request that the results of a file are of
+_PARQUET: Final = b"PAR1"
+_FAULT: Final = b"fault "
+_MOST_BYTES: Final = 2**20  # of results, for each image and for the file itself
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ChunkOrder:
+    """What a worker is asked to screen.
+
+    Attributes
+    ----------
+    refs
+        The images, each as the JSON of `store.refs.ref_text`.
+    files
+        Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
+        not among them is not looked for. None where nodes see the files themselves.
+    """
+
+    request: ArchiveRequest
+    refs: tuple[str, ...]
+    files: Mapping[str, bytes | Reason] | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ChunkAnswer:
+    """The results of a chunk as Parquet, or why there are none.
+
+    problem    what is wrong with the node that had it
+    is_fault   whether that is a fault of the program, which may be an image's, too
+    """
+
+    results: bytes = b""
+    problem: Reason | None = None
+    is_fault: bool = False
+
+
+def screen_chunk(order: ChunkOrder) -> ChunkAnswer:
+    """Screen the images of an order on this worker; one row of results for each of them."""
+    try:
+        return ChunkAnswer(results=packed(_outcomes(order), order.request))
+    except FieldrayError as error:
+        _end_sessions()
+        return ChunkAnswer(problem=error.reason)
+
+
+def answer_bytes(judge: Callable[[ChunkOrder], ChunkAnswer], order: ChunkOrder) -> bytes:
+    """What a worker runs: the answer of `judge` as bytes, an error in it as well."""
+    try:
+        answer = judge(order)
+    except Exception as error:
+        answer = ChunkAnswer(problem=reason("internal", detail=type(error).__name__), is_fault=True)
+    why = reason_text(answer.problem).encode() if answer.problem else b""
+    return answer.results or (_FAULT + why if answer.is_fault else why)
+
+
+def answer_of(data: object) -> ChunkAnswer:
+    """The inverse. Raises ValueError for anything else."""
+    if not isinstance(data, bytes):
+        raise ValueError(f"{type(data).__name__} is no answer")
+    if data.startswith(_PARQUET):
+        return ChunkAnswer(results=data)
+    return ChunkAnswer(problem=reason_of(data.removeprefix(_FAULT).decode()), is_fault=data.startswith(_FAULT))
+
+
+def most_bytes(images: int) -> int:
+    """How long an answer about so many images may be."""
+    return _MOST_BYTES * (images + 1)
+
+
+def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
+    """Outcomes as a Parquet file; a row has the columns of the store, and the pictures."""
+    own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
+    rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
+    return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
+
+
+def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
+    """The outcomes of a Parquet file of this request, with their previews. Raises ValueError for any other bytes."""
+    try:
+        return tuple(_outcome(row, request) for row in _table(data).to_pylist())
+    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
+        raise ValueError(f"no results of a chunk: {type(error).__name__}") from error
+
+
+def results_of(
+    refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
+) -> tuple[Outcome, ...]:
+    """The same of these images alone, one of each, in their order.
+
+    hashes  the content of files, where it is known here
+
+    Raises ValueError for any other bytes, before they are read where they are too many.
+    """
+    try:
+        found = pq.ParquetFile(io.BytesIO(data)).metadata
+        groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        encodings = {name for group in groups for at in range(group.num_columns) for name in group.column(at).encodings}
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"no results of a chunk: {type(error).__name__}") from error
+    size = max(len(data), sum(group.total_byte_size for group in groups))
+    # Any other encoding may stand for much more than it has bytes.
+    if found.num_rows != len(refs) or size > most_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
+        raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
+    if (found.metadata or {}).get(_WORK) != request.work.encode():
+        raise ValueError("results of other work")
+    outcomes = unpacked(data, request)
+    for outcome, ref in zip(outcomes, refs, strict=True):
+        _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
+    return outcomes
+
+
+def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+    """A Parquet file that was read already, with these rows from the row `first` on."""
+    whole, new = _table(data), _table(rows)
+    return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
+
+
+def _table(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data), schema=_SCHEMA)
+
+
+def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({_WORK: request.work}), stream, compression="zstd", use_dictionary=False
+    )
+    return stream.getvalue()
+
+
+def _require_result_of(outcome: Outcome, ref: ImageRef, *, known: str) -> None:
+    found = outcome.ref
+    if (found.path, found.member, found.frame) != (ref.path, ref.member, ref.frame):
+        raise ValueError("results of another image")
+    if known and outcome.facts.content_sha256 not in ("", known):
+        raise ValueError("results of another content")
+
+
+def _pictures(outcome: Outcome) -> dict[str, Any]:
+    row = picture_row(outcome)
+    return dict(zip(("thumbnail", "thumbnail_columns", "preview"), row[2:] if row else (None, 0, None), strict=True))
+
+
+def _outcome(row: dict[str, Any], request: ArchiveRequest) -> Outcome:
+    if (row["model_sha256"], row["settings_hash"]) != (request.model_sha256, request.settings_hash):
+        raise ValueError("results of another model or of other settings")
+    thumbnail = thumbnail_of(row["thumbnail"], row["thumbnail_columns"])
+    outcome = outcome_of(row, _Judged(request.pack_name, request.model_sha256), thumbnail=thumbnail)
+    return replace(outcome, facts=replace(outcome.facts, preview=row["preview"] or b""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What all results of a chunk have in common; an operating point is told with each."""
+
+    pack_name: str
+    model_sha256: str
+    operating_points: tuple[OperatingPoint, ...] = ()
+
+
+# ---- the session of this worker
+
+
+_held: dict[ArchiveRequest, PieceSession] = {}
+
+
+def _outcomes(order: ChunkOrder) -> list[Outcome]:
+    """Raises FieldrayError where the node cannot screen."""
+    refs = [ref_of(text) for text in order.refs]
+    if order.files is not None:
+        folder = Path(distributed.get_worker().local_directory)
+        with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
+            sent = SentFiles(order.files, Path(own))
+            local = sent.local(refs)
+            return sent.outcomes(refs, _session(order.request).screen(local) if local else [])
+    outcomes = _session(order.request).screen(refs)
+    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(order.request)):
+        raise EnvironmentProblem(reason("cluster_no_path", path=path))
+    return outcomes
+
+
+def _session(request: ArchiveRequest) -> PieceSession:
+    """The open session for this request; that of another one is closed first."""
+    if request not in _held:
+        _end_sessions()
+        _held[request] = PieceSession.open(request, cores=cores_of_worker() or usable_cores())
+    return _held[request]
+
+
+def _end_sessions() -> None:
+    while _held:
+        _held.popitem()[1].close()

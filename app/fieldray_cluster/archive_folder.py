@@ -1,0 +1,296 @@
+"""The output folder of an archive: what was asked for, which images there are, and the results that are there so far.
+
+    driver.lock                      held by the one driver that works on it
+    archive.json                     the request
+    list.parquet                     one row an image, in the order they were found; there once all were listed
+    chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
+    merged.json                      the run that holds all results, once it does
+
+Every file appears whole or not at all, so whatever ended a driver, the next one resumes with the ranges that have no
+file. The folder names patients and is this user's alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
+from fieldray.processes.wire import NONSENSE
+from fieldray.reasons import reason
+from fieldray.store.refs import ref_of, ref_text
+from fieldray.typed_json import decoded
+from fieldray_cluster.archive_request import ArchiveRequest, require_same
+
+_ROW_GROUP: Final = 1024
+_LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string())])
+_UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
+_NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """A range of the list, `stop` not included, and how often a worker died while it had it.
+
+    nodes   where that was, and how many images each of these nodes had screened when it was first so
+    """
+
+    start: int
+    stop: int
+    deaths: int = 0
+    nodes: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise ValueError(f"an empty range: {self.start} to {self.stop}")
+
+    @property
+    def size(self) -> int:
+        """How many images."""
+        return self.stop - self.start
+
+    def halves(self) -> tuple[Piece, Piece]:
+        """Two ranges in its place, each with a death on its account: one of them is the culprit."""
+        middle = (self.start + self.stop) // 2
+        return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The run of the store that holds all results."""
+
+    run: int
+
+
+class ArchiveFolder:
+    """The folder, held from birth until `close`.
+
+    Raises UsageProblem (archive_in_use) if another driver holds it, StorageProblem.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self._asked: tuple[str, ...] = ()
+        try:
+            make_private(path)
+            make_private(path / "chunks")
+            self._lock = FileLock(path / "driver.lock", holder=str(os.getpid()))
+        except HeldError as error:
+            raise UsageProblem(reason("archive_in_use", folder=path, process=error.holder)) from error
+        except OSError as error:
+            raise storage_problem(error, path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another driver have it."""
+        self._lock.release()
+
+    # ---- the request
+
+    def continue_with(self, request: ArchiveRequest) -> None:
+        """Note the request, or require that it is the one the folder was begun with.
+
+        Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
+        """
+        place, self._asked = self.path / "archive.json", request.paths
+        if place.exists():
+            require_same(self._request(place), request, self.path)
+        else:
+            write_atomically(place, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
+
+    def _request(self, place: Path) -> ArchiveRequest:
+        try:
+            return decoded(place.read_bytes(), ArchiveRequest)
+        except (OSError, ValueError) as error:
+            raise UsageProblem(reason("archive_damaged", path=place)) from error
+
+    def merged_run(self) -> int | None:
+        """The run of the store that was given all results; None while there is none."""
+        try:
+            return decoded((self.path / "merged.json").read_bytes(), _Merged).run
+        except (OSError, ValueError):
+            return None
+
+    def note_merged(self, run_id: int) -> None:
+        """All results are in that run. Raises StorageProblem."""
+        write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
+
+    # ---- the list
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all images are on the list."""
+        return self._list.exists()
+
+    @property
+    def listed_on(self) -> datetime.date:
+        """The day on which the list was written, by this computer's clock."""
+        return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
+
+    def write_list(self, refs: Iterable[ImageRef], *, tell: Callable[[int], None]) -> None:
+        """Write the list, all of it or nothing; `tell` receives the number so far. Raises StorageProblem."""
+        count = 0
+        with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
+            for group in _groups(refs):
+                rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref)} for ref in group]
+                writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
+                count += len(rows)
+                tell(count)
+
+    def open_list(self) -> ImageList:
+        """The list, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
+        return ImageList(self._list, within=self._asked)
+
+    @property
+    def _list(self) -> Path:
+        return self.path / "list.parquet"
+
+    # ---- results
+
+    @property
+    def has_results(self) -> bool:
+        """Whether results of any images are there, whatever is on the list."""
+        return any((self.path / "chunks").glob("*.parquet"))
+
+    def done(self, count: int) -> tuple[Piece, ...]:
+        """The ranges that have results, in order; what cannot be one of a list of `count` images is left out."""
+        found: list[Piece] = []
+        for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
+            match = _NAME.fullmatch(name)
+            if match and int(match[1]) < int(match[2]) <= count and int(match[1]) >= (found[-1].stop if found else 0):
+                found.append(Piece(int(match[1]), int(match[2])))
+        return tuple(found)
+
+    def left(self, count: int, *, size: int) -> Iterator[Piece]:
+        """The ranges without results, in pieces of at most `size` images, in order."""
+        at = 0
+        for piece in (*self.done(count), Piece(count, count + 1)):
+            while at < piece.start:
+                stop = min(at + size, piece.start)
+                yield Piece(at, stop)
+                at = stop
+            at = piece.stop
+
+    def keep(self, piece: Piece, results: bytes) -> None:
+        """Write the results of a range. Raises StorageProblem."""
+        write_atomically(self._place(piece), results)
+
+    def results(self, piece: Piece) -> bytes:
+        """The results of a range. Raises StorageProblem."""
+        try:
+            return self._place(piece).read_bytes()
+        except OSError as error:
+            raise storage_problem(error, self._place(piece)) from error
+
+    def forget(self, piece: Piece) -> None:
+        """Remove results that cannot be read, so that the range is screened again. Raises StorageProblem."""
+        try:
+            self._place(piece).unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_problem(error, self._place(piece)) from error
+
+    def _place(self, piece: Piece) -> Path:
+        return self.path / "chunks" / f"{piece.start:09}-{piece.stop:09}.parquet"
+
+
+class ImageList:
+    """The list of an archive: a range at a time is in memory, however long it is.
+
+    within  the paths that all of its files lie in; none for wherever they lie
+    Raises UsageProblem (archive_damaged): what others wrote into the list is neither read nor sent to a node.
+    """
+
+    def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
+        try:
+            self._file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise UsageProblem(reason("archive_damaged", path=path)) from error
+        self._path = path
+        metadata = self._file.metadata
+        self._starts = [0]
+        for group in range(metadata.num_row_groups):
+            self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
+        if within and not self._lies_in(_beginnings(within)):
+            self._file.close()
+            raise UsageProblem(reason("archive_damaged", path=path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def refs(self, piece: Piece) -> tuple[str, ...]:
+        """The images of a range as JSON (`store.refs.ref_of`). Raises UsageProblem (archive_damaged)."""
+        texts = tuple(self._column(piece, "ref"))
+        try:
+            is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
+        except NONSENSE:
+            is_of_files = False
+        if not is_of_files:
+            raise UsageProblem(reason("archive_damaged", path=self._path))
+        return texts
+
+    def files(self, piece: Piece) -> tuple[Path, ...]:
+        """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
+        return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
+
+    def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
+        try:
+            return all(
+                any(file.startswith(each) and _UP not in file[len(each) - 1 :] for each in beginnings)
+                for rows in self._file.iter_batches(columns=["path"])
+                for file in rows["path"].to_pylist()
+            )
+        except (OSError, pa.ArrowException, *NONSENSE):
+            return False
+
+    def _column(self, piece: Piece, name: str) -> list[str]:
+        groups = [
+            number
+            for number, (first, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False))
+            if first < piece.stop and stop > piece.start
+        ]
+        try:
+            column = self._file.read_row_groups(groups, columns=[name])[name]
+        except (OSError, pa.ArrowException) as error:
+            raise UsageProblem(reason("archive_damaged", path=self._path)) from error
+        first = piece.start - self._starts[groups[0]]
+        return list(column.slice(first, piece.size).to_pylist())
+
+
+def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
+    """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
+    folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
+    return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
+
+
+def _groups(refs: Iterable[ImageRef]) -> Iterator[list[ImageRef]]:
+    group: list[ImageRef] = []
+    for ref in refs:
+        group.append(ref)
+        if len(group) == _ROW_GROUP:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,194 @@
+"""What an archive is screened with, and what a node says of itself before it is given any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.domain.model import Model
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.packs.drives import list_drives
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.naming import split_name
+from fieldray.paths import VERSION, user_data
+from fieldray.pipeline.assessment import Assessment, choose
+from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
+from fieldray.typed_json import decoded
+from fieldray_cluster.node import versions
+from fieldray_cluster.result_key import result_key
+
+# What a node has to do as the driver does it; all else is its own affair.
+_SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRequest:
+    """What makes two starts the same work. Two requests that are equal give the same results.
+
+    Attributes
+    ----------
+    paths
+        Absolute, as the driver sees them.
+    pack
+        How a node finds the pack: its folder, or `id-version` with its signer.
+    pack_name, model_sha256, settings_hash
+        What every node has to come to with it.
+    operating_point, ages_confirmed
+        As for `fieldray screen`.
+    settings
+        Those of the driver that decide how an image is read and run, in the order of their names.
+    program_version
+        Of the driver.
+    """
+
+    paths: tuple[str, ...]
+    pack: str
+    pack_name: str
+    model_sha256: str
+    settings_hash: str
+    operating_point: str | None
+    ages_confirmed: bool
+    settings: tuple[tuple[str, str | int | float | bool], ...]
+    program_version: str = VERSION
+
+    @property
+    def work(self) -> str:
+        """What may not change from one start to the next on the same output folder."""
+        return result_key(
+            sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
+            version=self.program_version,
+        )  # fmt: skip
+
+    def settings_of_node(self, *, decoders: int) -> Settings:
+        """The settings to screen with on a node; `decoders` files are read at the same time."""
+        return Settings({**dict(self.settings), "decoders": decoders})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a worker says of itself; `now_s` are seconds since 1970, `problem` is why it has no pack."""
+
+    program_version: str
+    modules: str
+    python: str
+    model_sha256: str = ""
+    settings_hash: str = ""
+    missing_path: str = ""
+    now_s: float = 0.0
+    problem: Reason | None = None
+
+
+def make_request(
+    paths: tuple[Path, ...],
+    pack: str,
+    assessment: Assessment,
+    *,
+    operating_point: str | None,
+    settings: Settings,
+) -> ArchiveRequest:
+    """The request for absolute paths; `pack` is how nodes find the pack of the assessment."""
+    model = assessment.model
+    return ArchiveRequest(
+        paths=tuple(map(str, paths)),
+        pack=pack,
+        pack_name=model.pack_name,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_point=operating_point,
+        ages_confirmed=assessment.ages_confirmed,
+        settings=tuple((name, settings[name]) for name in _SHARED_SETTINGS),
+    )
+
+
+def load_model(request: ArchiveRequest) -> Model:
+    """The pack on this node, verified by what is trusted here. Raises PackProblem, StorageProblem."""
+    library = PackLibrary(user_data())
+    try:
+        drives = [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
+    except OSError:
+        drives = []
+    return library.load(library.find(request.pack, drives=drives), signer=split_name(request.pack)[1])
+
+
+def report_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
+    """What this process is and has; never raises for a pack that cannot be used."""
+    report = NodeReport(
+        program_version=VERSION, modules=versions(), python=_python(), missing_path="", now_s=time.time()
+    )
+    try:
+        model = load_model(request)
+        assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
+    except FieldrayError as error:
+        return _replaced(report, problem=error.reason)
+    return _replaced(
+        report,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        missing_path=lost_path(request) if needs_paths else "",
+    )
+
+
+def report_text(inspect: Callable[..., NodeReport], request: ArchiveRequest, **options: Any) -> str:
+    """What a worker runs: its report as JSON."""
+    return json.dumps(dataclasses.asdict(inspect(request, **options)))
+
+
+def report_of(text: object) -> NodeReport:
+    """The report of such a text. Raises ValueError."""
+    try:
+        return decoded(text if isinstance(text, str) else "", NodeReport)
+    except KeyError as error:
+        raise ValueError("a sentence that is not known here") from error
+
+
+def lost_path(request: ArchiveRequest) -> str:
+    """The first path of the request that this computer does not see, or that is an empty folder; "" if it sees all.
+
+    A share that is not mounted leaves an empty folder.
+    """
+    for path in request.paths:
+        try:
+            if not os.path.lexists(path) or (Path(path).is_dir() and next(Path(path).iterdir(), None) is None):
+                return path
+        except OSError:
+            return path
+    return ""
+
+
+def misfit(report: NodeReport, request: ArchiveRequest) -> Reason | None:
+    """Why a node with this report may be given no work, None if it may."""
+    mine = (("Fieldray", request.program_version), ("Dask", versions()), ("Python", _python()))
+    for (name, here), there in zip(mine, (report.program_version, report.modules, report.python), strict=True):
+        if here != there:
+            return reason("cluster_other_version", name=name, there=there, here=here)
+    if report.problem:
+        return reason("cluster_no_pack", pack=request.pack_name, detail=report.problem.text)
+    if report.model_sha256 != request.model_sha256:
+        return reason("cluster_other_pack", pack=request.pack_name)
+    if report.settings_hash != request.settings_hash:
+        return reason("cluster_other_settings", pack=request.pack_name)
+    if report.missing_path:
+        return reason("cluster_no_path", path=report.missing_path)
+    return None
+
+
+def require_same(before: ArchiveRequest, now: ArchiveRequest, folder: Path) -> None:
+    """Require that an output folder is continued with the same work. Raises UsageProblem (archive_other_work)."""
+    if before.work != now.work:
+        raise UsageProblem(reason("archive_other_work", folder=folder, pack=before.pack_name))
+
+
+def _python() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _replaced(report: NodeReport, **changes: object) -> NodeReport:
+    return dataclasses.replace(report, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,42 @@
+"""What this package adds to `fieldray`: commands, and which may use the network (see `fieldray.command_names`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "archive": "screen an archive by several processes or computers",
+    "cluster": "let several computers work together",
+    "workflow": "run experiments and sweeps on one computer or a cluster",
+}
+IS_TOOLCHAIN: Final = False
+# Commands of these commands that open a cluster's connections; no other may.
+_CLUSTERED: Final = frozenset(
+    {
+        ("archive", "screen"),
+        ("cluster", "start"),
+        ("cluster", "join"),
+        ("cluster", "status"),
+        ("cluster", "stop"),
+        ("workflow", "run"),
+        ("workflow", "sweep"),
+    }
+)
+
+
+def joins_cluster(arguments: Sequence[str]) -> bool:
+    """Whether the command line is a command that works with the processes of a cluster."""
+    return tuple(arguments[:2]) in _CLUSTERED
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the commands with all of their options."""
+    from fieldray_cluster.commands import archive, cluster, workflow
+
+    archive.add_to(commands)
+    cluster.add_to(commands)
+    workflow.add_to(commands)

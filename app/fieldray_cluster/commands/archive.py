@@ -1,0 +1,178 @@
+"""`fieldray archive`: very many images, by several processes on this computer or on others."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.backends import DeviceChoices
+from fieldray.commands.console import Console, add_command, given_path, progress_text
+from fieldray.commands.own_store import own_store
+from fieldray.commands.pack_options import add_pack_options, load_pack, pack_of_run
+from fieldray.reasons import reason
+from fieldray_cluster.command_line import COMMANDS
+from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of
+
+if TYPE_CHECKING:
+    from fieldray.domain.run import RunSpec
+    from fieldray.settings import Settings
+    from fieldray_cluster.archive_folder import ArchiveFolder
+    from fieldray_cluster.archive_progress import ArchiveProgress
+    from fieldray_cluster.archive_request import ArchiveRequest
+
+NOTHING_THERE: Final = 4
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "archive", COMMANDS["archive"])
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    screen = add_command(actions, "screen", "screen every image of an archive, resumed after any interruption")
+    screen.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
+    add_pack_options(screen)
+    screen.add_argument(
+        "--out",
+        type=given_path,
+        required=True,
+        metavar="DIR",
+        help="the folder for the list of images and the results; the same folder again resumes",
+    )
+    add_connection_options(screen)
+    screen.add_argument(
+        "--send-files", action="store_true", help="send the images to computers that do not see their folders"
+    )
+    screen.add_argument(
+        "--chunk", type=_chunk, default=256, metavar="N", help="images that a process is given at once (default: 256)"
+    )
+    screen.add_argument("--device", choices=DeviceChoices(), help="the device that runs the model")
+    screen.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    screen.add_argument(
+        "--ages-confirmed", action="store_true", help="all patients are of the ages the pack is for (see screen)"
+    )
+    screen.set_defaults(command=run_screen)
+
+
+def run_screen(options: argparse.Namespace, console: Console) -> int:
+    """Screen the archive; the exit code. Raises FieldrayError."""
+    with cluster_modules():
+        from fieldray.packs.library import PackLibrary
+        from fieldray.paths import user_data
+        from fieldray.pipeline.assembly import existing, spec_of
+        from fieldray.pipeline.assessment import choose
+        from fieldray.settings import load
+        from fieldray_cluster.archive_folder import ArchiveFolder
+        from fieldray_cluster.archive_request import make_request
+        from fieldray_cluster.archive_store import failed_in, is_merged, list_images
+
+    settings, _ = load()
+    if options.device:
+        settings.set("device", options.device)
+    paths = existing(options.paths)
+    library = PackLibrary(user_data())
+    model = load_pack(library, options.pack, options, print_error=console.print_error)
+    assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
+    spec, database = spec_of(paths, assessment), own_store(console)
+    name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
+    request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
+    with ArchiveFolder(options.out) as folder:
+        folder.continue_with(request)
+        list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
+        run_id = folder.merged_run()
+        if run_id is not None and is_merged(database, run_id) and not failed_in(database, run_id):
+            console.print_line(_all_done(folder, run_id))
+            return 0
+        return _Screening(options, console, folder, request, settings=settings).run(spec, database)
+
+
+class _Screening:
+    """One start, from the list to the summary."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        console: Console,
+        folder: ArchiveFolder,
+        request: ArchiveRequest,
+        *,
+        settings: Settings,
+    ) -> None:
+        self._options, self._console, self._folder, self._request = options, console, folder, request
+        self._settings = settings
+        self._last: ArchiveProgress | None = None
+
+    def run(self, spec: RunSpec, database: Path) -> int:
+        """Screen what is left; the exit code. Raises FieldrayError."""
+        from fieldray_cluster.archive import Archive
+        from fieldray_cluster.archive_progress import Reporting
+        from fieldray_cluster.archive_store import open_run
+
+        keeps_previews = bool(self._settings["keep_previews"])
+        with (
+            self._folder.open_list() as images,
+            open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
+        ):
+            if not len(images):
+                self._console.print_error("There are no images in these paths.")
+                return NOTHING_THERE
+            reporting = Reporting(
+                save=run.save,
+                progress=self._show,
+                note=lambda node, why: self._console.print_error(f"{node}: {why.text}"),
+            )
+            archive = Archive(
+                self._folder,
+                self._request,
+                images,
+                reporting,
+                chunk_images=self._options.chunk,
+                sends_files=self._options.send_files,
+            )
+            archive.run(connection_of(self._options))
+            run.finish()
+            self._folder.note_merged(run.run_id)
+            self._sum_up(run.run_id, run.counts)
+            return 1 if run.counts["failed"] else 0
+
+    def _show(self, progress: ArchiveProgress) -> None:
+        self._last = progress
+        text = progress_text(
+            done=progress.done,
+            total=progress.total,
+            is_final=True,
+            images_per_s=progress.images_per_s,
+            remaining_s=progress.remaining_s,
+        )
+        self._console.bar(f"{text}  {_nodes(progress)}".rstrip())
+
+    def _sum_up(self, run_id: int, counts: Any) -> None:
+        from fieldray.domain.finding import image_count
+        from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
+
+        print_line, last = self._console.print_line, self._last
+        resumed, files = last.resumed if last else 0, sum(counts.values())
+        print_line(f"{image_count(counts)} images. Of {files} files, {resumed} are from an earlier start.")
+        print_line("  ".join(f"{text} {counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        if last and last.nodes:
+            print_line(f"By node: {_nodes(last)}")
+        print_line(f"In the history as run {run_id}.")
+        if failed := counts["failed"]:
+            print_line(reason("archive_failed", count=failed).text)
+        print_line(NOTICE)
+
+
+def _all_done(folder: ArchiveFolder, run_id: int) -> str:
+    """What is known of a folder that is done: of the images that were listed, not of those that came since."""
+    with folder.open_list() as images:
+        listed = f"All {len(images)} images that were listed on {folder.listed_on.isoformat()} have results"
+    return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."
+
+
+def _nodes(progress: ArchiveProgress) -> str:
+    return ", ".join(f"{node.name}: {node.done} at {node.images_per_s:.1f}/s" for node in progress.nodes)
+
+
+def _chunk(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 4096:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 4096 is needed")

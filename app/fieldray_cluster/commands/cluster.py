@@ -1,0 +1,279 @@
+"""`fieldray cluster`: computers that work together, and the options of commands that use them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.commands.console import Console, add_command, given_path
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_cluster.command_line import COMMANDS
+
+if TYPE_CHECKING:
+    from fieldray_cluster.certificates import Role
+    from fieldray_cluster.connection import ConnectionSettings
+
+_DEFAULT_PORT: Final = 8786
+_TICK_S: Final = 0.5
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "cluster", COMMANDS["cluster"])
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    start = add_command(actions, "start", "be the scheduler that the other computers join")
+    start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    start.add_argument("--port", type=_port, default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)")
+    start.add_argument(
+        "--dashboard",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="show Dask's web pages at this port of --host: whoever reaches it can read them (default: none)",
+    )
+    _add_network_option(start)
+    _add_encryption_options(start)
+    start.set_defaults(command=run_start)
+    join = add_command(actions, "join", "work for a scheduler")
+    join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+    join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    join.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that work (default: 1)")
+    join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
+    _add_network_option(join)
+    _add_encryption_options(join)
+    join.set_defaults(command=run_join)
+    for name, text, run in (
+        ("status", "list the computers of a cluster", run_status),
+        ("stop", "end a cluster", run_stop),
+    ):
+        action = add_command(actions, name, text)
+        action.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+        _add_certificates_option(action)
+        action.set_defaults(command=run)
+    make = add_command(actions, "certificates", "make certificates for a cluster, to be copied to each computer")
+    make.add_argument("folder", type=given_path, metavar="DIR", help="the folder to write to")
+    make.set_defaults(command=run_certificates)
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """Which cluster a command uses: `--workers`, `--cluster`, `--certificates`."""
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="processes on this computer without --cluster (default: 1)",
+    )
+    parser.add_argument("--cluster", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+    _add_certificates_option(parser)
+
+
+def connection_of(options: argparse.Namespace) -> ConnectionSettings:
+    """The cluster that those options name."""
+    from fieldray_cluster.connection import ConnectionSettings
+
+    return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
+
+
+@contextlib.contextmanager
+def cluster_modules() -> Iterator[None]:
+    """Imports inside say how to install what is missing. Raises UsageProblem (cluster_not_installed)."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
+
+
+def run_start(options: argparse.Namespace, console: Console) -> int:
+    """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.connection import require_host
+        from fieldray_cluster.node import NodeSettings
+        from fieldray_cluster.nodes import NodeGroup
+
+    _require_encryption(options)
+    if options.certificates:
+        console.print_line(told_of(options.certificates, "node"))
+    require_host(options.host)
+    settings = NodeSettings(
+        role="scheduler",
+        host=options.host,
+        port=options.port,
+        networks=(options.host, *options.network),
+        certificates=_text(options.certificates),
+        unencrypted=options.unencrypted,
+        dashboard=options.dashboard,
+    )
+    with NodeGroup() as nodes:
+        address = nodes.add(settings, told=console.print_error).address()
+        console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
+        if options.dashboard:
+            protocol = "https" if options.certificates else "http"
+            console.print_line(f"Its web pages: {protocol}://{options.host}:{options.dashboard}/info/main/workers.html")
+        _stay(nodes.wait)
+    return 0
+
+
+def run_join(options: argparse.Namespace, console: Console) -> int:
+    """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray.paths import scratch_folder
+        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.connection import (
+            full_address,
+            host_of,
+            open_client,
+            require_host,
+            scheduler_state,
+            share_of_cores,
+        )
+        from fieldray_cluster.node import NodeSettings
+        from fieldray_cluster.nodes import NodeGroup
+
+    _require_encryption(options)
+    if options.certificates:
+        console.print_line(told_of(options.certificates, "node"))
+    address = full_address(options.address, options.certificates)
+    require_host(options.host)
+    name = options.name or platform.node() or options.host
+    with open_client(_to_look(options, "node")) as client:
+        console.print_line(f"The scheduler: {scheduler_state(client)}")
+    with scratch_folder() as scratch, NodeGroup() as nodes:
+        started = [
+            nodes.add(
+                NodeSettings(
+                    role="worker",
+                    host=options.host,
+                    scheduler=address,
+                    name=f"{name}/{number}",
+                    networks=(options.host, host_of(address), *options.network),
+                    certificates=_text(options.certificates),
+                    unencrypted=options.unencrypted,
+                    scratch=str(scratch),
+                    cores=share_of_cores(options.workers),
+                ),
+                told=console.print_error,
+            )
+            for number in range(1, options.workers + 1)
+        ]
+        for node in started:
+            node.address()
+        console.print_line(f"{name} works for {address}.")
+        _stay(nodes.wait)
+    return 0
+
+
+def run_status(options: argparse.Namespace, console: Console) -> int:
+    """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.connection import describe, open_client
+
+    if options.certificates:
+        console.print_line(told_of(options.certificates, "client"))
+    with open_client(_to_look(options, "client")) as client:
+        for line in describe(client):
+            console.print_line(line)
+    return 0
+
+
+def run_stop(options: argparse.Namespace, console: Console) -> int:
+    """End the scheduler and all workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray_cluster.connection import open_client
+
+    with open_client(_to_look(options, "client")) as client:
+        client.shutdown()
+    console.print_line("The cluster was ended.")
+    return 0
+
+
+def run_certificates(options: argparse.Namespace, console: Console) -> int:
+    """Make the certificates; the exit code. Raises UsageProblem, StorageProblem."""
+    with cluster_modules():
+        from fieldray_cluster.certificates import make_certificates
+
+    for path in make_certificates(options.folder):
+        console.print_line(f"Written: {path}")
+    console.print_line("Copy the folder to each computer of the cluster. Whoever has it can join.")
+    console.print_line("A computer that only gives out work needs no node.pem and no node.key.")
+    return 0
+
+
+def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
+    """The cluster at an address, as it is, whatever its version."""
+    from fieldray_cluster.connection import ConnectionSettings
+
+    return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
+
+
+def _stay(wait: Any) -> None:
+    """Until it has ended; Ctrl-C ends it in order."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while not wait(_TICK_S):
+            pass
+
+
+def _add_network_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--network",
+        action="append",
+        type=_network,
+        default=[],
+        metavar="NETWORK",
+        help="where the other computers are, in numbers (192.168.1.0/24); nothing else is reached; may be repeated",
+    )
+
+
+def _add_certificates_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+    )
+
+
+def _add_encryption_options(parser: argparse.ArgumentParser) -> None:
+    _add_certificates_option(parser)
+    parser.add_argument(
+        "--unencrypted",
+        action="store_true",
+        help="work without certificates: whoever reaches this computer's port can run programs as you",
+    )
+
+
+def _require_encryption(options: argparse.Namespace) -> None:
+    """Require certificates or the wish to have none. Raises UsageProblem (cluster_unencrypted)."""
+    if bool(options.certificates) == options.unencrypted:
+        raise UsageProblem(reason("cluster_unencrypted"))
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path.absolute()) if path else None
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        with contextlib.suppress(ValueError):
+            meant = ipaddress.ip_network(text, strict=False)
+            raise argparse.ArgumentTypeError(f"{text} is an address within a network; is {meant} meant?") from error
+        raise argparse.ArgumentTypeError(f"{text} is no network in numbers, such as 192.168.1.0/24") from error
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError("a port from 1 to 65535 is needed")
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 256:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 256 is needed")

@@ -1,0 +1,147 @@
+"""`fieldray workflow`: experiments over the machines of a cluster, and sweeps for the best values of a recipe."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fieldray.commands.console import Console, add_command, given_path
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.commands.toolchain import print_all
+from fieldray_cluster.command_line import COMMANDS
+
+_STOPPED: Final = 130
+_COMMANDS: Final = {
+    "new": "write a commented recipe to begin with",
+    "run": "run what is not done of a workflow",
+    "sweep": "run what is not done of a sweep, and make the winner's pack",
+    "status": "list the tasks of a run, while it runs or afterwards",
+    "cancel": "stop the run in another window",
+    "report": "write the report of a run as one page",
+}
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "workflow", COMMANDS["workflow"])
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in _COMMANDS.items():
+        action = add_command(actions, name, text)
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
+        action.set_defaults(command=_RUN[name])
+        if name == "status":
+            action.add_argument("--task", metavar="NAME", help="one task, with the end of what it wrote")
+            action.add_argument("--json", choices=("-",), help="one JSON object per task on standard output")
+
+
+def run_run(options: argparse.Namespace, console: Console) -> int:
+    """Run a workflow; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.workflow.report import write_report
+        from fieldray_cluster.workflow.run import run_workflow
+
+        counts = run_workflow(options.recipe, say=console.print_line)
+        console.print_line(f"Report: {write_report(options.recipe)}")
+    return _code(counts)
+
+
+def run_sweep(options: argparse.Namespace, console: Console) -> int:
+    """Run a sweep; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.sweep.report import write_report
+        from fieldray_cluster.sweep.study import run_sweep as run
+
+        end = run(options.recipe, say=console.print_line)
+        console.print_line(f"Report: {write_report(options.recipe)}")
+    return {"done": 0, "failed": 1, "stopped": _STOPPED}[end]
+
+
+def run_status(options: argparse.Namespace, console: Console) -> int:
+    """List the tasks of a run; the exit code. Raises UsageProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.workflow.report import lead_of, output_end, row_of
+        from fieldray_cluster.workflow.run import read_states
+
+        states = read_states(options.recipe)
+    shown = [state for state in states if options.task in (None, state.task.name)]
+    if not shown:
+        raise UsageProblem(reason("workflow_no_task", task=options.task))
+    if options.json:
+        for state in shown:
+            console.emit(json.dumps(row_of(state), ensure_ascii=False))
+        return 0
+    for state in shown:
+        row = row_of(state)
+        node = f" on {row['node']}" if row["node"] else ""
+        console.print_line(f"{row['task']}: {row['status']}{node}, {row['seconds']:.1f} s. {row['problem']}".rstrip())
+        if options.task:
+            for line in output_end(state).splitlines():
+                console.print_line(f"  {line}")
+    if not options.task:
+        console.print_line(lead_of(states))
+    return 0
+
+
+def run_cancel(options: argparse.Namespace, console: Console) -> int:
+    """Ask the run to stop; the exit code. Raises UsageProblem, StorageProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.workflow.run import cancel
+
+        cancel(options.recipe)
+    console.print_line("The run stops. What is done is kept.")
+    return 0
+
+
+def run_report(options: argparse.Namespace, console: Console) -> int:
+    """Write the report; the exit code. Raises UsageProblem, StorageProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.workflow.recipe import read_workflow
+
+        if read_workflow(options.recipe).sweep:
+            from fieldray_cluster.sweep.report import write_report
+        else:
+            from fieldray_cluster.workflow.report import write_report
+        console.print_line(f"Report: {write_report(options.recipe)}")
+    return 0
+
+
+def _code(counts: Any) -> int:
+    if counts.get("stopped"):
+        return _STOPPED
+    return 1 if set(counts) - {"done"} else 0
+
+
+def run_new(options: argparse.Namespace, console: Console) -> int:
+    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    with _cluster_installed(console):
+        from fieldray_cluster.workflow.recipe import new_workflow
+
+        new_workflow(options.recipe)
+    console.print_line(f"Written: {options.recipe}")
+    return 0
+
+
+@contextlib.contextmanager
+def _cluster_installed(console: Console) -> Iterator[None]:
+    """What the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
+    except UsageProblem as problem:
+        print_all(problem, console)
+        raise
+
+
+_RUN: Final = {
+    "new": run_new,
+    "run": run_run,
+    "sweep": run_sweep,
+    "status": run_status,
+    "cancel": run_cancel,
+    "report": run_report,
+}

@@ -1,0 +1,369 @@
+"""The one way to a cluster: a Dask client of this computer's own processes, or of a scheduler somewhere else.
+
+Without an address a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
+client. They are this program's own processes, not Dask's `LocalCluster`: its nannies start workers by
+`multiprocessing`, which would run the caller's main module in them again before the offline guard, and would restart a
+worker for using much memory. Here a thread starts a dead one again, at the same place (`nodes`).
+
+Dask runs whatever connects to it tells it to run, and every user of this computer reaches 127.0.0.1. So the processes
+started here have certificates, made for them alone in a folder of this user's, and removed with them.
+
+The other way it is not so: what workers and schedulers send is pickled by Dask, and a pickle may call anything. A
+process that has opened a client makes of pickles nothing but plain values and of the classes that it `receives`.
+
+A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
+scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
+What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
+was defined inside another one travels whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import ipaddress
+import pickle
+import re
+import ssl
+import time
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import distributed.client
+import distributed.protocol.pickle
+from distributed import Client, KilledWorker
+from distributed.core import Status
+from distributed.scheduler import WorkerState
+
+from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.paths import scratch_folder
+from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import NONSENSE
+from fieldray.reasons import Reason, reason
+from fieldray_cluster.certificates import Role, make_certificates, require_certificates
+from fieldray_cluster.node import NodeSettings, all_versions, require_own_settings, security
+from fieldray_cluster.nodes import NodeGroup
+
+_ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
+_TICK_S: Final = 0.1
+_CLOCKS_S: Final = 120.0
+State = Callable[..., tuple[float, str]]
+# Of them Dask makes its news of results and of workers that died or are gone.
+_received: Final[set[type]] = {
+    *(bytes, int, set, deque, defaultdict),
+    *(KilledWorker, WorkerState, Status),
+}
+
+
+class NotPlain(TypeError):
+    """A pickle asks for more than values."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        for kind in _received:
+            if (kind.__module__, kind.__qualname__) == (module, name):
+                return kind
+        raise NotPlain(f"{module}.{name}")
+
+
+def receives(*kinds: type) -> None:
+    """Have this process take values of these classes from others: dataclasses and paths, which run nothing."""
+    _received.update(kinds)
+
+
+def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
+    """In place of Dask's own. Raises NotPlain."""
+    return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
+
+
+def _plain_error(_: bytes) -> OSError:
+    """In place of what the scheduler says of a worker that it could not ask: only that is known here."""
+    return OSError("a worker could not be asked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Which cluster to use.
+
+    Parameters
+    ----------
+    address
+        `[tcp://|tls://]HOST:PORT` of the scheduler, the host in numbers; None for processes on this computer.
+    workers
+        How many of them, 1 or more; also how many to wait for at most where there is an address.
+    certificates
+        The folder of this computer's certificates. None at an address for connections that are not encrypted; for
+        processes on this computer for certificates that are made and thrown away.
+    role
+        Which of the certificates are shown.
+    patience_s, worker_patience_s
+        How long to wait for a scheduler, and then for its first worker.
+    needs_worker
+        Whether work is to be given out: a cluster without any worker, or of another version, is a problem then.
+    """
+
+    address: str | None = None
+    workers: int = 1
+    certificates: Path | None = None
+    role: Role = "client"
+    patience_s: float = 30.0
+    worker_patience_s: float = 30.0
+    needs_worker: bool = True
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.patience_s <= 0 or self.worker_patience_s <= 0:
+            raise ValueError(f"at least one worker and some time are needed: {self}")
+
+
+@contextlib.contextmanager
+def open_client(settings: ConnectionSettings) -> Iterator[Client]:
+    """A client of that cluster with at least one worker; what was started for it ends with the block.
+
+    Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
+    cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
+    """
+    if settings.certificates:
+        require_certificates(settings.certificates, settings.role)
+    with contextlib.ExitStack() as ends:
+        if settings.address:
+            address = full_address(settings.address, settings.certificates)
+        else:
+            scratch = ends.enter_context(scratch_folder())
+            if not settings.certificates:
+                settings = replace(settings, certificates=scratch / "certificates")
+                make_certificates(scratch / "certificates")
+            nodes, certificates = ends.enter_context(NodeGroup()), cast("Path", settings.certificates)
+            address = _started(nodes, certificates, scratch, workers=settings.workers)
+        yield ends.enter_context(_connected(address, settings))
+
+
+def full_address(address: str, certificates: Path | None) -> str:
+    """The scheduler's address with its protocol. Raises UsageProblem (cluster_address) where it is none."""
+    match = _ADDRESS.fullmatch(address)
+    protocol = "tls" if certificates else "tcp"
+    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not _is_host(match[2]):
+        raise UsageProblem(reason("cluster_address", address=address, protocol=protocol))
+    return f"{protocol}://{match[2]}:{match[3]}"
+
+
+def host_of(address: str) -> str:
+    """The host of a full address, in numbers and without brackets."""
+    return address.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def is_connected(client: Client) -> bool:
+    """Whether the client has its scheduler; false from its loss on."""
+    return bool(client.status == "running")
+
+
+def connecting_context(client: Client) -> ssl.SSLContext | None:
+    """With what this process connects to others of the client's cluster; None where they are not encrypted."""
+    context: ssl.SSLContext | None = client.security.get_connection_args("client").get("ssl_context")
+    return context
+
+
+def share_of_cores(workers: int) -> int:
+    """How many cores each of several workers on this computer may use, 1 or more."""
+    return max(1, round(usable_cores() / workers))
+
+
+def require_host(text: str) -> None:
+    """Require one address in numbers. Raises UsageProblem (cluster_host)."""
+    if not _is_host(text):
+        raise UsageProblem(reason("cluster_host", host=text))
+
+
+def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
+    """All workers of a cluster, as their scheduler describes them, by address; each has a name.
+
+    Raises EnvironmentProblem (cluster_node_problem).
+    """
+    with _making_sense(client):
+        found = client.scheduler_info(n_workers=-1)["workers"]
+        return {address: {**worker, "name": str(worker["name"])} for address, worker in found.items()}
+
+
+def said_by(
+    workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object, **options: object
+) -> dict[str, object]:
+    """What each of these workers answers, or the error that it ends with; None of one of which nothing is told.
+
+    Raises EnvironmentProblem (cluster_node_problem).
+    """
+    with _making_sense(client):
+        said = client.run(function, *arguments, workers=list(workers), on_error="return", **options)
+        return {address: said.get(address) for address in workers}
+
+
+@contextlib.contextmanager
+def _making_sense(client: Client) -> Iterator[None]:
+    """What a scheduler tells may be anything, where somebody changed its program: Dask does not look at it."""
+    try:
+        yield
+    except NotPlain:
+        raise
+    except NONSENSE as error:
+        why = reason("cluster_other_answer").text
+        raise EnvironmentProblem(reason("cluster_node_problem", node=client.scheduler.address, detail=why)) from error
+
+
+def node_of(worker: str) -> str:
+    """The node of a worker: its name without the number."""
+    return worker.rpartition("/")[0] or worker
+
+
+def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
+    """What to say of a clock far from this computer's (seconds since 1970); results are right all the same."""
+    seconds = round(there_s - (time.time() if here_s is None else here_s))
+    return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
+
+
+def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+    """What a process of a cluster says of itself: its clock, and what there is to say of its certificate."""
+    path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
+    if not path:
+        return time.time(), "no certificate"
+    try:
+        return time.time(), f"certificate until {require_certificates(Path(path).parent, 'node').isoformat()}"
+    except UsageProblem as problem:
+        return time.time(), problem.reason.text
+
+
+def scheduler_state(client: Client, state: State = state_here) -> str:
+    """The same of the scheduler, as a person reads it."""
+    began_s = time.time()
+    try:
+        said: object = client.run_on_scheduler(state)
+    except Exception as error:  # of another version; or it has just gone
+        said = error
+    return _state_text(said, here_s=(began_s + time.time()) / 2)
+
+
+def describe(client: Client, state: State = state_here) -> list[str]:
+    """A line for each worker: its name, where it is, its memory, what it is doing, its certificate and its clock.
+
+    state  is what its processes are asked
+    """
+    workers, began_s = workers_of(client), time.time()
+    said = said_by(workers, client, state)
+    here_s = (began_s + time.time()) / 2
+    with _making_sense(client):
+        lines = [
+            f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
+            f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
+            f"{_state_text(said.get(address), here_s=here_s)}"
+            for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
+        ]
+    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
+
+
+def _state_text(said: object, *, here_s: float) -> str:
+    if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[0], float)):
+        return "It does not answer."
+    note = clock_note(said[0], here_s=here_s)
+    return f"{said[1]}  {note.text}" if note else str(said[1])
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: int) -> str:
+    folder = str(certificates.absolute())
+    scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
+    address, cores = scheduler.address(), share_of_cores(workers)
+    for number in range(1, workers + 1):
+        nodes.add(
+            NodeSettings(
+                role="worker",
+                scheduler=address,
+                name=f"local/{number}",
+                certificates=folder,
+                scratch=str(scratch),
+                cores=cores,
+            )
+        )
+    return address
+
+
+class _Client(Client):  # type: ignore[misc]
+    """A client that leaves no thread behind where no scheduler answers, and keeps asking for a lost one.
+
+    Of what workers print and warn of it hears nothing: a warning comes as a pickle that Dask reads by itself.
+    """
+
+    def subscribe_topic(self, topic: str, handler: Any) -> None:
+        """Nothing is subscribed to."""
+
+    def start(self, **options: Any) -> Any:
+        try:
+            return super().start(**options)
+        except BaseException:
+            self._loop_runner.stop()
+            raise
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        try:
+            await super()._ensure_connected(timeout=timeout)
+        except ValueError as error:  # so Tornado calls a connection that broke before it was encrypted
+            raise OSError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
+    require_own_settings(host_of(address))
+    distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
+    try:
+        client = _Client(
+            address,
+            security=security(settings.certificates, settings.role),
+            set_as_default=False,
+            timeout=settings.patience_s,
+            direct_to_workers=False,
+        )
+    except (OSError, TimeoutError) as error:
+        raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
+    try:
+        if settings.needs_worker:
+            require_same_version(address, _versions_of_scheduler(client, address))
+            _wait_for_worker(client, address, settings.worker_patience_s)
+        yield client
+    finally:
+        with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):
+            warnings.simplefilter("ignore")  # of futures that nobody waits for any more
+            client.close(timeout=5)
+
+
+def _versions_of_scheduler(client: Client, address: str) -> str:
+    """What the scheduler is. Raises EnvironmentProblem (cluster_no_answer)."""
+    try:
+        return str(client.run_on_scheduler(all_versions))
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
+    except Exception as error:  # so different that it does not even know the question
+        return type(error).__name__
+
+
+def require_same_version(address: str, there: str) -> None:
+    """Require that a scheduler is of this program's version. Raises EnvironmentProblem (cluster_other_scheduler)."""
+    if there != all_versions():
+        raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
+
+
+def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
+    """Until the first worker is there; others may come later. Raises EnvironmentProblem (cluster_no_worker)."""
+    until_s = time.monotonic() + patience_s
+    while not workers_of(client):
+        if time.monotonic() > until_s:
+            raise EnvironmentProblem(reason("cluster_no_worker", address=address))
+        time.sleep(_TICK_S)

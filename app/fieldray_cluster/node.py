@@ -1,0 +1,264 @@
+"""One process of a cluster: Dask's scheduler or one of its workers, with nothing beside what a cluster needs.
+
+Dask reads settings from files and variables that name code to load and addresses to ask, serves web pages, keeps what
+does not fit into memory on the disk, and writes the arguments of what failed into its log. All of that is off here:
+the settings are this program's own (`require_own_settings`), nothing is spilled, no name of an image gets into a log,
+and no page is served unless a person asks for the scheduler's.
+
+A task that was running when its worker died ends with `distributed.KilledWorker` at once and is not tried again by the
+scheduler: whoever submitted it counts its attempts (`allowed-failures` is 0). A worker runs one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dask.config
+import distributed
+import msgspec
+from distributed import Scheduler, Security, Worker
+
+from fieldray.offline import reach
+from fieldray.paths import VERSION
+from fieldray_cluster.certificates import AUTHORITY, Role, pair
+
+if TYPE_CHECKING:
+    from distributed.core import Server
+
+SCHEDULER_ENDED: Final = 3
+_LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+# Dask keeps the last thousand messages for its developers: with what was screened in them, that would be 200 MB.
+_KEPT_MESSAGES: Final = 1
+_SETTINGS: Final = {
+    "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.limit": "1h",
+    "distributed.admin.large-graph-warning-threshold": "1TB",
+    "distributed.comm.timeouts.connect": "10s",
+    "distributed.comm.timeouts.tcp": "60s",
+}
+# Those of Dask's pages that show and change nothing, and no text of a task or of its errors: they name files.
+_PAGES: Final = ["fieldray_cluster.pages", *(f"distributed.http.{name}" for name in ("health", "statics"))]
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process of a cluster is told at its start.
+
+    Attributes
+    ----------
+    role
+        `scheduler` or `worker`.
+    host
+        Its own address, in numbers.
+    port
+        Where a scheduler listens; 0 for any port that is free.
+    scheduler
+        Where a worker finds it: `tcp://HOST:PORT` or `tls://HOST:PORT`.
+    name
+        How a worker is called; a node's name, `/` and a number.
+    networks
+        The addresses and networks in numbers that it may reach beside this computer.
+    certificates
+        The folder of its certificates; None only where connections are `unencrypted`.
+    unencrypted
+        Whether a person wants connections without certificates: whoever reaches this process then runs what they like.
+    scratch
+        The folder for what a worker keeps while it works.
+    resources
+        What a worker has to give, by name, for tasks that ask for it.
+    cores
+        How many of this computer's cores a worker may use, 0 for all.
+    dashboard
+        The port for a scheduler's web pages, at its own address alone; 0 for none.
+    """
+
+    role: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    scheduler: str = ""
+    name: str = ""
+    networks: tuple[str, ...] = ()
+    certificates: str | None = None
+    unencrypted: bool = False
+    scratch: str = ""
+    resources: dict[str, float] = {}
+    cores: int = 0
+    dashboard: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.certificates and not self.unencrypted:
+            raise ValueError("certificates are needed")
+
+
+def require_own_settings(*networks: str) -> None:
+    """Give Dask this program's settings alone, keep it quiet, and let this process reach these networks.
+
+    Raises InternetRefused in a process that is not one of a cluster.
+    """
+    dask.config.refresh(paths=[], env={})
+    dask.config.set(_SETTINGS)
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    reach((*_LOOPBACK, *networks))
+
+
+def security(certificates: Path | None, role: Role = "node") -> Security | None:
+    """Encrypted connections for which both sides show a certificate of the cluster, None without certificates."""
+    if certificates is None:
+        return None
+    certificate, key = map(str, pair(certificates, role))
+    return Security(
+        require_encryption=True,
+        tls_ca_file=str(certificates / AUTHORITY),
+        **{f"tls_{kind}_cert": certificate for kind in ("client", "scheduler", "worker")},
+        **{f"tls_{kind}_key": key for kind in ("client", "scheduler", "worker")},
+    )
+
+
+class _Silent:
+    """A server of Dask without its web pages."""
+
+    def start_http_server(self, *_: Any, **__: Any) -> None:
+        """Nothing listens but what the cluster needs."""
+
+
+class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
+    pass
+
+
+class _ShownScheduler(Scheduler):  # type: ignore[misc]
+    """With web pages at the port that a person named, or not at all: Dask would take another one."""
+
+    def start_http_server(self, routes: Any, address: Any, default_port: int = 0, ssl_options: Any = None) -> None:
+        host, _, port = address.rpartition(":")
+        socket.create_server((host.strip("[]"), int(port))).close()  # raises OSError where it is not free
+        super().start_http_server(routes, address, default_port, ssl_options)
+
+
+class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
+    """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
+
+    reason_of_end = ""
+    cores = 0
+
+    async def close(self, *arguments: Any, **options: Any) -> Any:
+        """As Dask does it, but without waiting for a task, which ends with this process and is nobody's any more."""
+        self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
+        return await super().close(*arguments, **{**options, "executor_wait": False})
+
+
+async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
+    """Be that process until it is told to end; the exit code, `SCHEDULER_ENDED` where a worker lost its scheduler.
+
+    say   receives the address once others can connect
+    Raises OSError where the address cannot be had, TimeoutError where no scheduler answers.
+    """
+    require_own_settings(*settings.networks)
+    certificates = Path(settings.certificates) if settings.certificates else None
+    encryption = security(certificates)
+    protocol = "tls" if encryption else "tcp"
+    server: Server
+    if settings.role == "scheduler":
+        server = _scheduler(settings, protocol=protocol, security=encryption)
+    else:
+        server = _SilentWorker(
+            settings.scheduler,
+            name=settings.name,
+            host=settings.host,
+            protocol=protocol,
+            security=encryption,
+            nthreads=1,
+            memory_limit=0,
+            local_directory=settings.scratch,
+            resources=settings.resources,
+            death_timeout=30,
+            dashboard=False,
+        )
+        server.cores = settings.cores
+    code = await _serve(server, say=say, stop=stop)
+    if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
+        shutil.rmtree(server.local_directory, ignore_errors=True)
+    return code
+
+
+def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:
+    options |= {"host": settings.host, "port": settings.port}
+    if not settings.dashboard:
+        return _SilentScheduler(**options, dashboard=False)
+    pages: dict[str, Any] = {"distributed.scheduler.http.routes": list(_PAGES)}
+    if settings.certificates:
+        certificate, key = map(str, pair(Path(settings.certificates), "node"))
+        pages |= {
+            "distributed.scheduler.dashboard.tls.cert": certificate,
+            "distributed.scheduler.dashboard.tls.key": key,
+        }
+    dask.config.set(pages)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return _ShownScheduler(**options, dashboard=True, dashboard_address=f"{host}:{settings.dashboard}")
+
+
+async def _serve(server: Server, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
+    async with server:
+        say(server.address)
+        ended, stopped = asyncio.create_task(server.finished()), asyncio.create_task(stop.wait())
+        await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+        for task in (ended, stopped):
+            task.cancel()
+    was_lost = "connection-broken" in getattr(server, "reason_of_end", "") and not stop.is_set()
+    return SCHEDULER_ENDED if was_lost else 0
+
+
+def run_until_input_ends(settings: NodeSettings) -> int:
+    """`serve` as a child process: the address goes to standard output, and it ends when its input closes.
+
+    The process ends at once then, also in the middle of a task: what the task has started ends with it.
+    """
+
+    async def run() -> int:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        threading.Thread(target=_wait_for_end, args=(loop, stop), name="input", daemon=True).start()
+        return await serve(settings, say=_say, stop=stop)
+
+    code = asyncio.run(run())
+    sys.stdout.flush()
+    os._exit(code)  # a task's thread would keep the process
+
+
+def _say(address: str) -> None:
+    sys.stdout.write(address + "\n")
+    sys.stdout.flush()
+
+
+def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    loop.call_soon_threadsafe(stop.set)
+
+
+def cores_of_worker() -> int:
+    """The share of the worker that runs this task, 0 for all cores."""
+    return int(getattr(distributed.get_worker(), "cores", 0))
+
+
+def versions() -> str:
+    """The versions of Dask that have to be the same everywhere."""
+    return f"dask {dask.__version__}, distributed {distributed.__version__}"
+
+
+def all_versions() -> str:
+    """Those, and the program's own."""
+    return f"Fieldray {VERSION}, {versions()}"

@@ -1,0 +1,21 @@
+"""Where a process of a cluster begins: `fieldray_cluster.node_main SETTINGS`, the settings as JSON."""
+
+from __future__ import annotations
+
+import sys
+
+from fieldray.offline import stay_offline
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Be the scheduler or a worker until the input closes; returns the exit code."""
+    stay_offline(joins_cluster=True)
+    from fieldray.typed_json import decoded
+    from fieldray_cluster.node import NodeSettings, run_until_input_ends  # nothing that the guard has not seen
+
+    text = (sys.argv[1:] if arguments is None else arguments)[0]
+    return run_until_input_ends(decoded(text, NodeSettings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,390 @@
+"""A sweep: Optuna proposes values for keys of a recipe, trials train with them, and the best one gets a pack.
+
+Optuna's storage and the journal lie in the run's folder, so that a sweep that was killed resumes: trials
+that were under way are taken up again with their own values, from their own checkpoints. The driver alone talks to
+Optuna. It reads the figures that a trial writes after each epoch, and asks for the end of one that is poor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, TrialState
+
+from fieldray.errors import UsageProblem
+from fieldray.processes.wire import NONSENSE
+from fieldray.reasons import reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.command import kind_of
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.run import HISTORY
+from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
+from fieldray_cluster.result_key import result_key, state_of
+from fieldray_cluster.sweep.trial import changed
+from fieldray_cluster.workflow.crew import Crew
+from fieldray_cluster.workflow.graph import TASKS
+from fieldray_cluster.workflow.perform import STOP, Order
+from fieldray_cluster.workflow.recipe import Sweep, Workflow, read_workflow
+from fieldray_cluster.workflow.roster import NodesUnfit
+from fieldray_cluster.workflow.run import opened_run, with_crew
+from fieldray_cluster.workflow.sampling import Parameter, Value
+from fieldray_cluster.workflow.state import Event, Journal
+
+Say = Callable[[str], None]
+End = Literal["done", "failed", "stopped"]
+Figures = list[tuple[int, float]]
+
+STUDY: Final = "study.jsonl"
+_STUDY_NAME: Final = "sweep"
+PACKS: Final = "packs"
+WINNER: Final = "winner"
+_MODULE: Final = "fieldray_cluster.sweep.trial"
+_SETTINGS: Final = "settings"
+_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
+_WAIT_S: Final = 0.5
+_OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
+    """Run what is not done of a sweep, and make the pack of its winner; how it ended.
+
+    trial   the words of another program that takes a trial's order as its last argument; this program's own without
+
+    Raises UsageProblem (everything that is wrong with the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
+    EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
+    """
+    workflow = read_workflow(path)
+    if not workflow.sweep:
+        raise UsageProblem(reason("workflow_no_sweep", path=path))
+    document = Document.read(workflow.sweep.recipe)
+    _require_sweepable(document, workflow.sweep)
+    with opened_run(workflow, path) as (journal, stop):
+        settings = _settings(workflow, workflow.sweep, document)
+        study = _opened_study(workflow.run, workflow.sweep, seed=workflow.seed)
+        if _SETTINGS not in study.user_attrs:
+            study.set_user_attr(_SETTINGS, settings)
+        elif study.user_attrs[_SETTINGS] != settings:
+            raise UsageProblem(reason("sweep_differs", path=workflow.run))
+        sweeping = _Sweeping(
+            study, journal, workflow, workflow.sweep, settings=settings, stop=stop, say=say, trial=trial
+        )
+        if sweeping.is_over:
+            say("Everything was done before.")
+        else:
+            with_crew(workflow, journal, sweeping.drive, say=say)
+        return sweeping.end
+
+
+def read_study(run: Path) -> optuna.Study:
+    """The study of a sweep in its run folder as it is now; nothing there is changed, and a sweep may be under way.
+
+    Raises UsageProblem (workflow_no_run).
+    """
+    if not (run / STUDY).is_file():
+        raise UsageProblem(reason("workflow_no_run", path=run))
+    try:
+        return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
+    except KeyError as error:  # it was just made
+        raise UsageProblem(reason("workflow_no_run", path=run)) from error
+
+
+def _storage(run: Path) -> JournalStorage:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = str(run / STUDY)
+    return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
+
+
+def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
+    """The study of a sweep to be continued, begun if absent; for whoever holds the folder's lock, and nobody else."""
+    for left in run.glob(f"{STUDY}.lock*"):  # of a driver that was killed: the folder has a lock of its own
+        left.unlink(missing_ok=True)
+    study = optuna.create_study(
+        study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
+    )
+    # Another seed each time it is taken up: the same one would propose the first values again.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), n_startup_trials=min(10, sweep.trials))
+    if sweep.pruning:
+        study.pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=sweep.pruning.trials, n_warmup_steps=sweep.pruning.epochs
+        )
+    else:
+        study.pruner = optuna.pruners.NopPruner()
+    return study
+
+
+def figures_of(folder: Path, metric: str) -> Figures:
+    """(Epoch, figure) of a trial's training so far; `folder` is the trial's own."""
+    try:
+        rows = decoded((folder / "run" / "train" / HISTORY).read_bytes(), list[dict[str, Any]])
+        found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
+    except (OSError, *NONSENSE):
+        return []
+    return [(epoch, value) for epoch, value in found if value is not None]
+
+
+def name_of(number: int) -> str:
+    """The task of a trial, by Optuna's number of it, from 0."""
+    return f"trial-{number + 1:04d}"
+
+
+def values_of(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
+    """The exact values of a trial by the recipe's keys, constants too."""
+    return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that is under way."""
+
+    trial: optuna.Trial
+    folder: Path
+    told: set[int] = field(default_factory=set)
+
+
+class _Sweeping:
+    """The driver of a sweep: what to try next, what is under way, and what came of it."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        journal: Journal,
+        workflow: Workflow,
+        sweep: Sweep,
+        *,
+        settings: str,
+        stop: Path,
+        say: Say,
+        trial: tuple[str, ...],
+    ) -> None:
+        self._study, self._journal, self._workflow, self._sweep = study, journal, workflow, sweep
+        self._settings, self._stop, self._say, self._trial = settings, stop, say, trial
+        self._out: dict[str, _Trial] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every trial has ended, and the winner has its pack."""
+        return self._are_trials_over and self.end == "done"
+
+    @property
+    def end(self) -> End:
+        """How far it came."""
+        if self._stop.exists() or not self._are_trials_over:
+            return "stopped"
+        best = self._best()
+        return "done" if best and self._journal.is_done(WINNER, self._key(best, "run")) else "failed"
+
+    def drive(self, crew: Crew) -> None:
+        """Keep the crew busy until the winner has its pack.
+
+        Raises UsageProblem (sweep_none), ConnectionLost, StorageProblem, KeyboardInterrupt.
+        """
+        self._out.clear()
+        try:
+            waiting = self._taken_up()
+            while not self._stop.exists() and (waiting or self._out or len(self._study.trials) < self._sweep.trials):
+                self._send(crew, waiting)
+                for order, event in crew.ended(_WAIT_S):
+                    self._finish(order.task, event)
+                self._watch()
+            if not self._stop.exists():
+                self._make_pack(crew)
+            if self._stop.exists():
+                crew.stop(self._stop)
+        except (KeyboardInterrupt, NodesUnfit):
+            crew.stop(self._stop)
+            raise
+
+    @property
+    def _are_trials_over(self) -> bool:
+        trials = self._study.get_trials(deepcopy=False)
+        return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
+
+    def _taken_up(self) -> list[FrozenTrial]:
+        """The trials that were under way when the last driver ended; those that came to their end meanwhile get it."""
+        left = []
+        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+            event = self._journal.latest.get(name_of(trial.number))
+            if event and event.status in ("done", "failed", "pruned") and event.key == self._key(trial, "train"):
+                self._begin(trial)
+                self._finish(event.task, event)
+            else:
+                left.append(trial)
+        return left
+
+    def _send(self, crew: Crew, waiting: list[FrozenTrial]) -> None:
+        while crew.room(self._sweep.resources) > 0:
+            if self._sweep.workers and len(self._out) >= self._sweep.workers:
+                return
+            if waiting:
+                trial = waiting.pop(0)
+            elif len(self._study.trials) < self._sweep.trials:
+                number = self._study.ask(_distributions(self._sweep.keys)).number
+                trial = self._study.get_trials()[number]
+            else:
+                return
+            self._begin(trial)
+            crew.start(self._order(trial, "train", name_of(trial.number)), self._sweep)
+
+    def _begin(self, trial: FrozenTrial) -> None:
+        name = name_of(trial.number)
+        own = optuna.Trial(self._study, trial._trial_id)  # the only way to resume a trial of another process
+        self._out[name] = _Trial(own, self._folder(name), set(trial.intermediate_values))
+
+    def _order(self, trial: FrozenTrial, step: str, task: str) -> Order:
+        own = self._folder(name_of(trial.number))
+        order = {
+            "recipe": str(self._sweep.recipe),
+            "step": step,
+            "changes": {
+                **values_of(self._sweep, trial),
+                "run": str(own / "run"),
+                "packs_folder": str(self._workflow.run / PACKS / own.name),
+            },
+        }
+        return Order(
+            task=task,
+            key=self._key(trial, step),
+            number=self._journal.next_number(task),
+            command=(*self._trial, json.dumps(order)),
+            module="" if self._trial else _MODULE,
+            folder=self._folder(task),
+            here=self._sweep.recipe.parent,
+            run=self._workflow.run,
+            stop=self._stop,
+        )
+
+    def _finish(self, task: str, event: Event) -> None:
+        """Tell Optuna what became of a trial. One asked to end is pruned; one that all were, is resumed later."""
+        own = self._out.pop(task)
+        self._report(own)
+        figures = figures_of(own.folder, self._sweep.metric)
+        if event.status in ("stopped", "pruned"):
+            if self._stop.exists():
+                return
+            self._journal.add(Event(task=task, key=event.key, status="pruned", number=event.number, lost=event.lost,
+                                    outcome=event.outcome))  # fmt: skip
+            self._tell(own, None, TrialState.PRUNED)
+        elif event.status == "done" and figures:
+            self._tell(own, figures[-1][1], TrialState.COMPLETE)
+        else:
+            self._tell(own, None, TrialState.FAIL)
+        problem = event.outcome.problem if event.status == "failed" else ""
+        if event.status == "done" and not figures:
+            problem = reason("sweep_diverged", metric=self._sweep.metric).text
+        last = f"{self._sweep.metric} {figures[-1][1]:.4f} after {figures[-1][0]} epochs" if figures else ""
+        status = "ended early" if event.status in ("stopped", "pruned") else event.status
+        self._say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
+
+    def _tell(self, own: _Trial, value: float | None, state: TrialState) -> None:
+        self._study.tell(own.trial, value, state=state, skip_if_finished=True)
+
+    def _watch(self) -> None:
+        for own in self._out.values():
+            if self._report(own) and own.trial.should_prune():
+                write_atomically(own.folder / STOP, b"")
+
+    def _report(self, own: _Trial) -> bool:
+        """Pass on the figures of the epochs that ended since; whether there were any."""
+        new = [row for row in figures_of(own.folder, self._sweep.metric) if row[0] not in own.told]
+        for epoch, value in new:
+            own.trial.report(value, epoch)
+            own.told.add(epoch)
+        return bool(new)
+
+    def _make_pack(self, crew: Crew) -> None:
+        best = self._best()
+        if best is None:
+            raise UsageProblem(reason("sweep_none"))
+        key = self._key(best, "run")
+        if self._journal.is_done(WINNER, key):
+            return
+        crew.start(self._order(best, "run", WINNER), self._sweep)
+        while crew.busy and not self._stop.exists():
+            for _, event in crew.ended(_WAIT_S):
+                self._say(f"{WINNER}: {name_of(best.number)}. {event.outcome.problem or event.status}")
+
+    def _best(self) -> FrozenTrial | None:
+        return best_of(self._study)
+
+    def _folder(self, task: str) -> Path:
+        return self._workflow.run / TASKS / task
+
+    def _key(self, trial: FrozenTrial, step: str) -> str:
+        return result_key(self._settings, trial.number, values_of(self._sweep, trial), step)
+
+
+def best_of(study: optuna.Study) -> FrozenTrial | None:
+    """The trial with the best figure of those that came to their end; None where there is none."""
+    is_there = any(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False))
+    return study.best_trial if is_there else None
+
+
+def _figure(value: object) -> float | None:
+    """A validation figure as one number: of a list the mean of those that are known."""
+    numbers = [value] if isinstance(value, int | float) else value if isinstance(value, Sequence) else []
+    known = [float(number) for number in numbers if isinstance(number, int | float) and math.isfinite(number)]
+    return sum(known) / len(known) if known else None
+
+
+def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
+    return {
+        key: FloatDistribution(known.low, known.high, log=known.scale == "log")
+        if known.is_range
+        else CategoricalDistribution(known.values)
+        for key, known in keys.items()
+        if not known.is_constant
+    }
+
+
+def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
+    """The key of what all trials have in common: another recipe, other keys or other data are another sweep.
+
+    Raises UsageProblem (workflow_input_missing).
+    """
+    try:
+        data = [state_of(path) for path in _data_of(document, workflow.run)]
+    except OSError as error:
+        raise UsageProblem(reason("workflow_input_missing", path=error.filename or document.path)) from error
+    return result_key(dict(sweep.keys), sweep.metric, sweep.direction, workflow.seed, document.text, data)
+
+
+def _data_of(document: Document, run: Path) -> list[Path]:
+    """The files and folders that a recipe reads, but those that the sweep writes into: they change with each trial."""
+    base, found = document.path.resolve().parent, list[Path]()
+
+    def add(table: object) -> None:
+        for key, value in table.items() if isinstance(table, Mapping) else ():
+            for each in value if isinstance(value, list) else [value]:
+                add(each)
+            if key in _DATA and isinstance(value, str) and (path := base / Path(value).expanduser()).exists():
+                found.append(path)
+
+    add(document.tables)
+    own = run.resolve()
+    return [path for path in found if not own.is_relative_to(path.resolve())]
+
+
+def _require_sweepable(document: Document, sweep: Sweep) -> None:
+    """Look whether every value that may be tried fits the recipe. Raises UsageProblem, RecipeProblems with all."""
+    schema, lines = kind_of(document).schema, list[str]()
+    tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
+    first: dict[str, Value] = {key: values[0] for key, values in tried.items()}
+    for key, values in tried.items():
+        for value in values:
+            try:
+                found = parse(schema, changed(document, {**first, key: value}).tables)
+            except KeyError:
+                found = [Problem(tuple(key.split(".")), "is within a key that is no table")]
+            if isinstance(found, list):
+                lines += [line for line in document.lines(found) if line not in lines]
+    if lines:
+        raise RecipeProblems(document.path, lines)

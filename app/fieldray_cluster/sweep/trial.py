@@ -1,0 +1,69 @@
+"""A trial's process: `trial ORDER`, the order as JSON. It performs steps of a recipe in which some keys are changed.
+
+The recipe itself stays as it is: what the trial changes is changed in memory, so that every path in it still counts
+from the recipe's own folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fieldray.offline import stay_offline
+
+if TYPE_CHECKING:
+    from fieldray_adapt.tables import Document
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Perform an order; 0, or 1 where the toolchain says what is wrong (on standard error)."""
+    stay_offline(is_toolchain=True)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `fieldray adapt`
+    from pathlib import Path
+
+    from fieldray.errors import FieldrayError
+    from fieldray_adapt.command import perform
+    from fieldray_adapt.tables import Document
+
+    order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
+    try:
+        document = changed(Document.read(Path(order["recipe"])), order["changes"])
+        perform(order["step"], document, say=_say, progress=lambda *_: None)
+    except FieldrayError as error:
+        for line in (*getattr(error, "lines", ()), str(error)):
+            sys.stderr.write(f"{line}\n")
+        return 1
+    return 0
+
+
+def changed(document: Document, changes: Mapping[str, Any]) -> Document:
+    """A recipe with other values for some keys, named as `training.learning_rate`; the text says so at its end.
+
+    Raises KeyError for a key within one that is no table.
+    """
+    tables: dict[str, Any] = copy.deepcopy(dict(document.tables))
+    for key, value in changes.items():
+        *groups, name = key.split(".")
+        table = tables
+        for group in groups:
+            table = table.setdefault(group, {})
+            if not isinstance(table, dict):
+                raise KeyError(key)
+        table[name] = value
+    lines = [f"# {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in changes.items()]
+    text = "\n".join([document.text.rstrip("\n"), "", "# Changed for a trial of a sweep:", *lines, ""])
+    return replace(document, tables=tables, text=text)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,352 @@
+"""What is trained, as a worker gets it: the network, and any part of any batch of any epoch.
+
+All randomness depends on (seed, epoch, step, place in the batch), so whoever takes a part of a batch has the same
+images, changed alike, as one process that takes all of it; and a worker that replaces another one takes up anywhere.
+(A training by one process draws from one row of numbers instead, and so other ones.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import LUNG_CHECKS
+from fieldray.persistence import storage_problem
+from fieldray_adapt.augmentation import Augmentation
+from fieldray_adapt.engine import Engine, EngineName, EngineSettings, open_engine
+from fieldray_adapt.lungs.dataset import LungData
+from fieldray_adapt.lungs.engine import CLIP, MaskEngine
+from fieldray_adapt.lungs.recipe import LungRecipe
+from fieldray_adapt.lungs.train import StageSamples, rates, use_threads
+from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.train import Samples, Schedule, balanced_draw, changed, smoothed
+from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.share import Rule
+
+_AVERAGE_LEAST_OF_LUNGS: Final = 0.02
+_AVERAGED_EVERY_OF_LUNGS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """A gradient by the weights' names, the mean loss, and how much the gradient counts beside others."""
+
+    gradient: Weights
+    loss: float
+    weight: float
+
+
+class Pupil(Protocol):
+    """A network in a worker, with the images that it learns from."""
+
+    def weights(self) -> Weights:
+        """A copy of the weights."""
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Replace the weights."""
+
+    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+        """The gradient of a worker's part of a batch."""
+
+    def look(self, epoch: int, step: int) -> dict[str, float]:
+        """What a log has of a batch beside its loss; nothing is learnt."""
+
+
+class Lesson(Protocol):
+    """What a worker is told of a training; small, but for the file of its arrays, which every worker reads."""
+
+    @property
+    def batches(self) -> int:
+        """In an epoch."""
+
+    @property
+    def epochs(self) -> int:
+        """All of them."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What a batch has of each kind of sample."""
+
+    @property
+    def rule(self) -> Rule:
+        """How the weights are updated."""
+
+    def rate(self, epoch: int, share: float) -> float:
+        """The learning rate when a share of an epoch is done."""
+
+    @property
+    def arrays(self) -> Path:
+        """The file of the images, which every worker reads; its content is part of the lesson by its SHA-256."""
+
+    def open(self) -> Pupil:
+        """The network with its images, in this process. Raises OSError, OtherArrays."""
+
+
+class OtherArrays(OSError):
+    """A file of arrays is not the one that the driver wrote."""
+
+
+def keep_arrays(path: Path, holder: Any) -> str:
+    """Write the arrays and texts of a dataclass to a file that `kept_arrays` reads; the file's SHA-256.
+
+    The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
+    process writes there, the one that holds the run; what it could not complete the next one replaces. Raises
+    StorageProblem (disk_full, not_writable).
+    """
+    found = {one.name: getattr(holder, one.name) for one in fields(holder)}
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("w+b") as file:
+                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                told = hashlib.file_digest(file, "sha256").hexdigest()
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    return told
+
+
+@contextlib.contextmanager
+def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
+    """`keep_arrays` as long as the block lasts: they are of patients, and nobody else's."""
+    try:
+        yield keep_arrays(path, holder)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def kept_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
+    """What `keep_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != told:
+            raise OtherArrays(str(path))
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierLesson:
+    """A classifier's training."""
+
+    specification: Specification
+    schedule: Schedule
+    augmentation: Augmentation
+    settings: EngineSettings
+    engine: EngineName
+    samples: int
+    arrays: Path
+    arrays_sha256: str
+
+    @property
+    def _drawn(self) -> int:
+        return self.schedule.images_per_epoch or self.samples
+
+    @property
+    def batches(self) -> int:
+        """In an epoch."""
+        return max(1, self._drawn // self.schedule.batch_size)
+
+    @property
+    def epochs(self) -> int:
+        """All of them."""
+        return self.schedule.epochs
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Images in a batch."""
+        return (min(self.schedule.batch_size, self._drawn),)
+
+    @property
+    def rule(self) -> Rule:
+        """AdamW, and the running mean over the recipe's span."""
+        horizon = max(self.schedule.average_epochs * self.batches, 1.0)
+        return Rule(
+            weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
+        )
+
+    def rate(self, epoch: int, share: float) -> float:
+        """The learning rate when a share of an epoch is done."""
+        return self.schedule.rate(epoch + share)
+
+    def open(self) -> Pupil:
+        """The network, with weights that do not count yet, and its images."""
+        arrays = kept_arrays(self.arrays, self.arrays_sha256)
+        samples = Samples(
+            images=arrays["images"],
+            targets=arrays["targets"],
+            sources=tuple(map(str, arrays["sources"])),
+            patients=tuple(map(str, arrays["patients"])),
+            lungs=arrays.get("lungs"),
+        )
+        return _Classifier(self, samples)
+
+
+class _Classifier:
+    def __init__(self, lesson: ClassifierLesson, samples: Samples) -> None:
+        from fieldray_adapt.specification import initial_weights
+
+        self._lesson, self._samples = lesson, samples
+        use_threads(lesson.settings.threads)
+        self._engine: Engine = open_engine(
+            lesson.specification,
+            initial_weights(lesson.specification, seed=0),
+            settings=lesson.settings,
+            name=lesson.engine,
+        )
+        self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
+
+    def weights(self) -> Weights:
+        return self._engine.weights()
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self._engine.set_weights(weights)
+
+    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+        images, targets, lungs = self._batch(epoch, step, part, worker)
+        gradient, loss = self._engine.gradient(images, targets, lungs=lungs)
+        return Taken(gradient, loss, self._weight(targets))
+
+    def look(self, epoch: int, step: int) -> dict[str, float]:
+        images, targets, _ = self._batch(epoch, step, Plan(), 0)
+        right = (self._engine.logits(images) >= 0) == (targets >= 0.5)
+        known = ~np.isnan(targets)
+        return {"accuracy": float(right[known].mean())} if known.any() else {}
+
+    def _batch(
+        self, epoch: int, step: int, part: Plan, worker: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32] | None]:
+        schedule, samples = self._lesson.schedule, self._samples
+        if self._order[0] != epoch:
+            shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
+            count = schedule.images_per_epoch or len(samples)
+            drawn = balanced_draw(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
+            self._order = (epoch, drawn)
+        size = schedule.batch_size
+        whole = self._order[1][step * size : (step + 1) * size]
+        own = part.part(len(whole), worker)
+        parts = [
+            changed(
+                samples,
+                whole[place : place + 1],
+                self._lesson.augmentation,
+                np.random.default_rng((schedule.seed, epoch, step, place)),
+            )
+            for place in range(own.start, own.stop)
+        ]
+        images = np.concatenate([image for image, _ in parts])
+        lungs = [lung for _, lung in parts if lung is not None]
+        targets = smoothed(samples.targets[whole[own]], schedule.label_smoothing)
+        return images, targets, np.concatenate(lungs) if lungs else None
+
+    def _weight(self, targets: NDArray[np.float32]) -> float:
+        """What the loss is a mean over: known targets with their labels' weights, or images."""
+        settings = self._lesson.settings
+        if settings.loss == "categorical":
+            return float(len(targets))
+        weights = np.array(settings.label_weights or (1.0,), np.float32)
+        return float(((~np.isnan(targets)) * weights).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LungLesson:
+    """One stage of the training of a lung-field network."""
+
+    recipe: LungRecipe
+    stage: int
+    arrays: Path
+    arrays_sha256: str
+    first_epoch: int = field(default=0)
+
+    @property
+    def batches(self) -> int:
+        """In an epoch."""
+        return self.recipe.training.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Of this stage."""
+        return self.recipe.training.stages[self.stage].epochs
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Images with masks and images for the checks in a batch."""
+        training = self.recipe.training
+        return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
+
+    @property
+    def rule(self) -> Rule:
+        """AdamW with a clipped gradient, and the running mean."""
+        return Rule(
+            weight_decay=self.recipe.training.weight_decay,
+            clip=CLIP,
+            average_every=_AVERAGED_EVERY_OF_LUNGS,
+            average_least=_AVERAGE_LEAST_OF_LUNGS,
+        )
+
+    def rate(self, epoch: int, share: float) -> float:
+        """The learning rate when a share of an epoch of this stage is done."""
+        return rates(self.recipe.training.stages[self.stage], epoch)(share)
+
+    def open(self) -> Pupil:
+        """The network and its images."""
+        arrays: dict[str, Any] = dict(kept_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
+        return _Lungs(self, LungData(**arrays))
+
+
+class _Lungs:
+    def __init__(self, lesson: LungLesson, data: LungData) -> None:
+        recipe = lesson.recipe
+        use_threads(recipe.training.threads)
+        self._lesson = lesson
+        self._engine = MaskEngine(recipe.network, recipe.training.stages[lesson.stage].side, recipe.training)
+        self._samples = StageSamples(recipe, data, self._engine)
+
+    def weights(self) -> Weights:
+        return self._engine.weights()
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self._engine.set_weights(weights)
+
+    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+        images, masks, targets = self._batch(epoch, step, part, worker)
+        gradient, loss = self._engine.gradient(images, masks, targets)
+        return Taken(gradient, loss, float(len(images)))
+
+    def look(self, epoch: int, step: int) -> dict[str, float]:
+        images, masks, _ = self._batch(epoch, step, Plan(), 0)
+        found, _ = self._engine.predict(images[: len(masks)])
+        truth = self._engine.truth(masks)
+        return {"accuracy": float(((found >= 0.5) == truth).mean())}
+
+    def _batch(
+        self, epoch: int, step: int, part: Plan, worker: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+        """Images, masks of the first of them, and targets of the checks for the rest."""
+        seed, lesson = self._lesson.recipe.training.seed, self._lesson
+        with_masks, with_targets = lesson.sizes
+
+        def generator(place: int) -> np.random.Generator:
+            return np.random.default_rng((seed, lesson.first_epoch + epoch, step, place))
+
+        own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
+        pairs = [self._samples.pair(generator(place)) for place in range(own.start, own.stop)]
+        drawn = [self._samples.check(generator(with_masks + place)) for place in range(checked.start, checked.stop)]
+        images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
+        targets = [target for _, target in drawn]
+        told = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
+        return images, np.stack([mask for _, mask in pairs]), told

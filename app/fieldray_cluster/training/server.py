@@ -1,0 +1,352 @@
+"""A parameter server: it holds its share of the weights, updates it by the workers' gradients, and gives it out.
+
+Synchronous: an update is made once every worker's gradient of it is there, by their mean, weighted by what each was
+taken over. A worker that was replaced asks for the version it has to work on, which is the newest one or, where another
+server is behind, the one before: both are kept. Asynchronous: every gradient is an update as it comes (Downpour SGD,
+Dean 2012); how many others were made since its weights were fetched is its staleness.
+
+A bound of the staleness holds back who is ahead. A worker may update if those whose gradients are still to come could
+all be taken in afterwards, oldest first, each within the bound: of them, ordered by the versions p(1) <= p(2) ... that
+they work on, (version + 1) + (j - 1) - p(j) <= bound for each j. The oldest may then always go, so nobody waits for
+ever; that needs a bound of the number of workers less one, or more.
+
+A worker has one seat, that of its newest connection: a process that replaces another one takes it, and what the older
+one still says counts no more. Whoever waits here looks meanwhile whether the other side of its connection is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from fieldray.typed_json import converted
+from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
+from fieldray_cluster.training.share import Layout, Rule, Runs, Share, ShareState
+
+_Kind = TypeVar("_Kind")
+DRIVER: Final = "driver"
+_DEATH: Final = "ended"
+_TICK_S: Final = 0.2
+_DRIVERLESS_S: Final = 600.0
+"""So long a server waits for its driver."""
+
+
+class ServerEnded(Exception):
+    """The session is over."""
+
+
+class SeatLost(ConnectionError):
+    """The other side of a connection is gone, or its worker has a newer one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a server is told.
+
+    Attributes
+    ----------
+    workers
+        How many there are.
+    waits
+        Synchronous: an update waits for all of them.
+    staleness
+        The bound, None for none.
+    updates_per_epoch
+        After so many a snapshot is kept for the driver.
+    """
+
+    layout: Layout
+    runs: Runs
+    rule: Rule
+    workers: int
+    waits: bool
+    updates_per_epoch: int
+    staleness: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Push:
+    """A gradient as it arrives; `version` is that of the weights it was taken at, `weight` what it counts.
+
+    `number` is the worker's own count of its gradients, `note` what the driver's log is to have of it.
+    """
+
+    worker: int
+    version: int
+    number: int
+    weight: float
+    rate: float
+    gradient: Vector
+    note: Mapping[str, Any]
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the header of a gradient has to be."""
+
+    worker: int
+    version: Annotated[int, msgspec.Meta(ge=0)]
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    rate: float
+    note: dict[str, Any]
+
+
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker may ask: for weights, of a version or the newest, or to take a gradient in."""
+
+    version: int | None = None
+    gradient: _Told | None = None
+    wants_weights: bool = True
+
+
+class _Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Seat:
+    """A connection of a worker; `has_ended` looks, without waiting, whether its other side is gone."""
+
+    worker: int
+    has_ended: Callable[[], bool] = lambda: False
+    end: Callable[[], None] = lambda: None
+
+
+class ParameterServer:
+    """The share, and who may update it when."""
+
+    def __init__(self, service: Service, state: ShareState) -> None:
+        self._service = service
+        self._share = Share(state, layout=service.layout, runs=service.runs, rule=service.rule)
+        self._changed = threading.Condition()
+        self._version, self._before = 0, state.values
+        self._pushed: dict[int, Push] = {}
+        self._seats: dict[int, Seat] = {}
+        self._fetched: dict[int, int] = {}
+        self._done = Counter[int]()
+        self._staleness = Counter[int]()
+        self._notes: list[Mapping[str, Any]] = []
+        self._snapshots: dict[int, tuple[dict[str, Any], ShareState]] = {}
+        self._is_over = False
+
+    def sit(self, seat: Seat) -> None:
+        """Take the worker's seat; whoever had it is ended. Raises ValueError where there is no such worker."""
+        if not 0 <= seat.worker < self._service.workers:
+            raise ValueError(f"worker {seat.worker} of {self._service.workers}")
+        with self._changed:
+            older, self._seats[seat.worker] = self._seats.get(seat.worker), seat
+            self._fetched.pop(seat.worker, None)
+            self._changed.notify_all()
+        if older:
+            older.end()
+
+    def pull(self, seat: Seat, *, version: int | None = None) -> tuple[int, int, Vector]:
+        """Version, how many of this worker's gradients are done, and the values; the version before on request.
+
+        Raises SeatLost.
+        """
+        with self._changed:
+            self._require_seat(seat)
+            if version is not None and version == self._version - 1 and self._service.waits:
+                return version, self._done[seat.worker], self._before
+            self._fetched[seat.worker] = self._version
+            return self._version, self._done[seat.worker], self._share.state.values
+
+    def push(self, seat: Seat, push: Push) -> tuple[int, Vector]:
+        """Take in a gradient, at once or with the others'; the version after it and its values.
+
+        Raises ServerEnded, SeatLost, ValueError (not the share's length).
+        """
+        if push.gradient.shape != self._before.shape or push.worker != seat.worker:
+            raise ValueError(f"a gradient of {push.gradient.shape} of worker {push.worker}")
+        with self._changed:
+            self._require_seat(seat)
+            if push.number >= self._done[push.worker]:
+                (self._wait_for_all if self._service.waits else self._take)(seat, push)
+            self._fetched[push.worker] = self._version
+            return self._version, self._share.state.values
+
+    def leave(self, seat: Seat) -> None:
+        """The worker is done, or gone: nobody waits for its weights to become too old."""
+        with self._changed:
+            if self._seats.get(seat.worker) is seat:
+                del self._seats[seat.worker]
+                self._fetched.pop(seat.worker, None)
+                self._changed.notify_all()
+
+    def snapshot(
+        self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
+    ) -> tuple[dict[str, Any], ShareState]:
+        """Facts and state after an epoch, counted from 1; waits for them. Raises ServerEnded, SeatLost.
+
+        has_ended   looks whether the driver is gone
+        """
+        with self._changed:
+            self._wait_until(lambda: epoch in self._snapshots, has_ended)
+            return self._snapshots.pop(epoch)
+
+    def end(self) -> None:
+        """End the session: whoever waits here is told so."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _require_seat(self, seat: Seat) -> None:
+        if self._seats.get(seat.worker) is not seat:
+            raise SeatLost(f"worker {seat.worker} has a newer connection")
+
+    def _wait_for_all(self, seat: Seat, push: Push) -> None:
+        if push.version < self._version:
+            return  # of an update that was made meanwhile
+        self._pushed[push.worker] = push
+        if len(self._pushed) == self._service.workers:
+            self._update_by_mean()
+        else:
+            self._wait_in(seat, lambda: self._version > push.version)
+
+    def _update_by_mean(self) -> None:
+        pushes = [self._pushed[worker] for worker in sorted(self._pushed)]
+        whole = sum(push.weight for push in pushes)
+        mean = np.zeros_like(self._share.state.values)
+        for push in pushes:
+            if push.weight:
+                mean += push.gradient * np.float32(push.weight / whole)
+            self._done[push.worker] += 1
+        self._pushed.clear()
+        self._update(mean, pushes[0].rate, [push for push in pushes if push.weight])
+
+    def _take(self, seat: Seat, push: Push) -> None:
+        self._wait_in(seat, lambda: self._may_update(push.worker))
+        self._staleness[self._version - push.version] += 1
+        self._done[push.worker] += 1
+        self._update(push.gradient, push.rate, [push])
+
+    def _may_update(self, worker: int) -> bool:
+        bound = self._service.staleness
+        if bound is None:
+            return True
+        others = sorted(version for other, version in self._fetched.items() if other != worker)
+        return all(self._version + 1 + place - version <= bound for place, version in enumerate(others))
+
+    def _update(self, gradient: Vector, rate: float, pushes: list[Push]) -> None:
+        self._before = self._share.state.values
+        self._share.update(gradient, rate=rate)
+        self._version += 1
+        at_s = time.time()
+        self._notes += [
+            {"version": self._version, "worker": push.worker, "at": at_s, **push.note} for push in pushes if push.note
+        ]
+        if self._version % self._service.updates_per_epoch == 0:
+            facts: dict[str, Any] = {"staleness": {str(key): count for key, count in sorted(self._staleness.items())}}
+            facts |= {"notes": self._notes, "at": at_s, "is_finite": self._share.state.is_finite}
+            self._snapshots[self._version // self._service.updates_per_epoch] = (facts, self._share.state)
+            self._notes, self._staleness = [], Counter()
+        self._changed.notify_all()
+
+    def _wait_in(self, seat: Seat, ready: Callable[[], bool]) -> None:
+        """Wait as the worker of a seat, as long as it is its own."""
+
+        def check() -> bool:
+            self._require_seat(seat)
+            return ready()
+
+        self._wait_until(check, seat.has_ended)
+
+    def _wait_until(self, ready: Callable[[], bool], has_ended: Callable[[], bool]) -> None:
+        while not self._is_over and not ready():
+            if has_ended():
+                raise SeatLost("the other side has ended")
+            self._changed.wait(_TICK_S)
+        if self._is_over:
+            raise ServerEnded
+
+
+class ServedShare:
+    """A parameter server at an address, until it is closed, its driver's connection ends, or no driver comes.
+
+    `ended` is called when it has closed.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        state: ShareState,
+        *,
+        host: str,
+        token: str,
+        encryption: Encryption = PLAIN,
+        ended: Callable[[], None] = lambda: None,
+        patience_s: float = _DRIVERLESS_S,
+    ) -> None:
+        self._server, self._ended = ParameterServer(service, state), ended
+        self._listener = Listener(
+            host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
+        )
+        self.address = self._listener.address
+        self._waiting = threading.Timer(patience_s, self.close)
+        self._waiting.daemon = True
+        self._waiting.start()
+
+    def close(self) -> None:
+        """End it and every connection."""
+        self._waiting.cancel()
+        if self._waiting is not threading.current_thread():
+            self._waiting.join()
+        self._server.end()
+        self._listener.close()
+        self._ended()
+
+    def _serve(self, channel: Channel, role: str) -> None:
+        """Raises OSError, ValueError (not a message of this session): with either the connection ends."""
+        try:
+            if role == DRIVER:
+                self._serve_driver(channel)
+            else:
+                self._serve_worker(channel, Seat(worker=int(role), has_ended=channel.has_ended, end=channel.close))
+        except ServerEnded:
+            with contextlib.suppress(OSError):
+                channel.send({_DEATH: True})
+
+    def _serve_driver(self, channel: Channel) -> None:
+        """Snapshots as they are asked for. With the driver the session ends."""
+        self._waiting.cancel()
+        try:
+            while True:
+                asked = _read(channel.receive().header, _Epoch)
+                facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
+                channel.send({**facts, "steps": state.steps}, state.joined())
+        finally:
+            self._server.end()
+            threading.Thread(target=self.close, name="parameters", daemon=True).start()
+
+    def _serve_worker(self, channel: Channel, seat: Seat) -> None:
+        self._server.sit(seat)
+        try:
+            while True:
+                message = channel.receive()
+                asked = _read(message.header, _Question)
+                if (told := asked.gradient) is None:
+                    version, done, values = self._server.pull(seat, version=asked.version)
+                    channel.send({"version": version, "done": done}, values)
+                    continue
+                push = Push(**msgspec.structs.asdict(told), gradient=message.values)
+                version, values = self._server.push(seat, push)
+                channel.send({"version": version}, values if asked.wants_weights else values[:0])
+        finally:
+            self._server.leave(seat)
+
+
+def _read(header: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
+    """What a header says. Raises ValueError for what nobody of this session would say."""
+    try:
+        return converted(header, kind)
+    except ValueError as error:
+        raise ValueError("not a message of this session") from error

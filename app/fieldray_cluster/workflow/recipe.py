@@ -1,0 +1,252 @@
+"""The recipe of a workflow: experiments with dependencies, their commands and parameters, as one typed TOML document.
+
+An experiment is one command with placeholders and many tasks, one for each sample of its parameters. The same document
+says on which cluster: another address, another number of workers, machines that may be taken away are one line each. A
+recipe with a table `[sweep]` looks for the best values of a recipe of `fieldray adapt` instead.
+
+Source: D. Buniatyan's Hyper. The key names, retries and preemption are this program's own.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.describe import template
+from fieldray_adapt.files import write_atomically
+from fieldray_adapt.tables import Document, Key, Problem, RecipeProblems, require, require_ranges
+from fieldray_cluster.workflow.sampling import Parameter, combinations
+
+PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+BUILT_IN: Final = ("index", "run", "folder", "here")
+"""Placeholders that every command may use: the task's number from 1, the run's folder, the task's own, the recipe's."""
+
+PROGRAM: Final = "fieldray"
+"""A command that begins with this word is run by the program of the node itself."""
+
+MOST_TASKS: Final = 100_000
+_FIRST: Final = """
+# An experiment to begin with: two tasks, one for each word.
+[experiments.first]
+command = "fieldray {{word}}"
+parameters = { word = ["--version", "--help"] }
+"""
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+
+
+def _command_problem(text: str) -> str | None:
+    try:
+        words = shlex.split(text)
+    except ValueError as problem:
+        return f"cannot be split into words: {problem}"
+    if not words:
+        return "is empty"
+    rest = PLACEHOLDER.sub("", text)
+    if "{{" in rest or "}}" in rest:
+        return "has braces that are no placeholder: write {{name}}, without spaces"
+    return "must begin with the name of a program" if PLACEHOLDER.search(words[0]) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How a task is tried, of an experiment or of a sweep's trials."""
+
+    workers: Annotated[int, Key(doc="Tasks at the same time at most; 0: as many as there are workers.", low=0)] = 0
+    retries: Annotated[int, Key(doc="How often a command that ended with an error is tried again.", low=0)] = 0
+    preemptible: Annotated[
+        bool | None,
+        Key(
+            doc="Machines may be taken away at any moment: a task whose worker was lost is begun again and that is no "
+            "attempt of its own. By default as [cluster] says."
+        ),
+    ] = None
+    lost_workers: Annotated[
+        int,
+        Key(
+            doc="After so many lost workers a task is believed to be the reason, and fails, preemptible or not.",
+            low=1,
+        ),
+    ] = 8
+    resources: Annotated[Mapping[str, float], Key(doc="What a worker must have free for a task, for example GPU.")] = (
+        field(default_factory=dict)
+    )
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        require((all(amount > 0 for amount in self.resources.values()), "resources", "must be above 0"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(Effort):
+    """One command, and the values that its tasks are run with."""
+
+    command: Annotated[
+        str,
+        Key(
+            doc="Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word "
+            "whatever the value is.",
+            check=_command_problem,
+        ),
+    ]
+    depends_on: Annotated[tuple[str, ...], Key(doc="Experiments whose tasks must all be done before.")] = ()
+    parameters: Annotated[
+        Mapping[str, Parameter],
+        Key(doc="A value is a constant, a list is discrete, a table with low and high is a continuous range."),
+    ] = field(default_factory=dict)
+    samples: Annotated[
+        int, Key(doc="Number of tasks; 0: one for each combination of the lists.", low=0, high=MOST_TASKS)
+    ] = 0
+    inputs: Annotated[
+        tuple[str, ...],
+        Key(
+            doc="Files and folders that the command reads. Where they change, the tasks are run again. Files count by "
+            "content, those of folders by name, size and time."
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        # Not super(): a dataclass with slots is a new class, which super() does not know.
+        Effort.__post_init__(self)
+        used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
+        missing, unused = used - known - set(BUILT_IN), known - used
+        require(
+            (not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"),
+            (not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"),
+            (not known & set(BUILT_IN), "parameters", f"must not be called {', '.join(BUILT_IN)}"),
+            (
+                self.tasks <= MOST_TASKS,
+                "parameters",
+                f"make {self.tasks} combinations, and at most {MOST_TASKS} are run; give samples",
+            ),
+        )
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks it has."""
+        return self.samples or combinations(self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """When a trial is ended early: where its best figure so far is below the median of the others' at that epoch."""
+
+    trials: Annotated[int, Key(doc="Trials that are never ended early, the first ones.", low=1)] = 4
+    epochs: Annotated[int, Key(doc="Epochs of each trial that are always trained.", low=0)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep(Effort):
+    """A search for the best values of a recipe of `fieldray adapt`."""
+
+    recipe: Annotated[Path, Key(doc="The recipe of `fieldray adapt` whose keys are tried.")]
+    trials: Annotated[int, Key(doc="How many trainings there are.", low=1, high=MOST_TASKS)] = 16
+    metric: Annotated[
+        str, Key(doc="The validation figure: a key of the rows of history.json. Of a list the mean counts.")
+    ] = "auc"
+    direction: Annotated[Literal["maximize", "minimize"], Key(doc="Which figures are better.")] = "maximize"
+    keys: Annotated[
+        Mapping[str, Parameter],
+        Key(doc='Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'),
+    ]
+    pruning: Annotated[Pruning | None, Key(doc="How poor trials are ended early; without it, none is.")] = None
+
+    def __post_init__(self) -> None:
+        Effort.__post_init__(self)
+        require((any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where the tasks are run."""
+
+    address: Annotated[
+        str | None, Key(doc="The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.")
+    ] = None
+    workers: Annotated[int, Key(doc="Processes of this computer, or of the cluster to wait for.", low=1)] = 2
+    certificates: Annotated[Path | None, Key(doc="Folder of this computer's certificates.")] = None
+    preemptible: Annotated[bool, Key(doc="Whether its machines may be taken away at any moment.")] = False
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """Experiments, or a sweep, and the cluster that they are run on."""
+
+    run: Annotated[Path, Key(doc="Folder for everything that a run leaves; every node must see it.")] = Path("run")
+    seed: Annotated[int, Key(doc="The same seed draws the same samples.")] = 0
+    cluster: Annotated[Cluster, Key(doc="Where the tasks are run.")] = Cluster()
+    experiments: Annotated[Mapping[str, Experiment], Key(doc="Experiments by their names.")] = field(
+        default_factory=dict
+    )
+    sweep: Annotated[Sweep | None, Key(doc="A search for the best values of a recipe.")] = None
+
+    def __post_init__(self) -> None:
+        require((bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"))
+
+
+def read_workflow(path: Path) -> Workflow:
+    """Read a recipe; its relative paths count from its folder.
+
+    Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong, each with its line.
+    """
+    document = Document.read(path)
+    workflow = document.parsed(Workflow)
+    base = path.resolve().parent
+    whole = replace(
+        workflow,
+        run=base / workflow.run.expanduser(),
+        cluster=replace(
+            workflow.cluster,
+            certificates=workflow.cluster.certificates and base / workflow.cluster.certificates.expanduser(),
+        ),
+        sweep=workflow.sweep and replace(workflow.sweep, recipe=base / workflow.sweep.recipe.expanduser()),
+    )
+    if problems := list(_problems(whole, base)):
+        raise RecipeProblems(path, document.lines(problems))
+    return whole
+
+
+def new_workflow(path: Path) -> None:
+    """Write a recipe with every key as a comment, and one experiment that runs. Raises UsageProblem, StorageProblem."""
+    if path.exists():
+        raise UsageProblem(reason("recipe_exists", path=path))
+    write_atomically(path, (template(Workflow) + _FIRST).encode())
+
+
+def _problems(workflow: Workflow, base: Path) -> Iterator[Problem]:
+    known = workflow.experiments
+    for name, experiment in known.items():
+        at = ("experiments", name)
+        if not _NAME.fullmatch(name):
+            yield Problem(at, "must be named by letters, digits, - and _, beginning with a letter, 40 at most")
+        for parent in experiment.depends_on:
+            if parent not in known:
+                yield Problem(
+                    (*at, "depends_on"), f"names {parent}, which is no experiment; there are {', '.join(known)}"
+                )
+        yield from _input_problems(experiment, at, base)
+    graph = {name: set(own.depends_on) & set(known) for name, own in known.items()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as cycle:
+        circle = list(reversed(cycle.args[1]))
+        yield Problem(("experiments", circle[0], "depends_on"), f"goes round in a circle: {' -> '.join(circle)}")
+
+
+def _input_problems(experiment: Experiment, at: tuple[str, ...], base: Path) -> Iterator[Problem]:
+    """Inputs that are not there before the start: of an experiment that depends on none nobody will make them."""
+    for text in experiment.inputs:
+        unknown = set(PLACEHOLDER.findall(text)) - set(experiment.parameters) - set(BUILT_IN)
+        if unknown:
+            yield Problem((*at, "inputs"), f"have placeholders without a parameter: {', '.join(sorted(unknown))}")
+        elif not PLACEHOLDER.search(text) and not experiment.depends_on and not (base / text).exists():
+            yield Problem((*at, "inputs"), f"name {base / text}, which is not there")

@@ -1,0 +1,339 @@
+"""A workflow's run: experiments become ready, their tasks go to the cluster, and what came of them is written down.
+
+The driver holds the run folder's lock, keeps the journal, and resolves the dependencies itself: a parent's result that
+lived in a lost worker would be computed again by Dask, and one failed task would take all its descendants with it
+without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import UsageProblem
+from fieldray.persistence import storage_problem
+from fieldray.reasons import reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.run import locked
+from fieldray_cluster.connection import ConnectionSettings, open_client
+from fieldray_cluster.workflow.crew import Crew
+from fieldray_cluster.workflow.graph import TASKS, Graph, Task, compiled
+from fieldray_cluster.workflow.perform import Order, driver_of
+from fieldray_cluster.workflow.recipe import Cluster, Workflow, read_workflow
+from fieldray_cluster.workflow.roster import ConnectionLost, NodesUnfit, require_resources
+from fieldray_cluster.workflow.state import Event, Journal, Outcome, Status, read_events
+
+Say = Callable[[str], None]
+Counts = dict[Status, int]
+
+DRIVER: Final = "driver.json"
+RECIPE_TEXT: Final = "recipe.toml"
+_STOPS: Final = "stops"
+_WAIT_S: Final = 0.5
+_CONNECTIONS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """The driver of a run, as its file says: the file that stops it, and its process."""
+
+    stop: str
+    process: int
+
+
+def run_workflow(path: Path, *, say: Say) -> Counts:
+    """Run what is not done of a workflow; how many tasks there are of each status.
+
+    Ends with a stop where `cancel` asks for it. A Ctrl-C stops what runs, too, and is raised again.
+    Raises UsageProblem (everything that is wrong with the recipe; run_in_use; nodes), EnvironmentProblem.
+    """
+    workflow = read_workflow(path)
+    if workflow.sweep:
+        raise UsageProblem(reason("workflow_is_sweep", path=path))
+    graph = compiled(workflow, here=path.resolve().parent)
+    with opened_run(workflow, path) as (journal, stop):
+        progress = _Progress(workflow, graph, journal, here=path.resolve().parent, stop=stop, say=say)
+        progress.take_stock()
+        if progress.is_over:
+            say("Everything was done before.")
+        else:
+            with_crew(workflow, journal, progress.drive, say=say)
+        return counted(states_of(graph, journal.latest))
+
+
+@contextlib.contextmanager
+def opened_run(workflow: Workflow, path: Path) -> Iterator[tuple[Journal, Path]]:
+    """The run's folder for this driver alone: its journal, and the file by which everything of it is stopped.
+
+    Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
+    """
+    with locked(workflow.run), Journal(workflow.run) as journal:
+        stop = workflow.run / _STOPS / secrets.token_hex(8)
+        _make_folders(workflow.run / _STOPS, workflow.run / TASKS)
+        for left in (workflow.run / _STOPS).glob("*.driver"):  # of drivers that were killed: their orders count no more
+            left.unlink(missing_ok=True)
+        write_atomically(driver_of(stop), b"")
+        write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
+        write_atomically(workflow.run / DRIVER, json.dumps({"stop": stop.name, "process": os.getpid()}).encode())
+        try:
+            yield journal, stop
+        finally:
+            (workflow.run / DRIVER).unlink(missing_ok=True)
+            driver_of(stop).unlink(missing_ok=True)
+
+
+def _make_folders(*folders: Path) -> None:
+    """Raises StorageProblem."""
+    for folder in folders:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise storage_problem(error, folder) from error
+
+
+def with_crew(workflow: Workflow, journal: Journal, drive: Callable[[Crew], None], *, say: Say) -> None:
+    """Let `drive` work with the cluster's workers, once more where the scheduler was lost on the way.
+
+    Raises what `drive` raises, UsageProblem and EnvironmentProblem of the cluster.
+    """
+    cluster = workflow.cluster
+    efforts = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
+    for connection in range(1, _CONNECTIONS + 1):
+        with open_client(connection_of(cluster)) as client:
+            try:
+                crew = Crew(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
+                require_resources(client, efforts)
+                drive(crew)
+                return
+            except ConnectionLost as lost:
+                if connection == _CONNECTIONS:
+                    raise
+                say(str(lost))
+
+
+def connection_of(cluster: Cluster) -> ConnectionSettings:
+    """How a recipe's cluster is reached."""
+    return ConnectionSettings(address=cluster.address, workers=cluster.workers, certificates=cluster.certificates)
+
+
+def cancel(path: Path) -> None:
+    """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
+    run = read_workflow(path).run
+    if not is_running(run):
+        raise UsageProblem(reason("workflow_not_running", path=run))
+    try:
+        token = decoded((run / DRIVER).read_bytes(), _Driver).stop
+    except (OSError, ValueError) as error:
+        raise UsageProblem(reason("workflow_not_running", path=run)) from error
+    write_atomically(run / _STOPS / Path(token).name, b"")
+
+
+def is_running(run: Path) -> bool:
+    """Whether a driver works in a run's folder."""
+    if not run.is_dir():
+        return False
+    try:
+        with locked(run):
+            return False
+    except UsageProblem:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """A task and the last that is known of it."""
+
+    task: Task
+    status: Status
+    event: Event | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How its last performance ended; empty where there was none."""
+        return self.event.outcome if self.event else Outcome()
+
+    @property
+    def output(self) -> Path | None:
+        """The file with its last output; None where there is none."""
+        path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
+        return path if path and path.is_file() else None
+
+
+def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
+    """The state of each task of a graph by the latest events, in the graph's order."""
+    found = []
+    for task in (own for tasks in graph.tasks.values() for own in tasks):
+        event = latest.get(task.name)
+        found.append(TaskState(task=task, status=event.status if event else "waiting", event=event))
+    return found
+
+
+def read_states(path: Path) -> list[TaskState]:
+    """The states of a recipe's tasks, while it runs or afterwards.
+
+    Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
+    """
+    workflow = read_workflow(path)
+    latest = {event.task: event for event in read_events(workflow.run)}
+    if not is_running(workflow.run):  # a driver that was killed wrote down no end
+        left = {name: event for name, event in latest.items() if event.status == "running"}
+        latest |= {name: replace(event, status="stopped") for name, event in left.items()}
+    if not latest:
+        raise UsageProblem(reason("workflow_no_run", path=workflow.run))
+    graph = _graph_of_trials(workflow, latest) if workflow.sweep else compiled(workflow, here=path.resolve().parent)
+    return states_of(graph, latest)
+
+
+def _graph_of_trials(workflow: Workflow, names: Iterable[str]) -> Graph:
+    """The tasks of a sweep: which there will be shows itself on the way."""
+    folders = {name: workflow.run / TASKS / name for name in names}
+    tasks = (
+        Task(name=name, experiment="sweep", command=(), values={}, folder=folder) for name, folder in folders.items()
+    )
+    return Graph(tasks={"sweep": tuple(tasks)}, parents={"sweep": ()})
+
+
+def counted(states: list[TaskState]) -> Counts:
+    """How many tasks there are of each status."""
+    found: Counts = {}
+    for state in states:
+        found[state.status] = found.get(state.status, 0) + 1
+    return found
+
+
+@dataclass(slots=True)
+class _Stage:
+    """An experiment on its way: its tasks that are not over yet, by name, and what came of it."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+    waiting: list[Task] = field(default_factory=list)
+    left: set[str] = field(default_factory=set)
+    is_begun: bool = False
+    failed: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_begun and not self.left
+
+
+class _Progress:
+    """What is done of a graph, what may begin, and what is blocked."""
+
+    def __init__(self, workflow: Workflow, graph: Graph, journal: Journal, *, here: Path, stop: Path, say: Say) -> None:
+        self._workflow, self._graph, self._journal = workflow, graph, journal
+        self._here, self._stop, self._say = here, stop, say
+        self._stages = {name: _Stage() for name in graph.tasks}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no task is left that could be run."""
+        return all(stage.is_over for stage in self._stages.values())
+
+    def take_stock(self) -> None:
+        """Begin what may begin: tell the tasks that are done from those that wait, and block what cannot be run."""
+        for name, stage in self._stages.items():
+            parents = [self._stages[parent] for parent in self._graph.parents[name]]
+            if stage.is_begun:
+                continue
+            if failed := next((parent.failed for parent in parents if parent.failed), ""):
+                self._block(name, stage, failed)
+            elif all(parent.is_over for parent in parents):
+                self._begin(name, stage, digest([parent.keys for parent in parents]))
+
+    def drive(self, crew: Crew) -> None:
+        """Keep the crew busy until no task is left. Raises ConnectionLost, StorageProblem, KeyboardInterrupt."""
+        self._call_back()
+        try:
+            while not self.is_over and not self._stop.exists():
+                self._send(crew)
+                for order, event in crew.ended(_WAIT_S):
+                    self._end(order.task, event)
+                if not self._stop.exists():  # children of what was stopped are not begun
+                    self.take_stock()
+            ended = crew.stop(self._stop) if self._stop.exists() else []
+        except (KeyboardInterrupt, NodesUnfit):
+            crew.stop(self._stop)
+            raise
+        for order, event in ended:
+            self._end(order.task, event)
+        if self._stop.exists():
+            self._stop_the_rest()
+
+    def _begin(self, name: str, stage: _Stage, before: str) -> None:
+        stage.is_begun = True
+        for task in self._graph.tasks[name]:
+            try:
+                key = task.key(before)
+            except OSError as error:
+                path = error.filename or task.folder
+                self._fail(stage, task, reason("workflow_input_missing", path=path).text)
+                continue
+            stage.keys[task.name] = key
+            if not self._journal.is_done(task.name, key):
+                stage.waiting.append(task)
+                stage.left.add(task.name)
+
+    def _fail(self, stage: _Stage, task: Task, problem: str) -> None:
+        stage.failed = stage.failed or task.name
+        self._journal.add(Event(task=task.name, key="", status="failed", outcome=Outcome(problem=problem)))
+        self._say(f"{task.name}: failed. {problem}")
+
+    def _block(self, name: str, stage: _Stage, failed: str) -> None:
+        stage.is_begun, stage.failed = True, failed
+        text = reason("workflow_blocked", parent=failed).text
+        for task in self._graph.tasks[name]:
+            self._journal.add(Event(task=task.name, key="", status="blocked", outcome=Outcome(problem=text)))
+            self._say(f"{task.name}: blocked. {text}")
+
+    def _send(self, crew: Crew) -> None:
+        for name, stage in self._stages.items():
+            effort = self._workflow.experiments[name]
+            while stage.waiting and crew.room(effort.resources) > 0:
+                busy = len(stage.left) - len(stage.waiting)
+                if effort.workers and busy >= effort.workers:
+                    break
+                task = stage.waiting.pop(0)
+                crew.start(self._order(task, stage.keys[task.name]), effort)
+
+    def _order(self, task: Task, key: str) -> Order:
+        return Order(
+            task=task.name,
+            key=key,
+            number=self._journal.next_number(task.name),
+            command=task.command,
+            folder=task.folder,
+            here=self._here,
+            run=self._workflow.run,
+            stop=self._stop,
+        )
+
+    def _end(self, task: str, event: Event) -> None:
+        stage = next(stage for stage in self._stages.values() if task in stage.left)
+        stage.left.discard(task)
+        if event.status != "done":
+            stage.failed = stage.failed or task
+        outcome = event.outcome
+        on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
+        self._say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
+
+    def _call_back(self) -> None:
+        """What was out when a connection was lost waits again."""
+        for name, stage in self._stages.items():
+            waiting = {task.name for task in stage.waiting}
+            lost = [task for task in self._graph.tasks[name] if task.name in stage.left - waiting]
+            stage.waiting = [*lost, *stage.waiting]
+
+    def _stop_the_rest(self) -> None:
+        text = reason("workflow_stopped").text
+        for stage in self._stages.values():
+            for name in sorted(stage.left):
+                outcome = Outcome(problem=text, was_stopped=True)
+                self._journal.add(Event(task=name, key="", status="stopped", outcome=outcome))
+            stage.left.clear()

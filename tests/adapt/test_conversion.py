@@ -1,0 +1,94 @@
+"""Into TensorFlow Lite, and published weights into this toolchain's names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray.domain.model import InputSpec
+from fieldray_adapt.networks import mobilenet, resnet50
+from fieldray_adapt.quantise import answer, correct_rounding, quantise, to_float_file
+from fieldray_adapt.specification import initial_weights
+
+pytestmark = pytest.mark.adapt
+SPEC = InputSpec(height=32, width=48)
+NETWORK = resnet50(height=32, width=48, labels=2, blocks=(1, 1)).scaled(0.25)
+
+
+def _weights() -> dict[str, np.ndarray]:
+    weights = initial_weights(NETWORK, seed=2)
+    weights["class_maps/kernel"] *= 30
+    for key in weights:
+        if key.endswith("/gamma"):
+            weights[key][:] = 1
+    return weights
+
+
+def test_int8_and_float_files_say_the_same() -> None:
+    from fieldray_adapt.keras_engine import build_network, set_weights
+
+    weights, images = _weights(), np.random.default_rng(1).integers(0, 256, (12, 32, 48, 1), np.uint8)
+    images[::2] //= 3
+    model = build_network(NETWORK, outputs=["scores", "class_maps", "features"])
+    set_weights(model, weights)
+    scores, maps, features = (np.asarray(tensor) for tensor in model(images.astype(np.float32) / 255))
+    assert np.ptp(scores) > 0.1
+    files = (to_float_file(NETWORK, weights), quantise(NETWORK, weights, representative=images))
+    for file, tolerance in zip(files, (1e-4, 0.03), strict=True):
+        found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        np.testing.assert_allclose(found.scores, scores, atol=tolerance)
+        np.testing.assert_allclose(found.class_maps, maps.transpose(0, 3, 1, 2), atol=tolerance * 10 * np.ptp(maps))
+        np.testing.assert_allclose(found.features, features, atol=tolerance * 5 * features.max())
+    assert len(files[1].data) < 0.5 * len(files[0].data)
+    with pytest.raises(ValueError, match="representative"):
+        quantise(NETWORK, weights, representative=images[:0])
+
+
+def test_rounding_no_longer_moves_the_means() -> None:
+    """The first kernel takes differences of bright values, where rounding alone moves the mean."""
+    weights, images = _weights(), np.random.default_rng(5).integers(200, 256, (32, 32, 48, 1), np.uint8)
+    kernel = weights["conv1/kernel"]
+    kernel -= kernel.mean((0, 1, 2))
+    weights["conv1/gamma"] *= 12  # as after training: differences are small, so they are magnified
+    corrected = correct_rounding(NETWORK, weights, representative=images)
+    exact = answer(
+        (file := to_float_file(NETWORK, weights)).data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2
+    )
+    apart = []
+    for chosen in (weights, corrected):
+        rounded = {key: _rounded(key, chosen) for key in chosen}
+        file = to_float_file(NETWORK, rounded)
+        found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        apart.append(np.abs((found.features - exact.features).mean(0)).mean())
+    assert apart[1] < 0.3 * apart[0]
+
+
+def _rounded(key: str, weights: dict[str, np.ndarray]) -> np.ndarray:
+    """A kernel as int8 with a scale for each output channel holds it; normalising afterwards changes nothing."""
+    array = weights[key]
+    if not key.endswith("/kernel"):
+        return array
+    scale = np.abs(array).max((0, 1, 2)) / 127
+    return (np.rint(array / scale) * scale).astype(np.float32)
+
+
+def test_published_weights_find_their_place() -> None:
+    import keras
+
+    from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.specification import copy_matching
+    from fieldray_adapt.starting_weights import translate
+
+    published = keras.applications.MobileNet(alpha=0.25, input_shape=(32, 32, 3), weights=None, include_top=False)
+    network = mobilenet(height=32, width=32, labels=1).scaled(0.25)
+    weights = initial_weights(network, seed=0)
+    found = translate(published, network)
+    # all but the head's kernel and bias are published
+    assert copy_matching(found, weights) == len(weights) - 2
+    ours = build_network(network, outputs=["conv1"])
+    set_weights(ours, weights)
+    grey = np.random.default_rng(3).random((1, 32, 32, 1), np.float32)
+    theirs = keras.Model(published.input, published.get_layer("conv1_relu").output)
+    expected = np.asarray(theirs(np.repeat(grey, 3, axis=3) * 2 - 1))
+    # At the last row and column the padding differs: Keras pads its scaled input with grey, this toolchain with black.
+    np.testing.assert_allclose(np.asarray(ours(grey))[:, :-1, :-1], expected[:, :-1, :-1], atol=1e-4)

@@ -1,0 +1,298 @@
+"""What is done again when seed, rate, split, data or augmentation change."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt.command import STEPS, adapt
+from fieldray_adapt.cross import CROSS
+from fieldray_adapt.dataset import DATA, dataset_of, keep_split, refuse_seen
+from fieldray_adapt.engine import CHECKPOINT
+from fieldray_adapt.files import digest
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.specification import load_weights, save_weights
+from tiny_recipe import RECIPE, draw
+
+NAMES = [step.name for step in STEPS]
+CROSS_FOLDS = "cross_folds = [0, 1, 2]\n"
+TRAINING = "learning_rate = 3e-3\naverage_epochs"
+RANDOM = RECIPE.replace('by = "fold"', 'by = "random"')
+
+
+def _project(folder: Path, text: str = RECIPE) -> Path:
+    draw(folder, "clean", images=60, first=0)
+    draw(folder, "confounded", images=30, first=60)
+    save_weights(folder / "start.npz", {"a": np.zeros(3, np.float32)})
+    return _recipe(folder, text)
+
+
+def _recipe(folder: Path, text: str) -> Path:
+    (folder / "recipe.toml").write_text(text, encoding="utf-8")
+    return folder / "recipe.toml"
+
+
+def _run(recipe: Path) -> Run:
+    return Run(recipe=read_recipe(recipe), progress=lambda *_: None)
+
+
+def _performed(recipe: Path, *, failing: str = "") -> list[str]:
+    """The steps that are performed, in order: the data step in earnest, of the others only their keys."""
+    performed = list[str]()
+
+    def recording(step: Step) -> Step:
+        def perform(run: Run) -> Mapping[str, Any]:
+            performed.append(step.name)
+            if step.name == failing:
+                raise UsageProblem(reason("training_diverged", epoch=1, step=1))
+            return step.perform(run) if step is DATA else {}
+
+        leaves = step.leaves if step is DATA else ()
+        return replace(step, perform=perform, leaves=leaves, stands=lambda _: True)
+
+    _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
+    return performed
+
+
+def _replaced(old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        assert RECIPE.count(old) >= 1
+        _recipe(folder, RECIPE.replace(old, new, 1))
+
+    return change
+
+
+def _adds_a_patient(folder: Path) -> None:
+    Image.open(folder / "0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "new.png")
+    with (folder / "clean.csv").open("a", encoding="utf-8") as table:
+        table.write("\nnew.png,0,newcomer,2")
+
+
+def _replaces_an_image(folder: Path) -> None:
+    Image.open(folder / "5.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "5.png")
+
+
+def _replaces_an_image_in_secret(folder: Path) -> None:
+    """Size and times of change stay as they were."""
+    path = folder / "5.png"
+    facts, data = path.stat(), bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def _relabels_an_image(folder: Path) -> None:
+    text = (folder / "clean.csv").read_text(encoding="utf-8")
+    (folder / "clean.csv").write_text(text.replace("\n6.png,0,", "\n6.png,1,"), encoding="utf-8")
+
+
+def _loses_an_image(folder: Path) -> None:
+    (folder / "7.png").unlink()
+
+
+def _replaces_the_weights(folder: Path) -> None:
+    save_weights(folder / "start.npz", {"a": np.ones(3, np.float32)})
+
+
+def _deletes_what_was_read(folder: Path) -> None:
+    shutil.rmtree(folder / "run" / "data")
+
+
+def _touches_an_image(folder: Path) -> None:
+    os.utime(folder / "5.png", ns=(10**18, 10**18))
+
+
+def _cross_validates(folder: Path) -> None:
+    (folder / "run" / "cross.json").write_text("{}", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "first"),
+    [
+        (_replaced(TRAINING, f"seed = 9\n{TRAINING}"), "train"),
+        (_replaced(TRAINING, TRAINING.replace("3e-3", "0.1")), "train"),
+        (_replaced("[prune]", "[augmentation]\nshift = 0.05\n[prune]"), "train"),
+        (_replaced("test_folds = [1]", "test_folds = [2]"), "data"),
+        (_replaced('by = "fold"', 'by = "random"'), "data"),
+        (_adds_a_patient, "data"),
+        (_replaces_an_image, "data"),
+        (_replaces_an_image_in_secret, "data"),
+        (_relabels_an_image, "data"),
+        (_loses_an_image, "data"),
+        (_deletes_what_was_read, "data"),
+        (_replaced("cut_off = { start = 0.9 }", "cut_off = { start = 0.8 }"), "prune"),
+        (_replaced("[evaluation]\n", "[evaluation]\nood_gate_keeps = 0.98\n"), "evaluate"),
+        (_cross_validates, "pack"),
+        (_touches_an_image, None),
+        (lambda _: None, None),
+    ],
+)
+def test_a_change_has_every_step_done_again_that_it_touches(
+    tmp_path: Path, change: Callable[[Path], None], first: str | None
+) -> None:
+    recipe = _project(tmp_path)
+    assert _performed(recipe) == NAMES
+    change(tmp_path)
+    assert _performed(recipe) == (NAMES[NAMES.index(first) :] if first else [])
+    assert _performed(recipe) == []
+
+
+def test_other_weights_to_begin_with_have_the_network_trained_again(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RECIPE.replace("[network]\n", '[network]\nweights = "start.npz"\n'))
+    assert _performed(recipe) == NAMES
+    _replaces_the_weights(tmp_path)
+    assert _performed(recipe) == NAMES[1:]
+
+
+def test_what_follows_a_step_that_was_begun_again_is_done_again_though_the_recipe_is_as_before(tmp_path: Path) -> None:
+    recipe = _project(tmp_path)
+    assert _performed(recipe) == NAMES
+    _recipe(tmp_path, RECIPE.replace(TRAINING, f"seed = 9\n{TRAINING}"))
+    with pytest.raises(UsageProblem):
+        _performed(recipe, failing="train")
+    _recipe(tmp_path, RECIPE)
+    assert _performed(recipe) == NAMES[1:]  # the trained network is no longer the one that was pruned
+
+
+def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RANDOM.replace("[split]\n", '[split]\ntable = "split.csv"\n').replace(CROSS_FOLDS, ""))
+    for part in ("training", "test"):
+        (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\nP4,{part}\n", encoding="utf-8")
+        assert _performed(recipe)[:1] == ["data"]
+        facts = _run(recipe).status["data"]
+        assert (facts["patients_of_table"], facts["patients_of_table_in_data"]) == (2, 1)
+        assert _performed(recipe) == []
+        assert _parts(tmp_path / "run")["p3"] == part
+
+
+def _parts(run: Path) -> dict[str, str]:
+    with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
+        return {row["patient"]: row["part"] for row in csv.DictReader(lines)}
+
+
+def test_a_patient_who_is_added_moves_nobody(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RANDOM)
+    _performed(recipe)
+    before = _parts(tmp_path / "run")
+    _adds_a_patient(tmp_path)
+    assert "data" in _performed(recipe)
+    after = _parts(tmp_path / "run")
+    assert len(before) == 90 and set(after) - set(before) == {"newcomer"}
+    assert before.items() <= after.items() and {"training", "validation", "test"} <= set(before.values())
+
+
+@pytest.mark.parametrize("change", [_adds_a_patient, _replaces_an_image, _relabels_an_image])
+def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    run = _run(_project(tmp_path))
+    run.execute((DATA,), say=lambda _: None)
+    assert len(dataset_of(run).parts) == 90
+    change(tmp_path)
+    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
+        dataset_of(run)
+
+
+def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    run = _run(_project(tmp_path))
+    run.execute((DATA,), say=lambda _: None)
+    split = tmp_path / "run" / "data" / SPLIT
+    split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
+    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
+        dataset_of(run)
+    split.unlink()
+    with pytest.raises(UsageProblem, match="Run the step data first"):
+        dataset_of(run)
+
+
+def test_a_leak_between_what_was_trained_and_what_is_tested_is_seen(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RANDOM)
+    run = _run(recipe)
+    run.execute((DATA,), say=lambda _: None)
+    keep_split(run, "train")
+    refuse_seen(run, dataset_of(run), step="train")
+    _recipe(tmp_path, re.sub(r"(?m)^by = .*$", 'by = "random"\nseed = 4', RECIPE))
+    other = _run(recipe)
+    other.execute((DATA,), say=lambda _: None)  # train was not done again, as if its key had not told
+    with pytest.raises(UsageProblem, match=r"The patient p\d+ is on two sides of the split: .* \(test\)"):
+        refuse_seen(other, dataset_of(other), step="train")
+
+
+def test_an_image_that_was_trained_on_under_another_patient_is_seen(tmp_path: Path) -> None:
+    run = _run(_project(tmp_path))
+    run.execute((DATA,), say=lambda _: None)
+    keep_split(run, "train")
+    text = (tmp_path / "clean.csv").read_text(encoding="utf-8")
+    # 5.png is p5 of fold 2, for training; now it is said to be somebody else's, of fold 1, which is tested on
+    (tmp_path / "clean.csv").write_text(text.replace("5.png,1,p5,2", "5.png,1,other,1"), encoding="utf-8")
+    run.execute((DATA,), say=lambda _: None)
+    with pytest.raises(UsageProblem, match=r"two sides of the split: .*5\.png \(training\)"):
+        refuse_seen(run, dataset_of(run), step="train")
+
+
+def test_a_patient_in_two_folds_is_not_cross_validated(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RANDOM)
+    text = (tmp_path / "clean.csv").read_text(encoding="utf-8")
+    (tmp_path / "clean.csv").write_text(text.replace("5.png,1,p5,2", "5.png,1,p0,2"), encoding="utf-8")
+    with pytest.raises(UsageProblem, match=r"p0 is on two sides of the split: .*\(fold 0\) and .*\(the other folds\)"):
+        _run(recipe).execute((DATA, CROSS), say=lambda _: None)
+
+
+def test_an_image_without_a_patient_stays_where_it_is_when_lines_move(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RANDOM)
+    text = re.sub(r",p\d+,", ",,", (tmp_path / "clean.csv").read_text(encoding="utf-8"))
+    (tmp_path / "clean.csv").write_text(text, encoding="utf-8")
+    _performed(recipe)
+    before = _parts_by_content(tmp_path / "run")
+    head, rest = text.split("\n", 1)
+    Image.open(tmp_path / "0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "new.png")
+    (tmp_path / "clean.csv").write_text(f"{head}\nnew.png,0,,2\n{rest}", encoding="utf-8")
+    assert "data" in _performed(recipe)
+    assert before.items() <= _parts_by_content(tmp_path / "run").items() and len(before) == 90
+
+
+def _parts_by_content(run: Path) -> dict[str, str]:
+    with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
+        return {row["sha256"]: row["part"] for row in csv.DictReader(lines)}
+
+
+def _adapt(step: str, recipe: Path) -> list[str]:
+    said = list[str]()
+    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    return [line for line in said if line.endswith(("...", "done before"))]
+
+
+@pytest.mark.adapt
+def test_another_rate_makes_another_network_and_its_pruning_begins_again(tmp_path: Path) -> None:
+    recipe = _project(tmp_path)
+    assert _adapt("prune", recipe) == ["data ...", "train ...", "prune ..."]
+    assert list((tmp_path / "run").rglob(CHECKPOINT)) == []
+    before = {name: load_weights(tmp_path / "run" / name / "weights.npz") for name in ("train", "prune")}
+    _recipe(tmp_path, RECIPE.replace(TRAINING, TRAINING.replace("3e-3", "1e-4")))
+    assert _adapt("prune", recipe) == ["data: done before", "train ...", "prune ..."]
+    after = {name: load_weights(tmp_path / "run" / name / "weights.npz") for name in ("train", "prune")}
+    assert all(digest(before[name]) != digest(after[name]) for name in before)
+    facts = _run(recipe).status["train"]
+    assert facts["epoch"] == 4 and facts["seconds"] > 0  # trained, and not found already trained
+
+
+def test_equal_parts_have_equal_digests_and_others_have_not() -> None:
+    array = np.arange(6, dtype=np.float32)
+    assert digest({"a": 1, "b": array}) == digest({"b": array.copy(), "a": 1})
+    assert digest(frozenset("ab")) == digest(frozenset("ba")) and digest(np.float64(0.1)) == digest(0.1)
+    others = [array, array.reshape(2, 3), array.astype(np.float64), array + 1, 1, 1.0, "1", True, None, (1,), ("1",)]
+    others += [("ab", "c"), ("a", "bc"), ["ab", ["c"]], {"a": "b"}, Path("1"), {}, ()]
+    assert len({digest(one) for one in others}) == len(others)
+    with pytest.raises(TypeError, match="no digest of a object"):
+        digest(object())

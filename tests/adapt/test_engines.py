@@ -1,0 +1,116 @@
+"""Both engines compute and learn the same from the same weights."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from fieldray_adapt.engine import Engine, EngineSettings, open_engine
+from fieldray_adapt.networks import mobilenet, resnet50, vgg16
+from fieldray_adapt.specification import Specification, initial_weights
+
+pytestmark = pytest.mark.adapt
+
+ENGINES = ["tensorflow"] + (["torch"] if importlib.util.find_spec("torch") else [])
+SMALL = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
+
+
+def _open(name: str, network: Specification = SMALL, settings: EngineSettings | None = None) -> Engine:
+    return open_engine(network, initial_weights(network, seed=1), settings=settings or EngineSettings(), name=name)
+
+
+def _batch(network: Specification = SMALL) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(2)
+    images = generator.random((8, network.height, network.width, 1), np.float32)
+    targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
+    images[1::2] *= 0.2
+    return images, targets
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs PyTorch")
+@pytest.mark.parametrize(
+    "network",
+    [
+        resnet50(height=40, width=57, labels=2, blocks=(1, 2)).scaled(0.125),
+        mobilenet(height=48, width=31, labels=2).scaled(0.25),
+        vgg16(height=45, width=33, dense_units=16, labels=2).scaled(0.125),
+    ],
+    ids=lambda network: network.name,
+)
+def test_both_engines_give_the_same_logits(network: Specification) -> None:
+    images, _ = _batch(network)
+    first, second = (_open(name, network).logits(images) for name in ENGINES)
+    # the head starts small, so the logits do too: compare with their own size
+    assert np.std(first) > 1e-7
+    np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-3 * np.abs(first).max())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_learns_and_unknown_targets_teach_nothing(name: str) -> None:
+    engine = _open(name)
+    images, targets = _batch()
+    targets[:, 1] = np.nan
+    before = engine.weights()["class_maps/bias"]
+    losses = [engine.step(images, targets, learning_rate=3e-3) for _ in range(12)]
+    assert losses[-1] < 0.5 * losses[0]
+    after = engine.weights()["class_maps/bias"]
+    assert after[0] != before[0] and after[1] == before[1]
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs PyTorch")
+def test_one_step_of_both_engines_is_the_same() -> None:
+    stepped = []
+    for name in ENGINES:
+        engine = _open(name)
+        engine.step(*_batch(), learning_rate=1e-3)
+        stepped.append(engine.weights())
+    # Adam's first step is the sign of the gradient times the rate, so compare where gradients are surely not noise.
+    key = "class_maps/bias"
+    np.testing.assert_allclose(stepped[0][key], stepped[1][key], atol=1e-6)
+    for key in ("conv1/mean", "conv1/variance"):
+        np.testing.assert_allclose(stepped[0][key], stepped[1][key], rtol=0.05, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_labels_count_by_their_weights(name: str) -> None:
+    engine = _open(name, settings=EngineSettings(label_weights=(3.0, 1.0)))
+    weights = engine.weights()
+    weights["class_maps/kernel"] = np.zeros_like(weights["class_maps/kernel"])
+    weights["class_maps/bias"] = np.array([2.0, -1.0], np.float32)
+    engine.set_weights(weights)
+    images, targets = _batch()
+    targets[:] = [0.0, 1.0]
+    # log(1 + e^2) = 2.126928 for the first label, log(1 + e^1) = 1.313262 for the second
+    assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx((3 * 2.126928 + 1.313262) / 4, rel=1e-4)
+    targets[:, 0] = np.nan
+    assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx(1.313262, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_frozen_layers_stay(name: str) -> None:
+    frozen = frozenset(layer.name for layer in SMALL.layers) - {"class_maps"}
+    engine = _open(name, settings=EngineSettings(frozen=frozen))
+    before = engine.weights()
+    engine.step(*_batch(), learning_rate=1e-2)
+    changed = {key for key, array in engine.weights().items() if not np.array_equal(array, before[key])}
+    assert changed == {"class_maps/kernel", "class_maps/bias"}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_restored_engine_goes_on_as_if_nothing_happened(name: str) -> None:
+    images, targets = _batch()
+    first = _open(name)
+    for _ in range(2):
+        first.step(images, targets, learning_rate=1e-3)
+    second = _open(name)
+    second.set_weights(first.weights())
+    second.set_optimiser_state(first.optimiser_state())
+    before = first.weights()
+    for engine in (first, second):
+        engine.step(images, targets, learning_rate=1e-3)
+    # Adam makes much of gradients that are nothing but rounding: compare with how far the step went.
+    after, resumed = first.weights(), second.weights()
+    moved, apart = (sum(float(((after[key] - other[key]) ** 2).sum()) for key in after) for other in (before, resumed))
+    assert apart < 0.02 * moved

@@ -1,0 +1,187 @@
+"""Operating points, the gate, shortcuts and duplicates on made-up images whose answers are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.audit.cases import Case
+from fieldray.audit.figures import at_point
+from fieldray.domain.metrics import auc
+from fieldray.domain.study import ImageHeader
+from fieldray.reports.audit_content import plain_classes
+from fieldray.translation import Translator
+from fieldray_adapt.card import warnings_of
+from fieldray_adapt.dataset import find_duplicates, thumbnails
+from fieldray_adapt.evaluate import (
+    Evaluated,
+    border_pixels,
+    by_group,
+    choose_point,
+    compare,
+    distances,
+    figures,
+    fit_gate,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
+from fieldray_adapt.layouts import Row
+from fieldray_adapt.recipe import Point
+
+TITLES = {"en": "Balanced", "uk": "Збалансована"}
+MEASURED_ON = {"en": "{images} images of {patients} patients"}
+
+
+def _rows(count: int, **facts: object) -> list[Row]:
+    return [
+        Row(path=Path(f"{n}.png"), source="set", classes=frozenset({"x"}), patient=f"p{n}", origin=f"line {n}", **facts)  # type: ignore[arg-type]
+        for n in range(count)
+    ]
+
+
+def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
+    generator = np.random.default_rng(seed)
+    truth = np.arange(count) % 2 == 0
+    scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts), aside=np.zeros(count, "<U16"))
+
+
+def test_points_come_from_validation_and_figures_from_test() -> None:
+    validation, test = _evaluated(1), _evaluated(2)
+    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
+    point = choose_point(wanted, label="x", validation=validation, test=test, measured_on=MEASURED_ON)
+    caught = (validation.scores[validation.truth] >= point.threshold).mean()
+    assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
+    assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
+    assert (validation.scores[~validation.truth] >= point.unsure_high).mean() <= 0.1
+    assert point.unsure_low <= point.threshold <= point.unsure_high
+    assert point.sensitivity.value == pytest.approx((test.scores[test.truth] >= point.threshold).mean())
+    found = figures(test, points=[point])
+    assert found["points"]["high"]["sensitivity_with_band"]["value"] >= found["points"]["high"]["sensitivity"]["value"]
+    assert found["auc"]["value"] == pytest.approx(auc(test.scores, test.truth)) and found["patients"] == 400
+
+
+def test_unknown_answers_are_not_evaluated() -> None:
+    evaluated = known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
+    assert evaluated.truth.tolist() == [False, True] and evaluated.patients == ["p0", "p1"]
+
+
+def test_groups_need_ten_images_of_each_class() -> None:
+    evaluated = _evaluated(3, count=40, view="PA", sex="F", age_years=30.0)
+    assert set(by_group(evaluated)) == {"view", "sex", "age", "source"} and set(by_group(evaluated)["age"]) == {"18-39"}
+    assert by_group(_evaluated(3, count=18, view="PA")) == {}
+
+
+def test_float_and_int8_are_compared_image_by_image() -> None:
+    whole = _evaluated(4)
+    shifted = dataclasses.replace(whole, scores=np.clip(whole.scores + 0.01, 0, 1))
+    found = compare(whole, shifted)
+    assert found["mean_absolute_difference"] == pytest.approx(0.01, rel=0.02)
+    assert found["auc_float"] == pytest.approx(found["auc_int8"], abs=1e-3)
+
+
+def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
+    generator = np.random.default_rng(5)
+    mixing = generator.normal(size=(8, 20))
+    images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
+    gate = fit_gate(images[:600], images[600:], components=8, keeps=0.98)
+    assert gate.projection.shape == (20, 8)
+    assert (distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
+    # whitened: the root mean square distance of the images it was fitted on is 1
+    assert np.sqrt((distances(gate, images[:600]) ** 2).mean()) == pytest.approx(1, abs=0.02)
+    ood_images = (generator.normal(size=(100, 8)) * 6 @ mixing + 3).astype(np.float32)
+    assert (distances(gate, ood_images) > gate.limit).mean() > 0.95
+
+
+def _marked_images(place: str) -> tuple[np.ndarray, np.ndarray]:
+    """Noise; the class is a bright stripe at the border, or a bright middle."""
+    generator = np.random.default_rng(6)
+    truth = np.arange(300) % 2 == 0
+    images = generator.integers(80, 120, (300, 64, 48, 1), np.uint8)
+    where = (slice(None), slice(0, 3)) if place == "border" else (slice(None), slice(26, 38), slice(18, 30))
+    images[where][truth] += 60
+    return images, truth
+
+
+@pytest.mark.parametrize("place", ["border", "middle"])
+def test_shortcuts_find_what_lies_there(place: str) -> None:
+    images, truth = _marked_images(place)
+    areas = {
+        name: auc(shortcut_scores(pixels(images[:200]), truth[:200], pixels(images[200:])), truth[200:])
+        for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels))
+    }
+    assert areas["thumbnail"] > 0.95
+    assert areas["border"] > 0.95 if place == "border" else 0.3 < areas["border"] < 0.7
+
+
+def test_thumbnails_are_exact_means() -> None:
+    image = np.arange(36, dtype=np.uint8).reshape(1, 6, 6, 1)
+    # each of 2 x 2 cells averages 3 x 3 pixels: the first of rows 0..2, columns 0..2 has the mean 7
+    np.testing.assert_allclose(thumbnails(image, side=2)[0], [7, 10, 25, 28])
+    # four columns of 1.5 pixels: (0 + 1 / 2) / 1.5 = 1/3 across, and rows likewise times 6
+    assert thumbnails(image, side=4)[0, 0] == pytest.approx(1 / 3 + 6 / 3)
+
+
+def test_copies_across_parts_leave_the_training() -> None:
+    generator = np.random.default_rng(7)
+    images = generator.integers(0, 256, (6, 64, 64, 1), np.uint8)
+    images[3] = images[0]
+    images[4] = np.clip(images[1].astype(int) + 1, 0, 255)  # one level brighter: another file, the same exposure
+    digests = ["a", "b", "c", "a", "d", "e"]
+    parts = ["training", "training", "training", "test", "training", "test"]
+    found = find_duplicates(images, digests, parts)
+    assert found.exact == ((0, 3),) and found.near == ((1, 4),)
+    assert found.across == 1 and found.training_copies == {0}
+    facts = found.facts([f"line {n}" for n in range(6)], most=5)
+    assert facts["near_examples"] == [["line 1", "line 4"]] and facts["training_copies_left_out"] == 1
+
+
+def test_what_speaks_against_the_figures_is_warned_of() -> None:
+    def label(*, best: float, area: float, positive: int) -> dict[str, object]:
+        test = {"auc": {"value": area}, "positive": positive, "negative": 400}
+        return {"x": {"test": test, "shortcuts": {"border": 0.5, "thumbnail": best}}}
+
+    def codes(labels: dict[str, object], refused: float = 0.0) -> list[str]:
+        gate = {"images_refused": {"value": refused}}
+        return [why.code for why in warnings_of(labels, gate, meanings={"x": "opacity"})]  # type: ignore[arg-type]
+
+    assert codes(label(best=0.6, area=0.9, positive=400)) == []
+    assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
+    assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
+    assert codes(label(best=0.5, area=0.9, positive=400), refused=0.06) == ["pack_gate_refuses"]
+    (told,) = warnings_of(label(best=0.88, area=0.9, positive=400), {}, meanings={"x": "затемнення"})  # type: ignore[arg-type]
+    assert Translator("uk").reason(told).startswith("затемнення: ") and "0,88" in Translator("uk").reason(told)
+
+
+def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:
+    aside = np.where(np.arange(400) < 10, "refused", "").astype("<U16")
+    aside[10:14] = "read_first"
+    test = dataclasses.replace(_evaluated(5), aside=aside)
+    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
+    point = choose_point(wanted, label="x", validation=_evaluated(6), test=test, measured_on=MEASURED_ON)
+    classes = figures(test, points=[point])["points"]["high"]["classes"]
+    kept = test.where(test.aside == "")
+    cases = [
+        Case(
+            image=str(index),
+            row_id=index,
+            patient=test.patients[index],
+            truth=bool(test.truth[index]),
+            score=None if own == "refused" else float(test.scores[index]),
+            category=own or "normal",
+            header=ImageHeader(),
+        )
+        for index, own in enumerate(aside.tolist())
+    ]
+    assert classes == plain_classes(
+        at_point(cases, point, prevalence=0.5).classes
+    )  # as an audit counts the same images
+    for truth, own in (("positive", kept.truth), ("negative", ~kept.truth)):
+        assert classes[truth]["refused"]["count"] == 5
+        assert classes[truth]["abnormal"]["count"] == (kept.scores[own] >= point.unsure_high).sum()
+        assert classes[truth]["normal"]["count"] == (kept.scores[own] < point.unsure_low).sum()
+        assert sum(found["count"] for found in classes[truth].values()) == 200

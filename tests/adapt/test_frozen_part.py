@@ -1,0 +1,269 @@
+"""Frozen first layers computed once, heads averaged over the sources, and evidence outside the lungs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.errors import UsageProblem
+from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
+from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
+from fieldray_adapt.frozen_part import ChannelScale, FrozenPart, frozen_end, upper_part
+from fieldray_adapt.networks import resnet50
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import Run
+from fieldray_adapt.specification import initial_weights
+from fieldray_adapt.steps import specification_of, train_as_told
+from fieldray_adapt.train import Samples, Schedule, predict, train
+from tiny_recipe import RECIPE
+
+NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
+
+
+def _samples(count: int, *, source: str = "made", lungs: bool = False) -> Samples:
+    """A bright or a dark middle; the lungs are the left half."""
+    generator = np.random.default_rng(count)
+    targets = (np.arange(count) % 2).astype(np.float32)[:, None]
+    images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)
+    images[:, 8:24, 8:24] += (targets * 60).astype(np.uint8)[:, :, None, None]
+    shares = np.zeros((count, 64, 64), np.uint8)
+    shares[:, :, :32] = 255
+    patients = tuple(f"{source} {number}" for number in range(count))
+    return Samples(
+        images=images,
+        targets=targets,
+        sources=(source,) * count,
+        patients=patients,
+        lungs=shares if lungs else None,
+    )
+
+
+def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
+    from fieldray_adapt.specification import shapes
+
+    sides = {
+        (2, (3, 4, 6, 3)): 8,
+        (1, (3, 4, 6, 3)): 16,
+        (2, (3, 4, 6)): 16,
+    }
+    for (stride, blocks), side in sides.items():
+        network = resnet50(height=256, width=256, labels=1, blocks=blocks, last_stride=stride)
+        assert shapes(network)["class_maps"][:2] == (side, side)
+
+
+def test_what_is_frozen_ends_where_a_layer_is_trained_or_read_again() -> None:
+    stage = {layer.name for layer in NETWORK.layers if layer.name.startswith(("conv1", "pool1", "conv2"))}
+    names = [layer.name for layer in NETWORK.layers]
+    assert names[frozen_end(NETWORK, frozenset(stage)) - 1] == "conv2_block1_out"
+    assert names[frozen_end(NETWORK, frozenset(names) - {"class_maps"}) - 1] == "conv3_block1_out"
+    # inside a block the shortcut is read again behind it
+    assert names[frozen_end(NETWORK, frozenset({"conv1", "conv2_block1_1"})) - 1] == "pool1"
+    assert frozen_end(NETWORK, frozenset({"conv3_block1_1"})) == 0
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("frozen", [("conv1", "conv2"), ("conv",)])
+def test_the_rest_of_the_network_gives_the_answers_of_the_whole(frozen: tuple[str, ...]) -> None:
+    weights = initial_weights(NETWORK, seed=3)
+    weights["class_maps/kernel"] *= 100  # answers that differ
+    kept = frozenset(layer.name for layer in NETWORK.layers if layer.name.startswith(frozen))
+    part = FrozenPart(NETWORK, weights, frozen_end(NETWORK, kept), Augmentation(flip=1.0), 2, 5)
+    samples = _samples(6, lungs=True)
+    whole = predict(open_engine(NETWORK, weights, settings=EngineSettings()), samples.images)
+    plain = part.samples(samples, copies=False)
+    rest = open_engine(part.upper, part.upper_weights(), settings=EngineSettings())
+    np.testing.assert_allclose(predict(rest, plain.images), whole, atol=0.02, rtol=0.02)  # kept in half precision
+    more = part.samples(samples, copies=True)
+    assert len(more) == 18 and more.targets[:3].tolist() == [[0.0]] * 3 and more.patients[3] == "made 1"
+    assert more.lungs is not None
+    # the image as it is, then two mirror images
+    assert [bool(shares[0, 0]) for shares in more.lungs[:3]] == [True, False, False]
+    assert part.samples(samples, copies=False).images is not plain.images and len(part.kept) == 6
+    assert upper_part(NETWORK, part.end).channels == part.upper.channels
+
+
+@pytest.mark.adapt
+def test_the_rest_may_begin_within_a_stage() -> None:
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 2)).scaled(0.125)
+    weights = initial_weights(network, seed=3)
+    weights["class_maps/kernel"] *= 100
+    first = ("conv1", "conv2", "conv3_block1")
+    kept = frozenset(layer.name for layer in network.layers if layer.name.startswith(first))
+    part = FrozenPart(network, weights, frozen_end(network, kept), Augmentation(), 0, 5)
+    assert network.layers[part.end - 1].name == "conv3_block1_out" and part.upper.layers[0].inputs == ("image",)
+    samples = _samples(6)
+    whole = predict(open_engine(network, weights, settings=EngineSettings()), samples.images)
+    rest = open_engine(part.upper, part.upper_weights(), settings=EngineSettings())
+    found = predict(rest, part.samples(samples, copies=False).images)
+    np.testing.assert_allclose(found, whole, atol=0.02, rtol=0.02)
+
+
+def test_a_scaled_head_gives_the_same_answers_on_what_is_not_scaled() -> None:
+    generator = np.random.default_rng(4)
+    images = (generator.normal(size=(20, 4, 4, 3)) * (0.01, 1, 10) + (5, 0, 1)).astype(np.float16)
+    samples = replace(_samples(20), images=images)
+    scale = ChannelScale.of(samples)
+    scaled = scale.scaled(samples).images.astype(np.float64)
+    pooled = scaled.mean((1, 2))
+    np.testing.assert_allclose(pooled[:, 1:].std(0), 1, rtol=0.01)
+    np.testing.assert_allclose(pooled.mean(0), 0, atol=0.1)
+    weights = {
+        "class_maps/kernel": generator.normal(size=(1, 1, 3, 2)).astype(np.float32),
+        "class_maps/bias": np.array([0.5, -2], np.float32),
+    }
+    plain = scale.unscaled(weights, "class_maps")
+    answers = [
+        values @ own["class_maps/kernel"][0, 0] + own["class_maps/bias"]
+        for values, own in ((scaled, weights), (images.astype(np.float64), plain))
+    ]
+    np.testing.assert_allclose(answers[0], answers[1], atol=0.02)
+
+
+def test_an_image_and_its_lungs_move_alike() -> None:
+    settings = Augmentation(shift=0.1, scale=0.1, rotation_degrees=10, flip=0.5)
+    large, small = np.zeros((64, 64), np.uint8), np.zeros((32, 32), np.uint8)
+    large[16:40, 8:32] = small[8:20, 4:16] = 255
+    for seed in range(10):
+        motion = draw_motion(settings, np.random.default_rng(seed))
+        shrunk = moved(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
+        assert np.abs(shrunk - moved(small, motion)).mean() < 8  # of 255: the edges alone
+
+
+@pytest.mark.adapt
+def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
+    samples = _samples(48, lungs=True)
+    schedule = Schedule(epochs=6, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
+    outside = {}
+    for weight in (0.0, 4.0):
+        settings = EngineSettings(outside_weights=(weight,), threads=1)
+        weights, _ = train(
+            NETWORK,
+            initial_weights(NETWORK, seed=1),
+            training=samples,
+            validation=samples,
+            schedule=schedule,
+            augmentation=Augmentation(),
+            settings=settings,
+            folder=tmp_path / str(weight),
+        )
+        maps = _class_maps(weights, samples)
+        positive = maps[samples.targets[:, 0] == 1].clip(0, None)
+        outside[weight] = positive[:, :, 2:].sum() / max(positive.sum(), 1e-6)
+    assert outside[4.0] < 0.7 * outside[0.0]
+
+
+def _class_maps(weights, samples: Samples):
+    from fieldray_adapt.keras_engine import build_network, set_weights
+
+    model = build_network(NETWORK, outputs=["class_maps"])
+    set_weights(model, weights)
+    return np.asarray(model.predict_on_batch(samples.images.astype(np.float32) / 255))[..., 0]
+
+
+def _recipe(folder: Path, **training: object):
+    (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    recipe = read_recipe(folder / "recipe.toml")
+    frozen = replace(recipe.network, frozen=("conv",))
+    return replace(recipe, network=frozen, training=replace(recipe.training, epochs=2, copies=1, **training))
+
+
+def _two_sources() -> Samples:
+    clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
+    return Samples(
+        images=np.concatenate([clean.images, other.images]),
+        targets=np.concatenate([clean.targets, other.targets]),
+        sources=clean.sources + other.sources,
+        patients=clean.patients + other.patients,
+    )
+
+
+@pytest.mark.adapt
+def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    both = _two_sources()
+    clean, other = (both.of_sources([name]) for name in ("clean", "confounded"))
+
+    def trained(which, training: Samples, place: str):
+        run = Run(recipe=which, progress=lambda *_: None)
+        return train_as_told(run, training=training, validation=clean, folder=tmp_path / place)[0]
+
+    heavier = replace(recipe.data[0], share=3.0)
+    averaged = trained(replace(recipe, data=(heavier, recipe.data[1])), both, "both")
+    alone = [trained(recipe, samples, samples.sources[0]) for samples in (clean, other)]
+    expected = 0.75 * alone[0]["class_maps/kernel"] + 0.25 * alone[1]["class_maps/kernel"]
+    np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
+    start = initial_weights(specification_of(recipe), seed=0)
+    assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
+
+
+@pytest.mark.adapt
+def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    heavier = replace(recipe.data[0], share=3.0)
+    recipe = replace(
+        recipe,
+        network=replace(recipe.network, frozen=()),
+        training=replace(recipe.training, copies=0),
+        data=(heavier, recipe.data[1]),
+    )
+    both = _two_sources()
+
+    def trained(training: Samples, place: str):
+        run = Run(recipe=recipe, progress=lambda *_: None)
+        return train_as_told(run, training=training, validation=both, folder=tmp_path / place)[0]
+
+    averaged = trained(both, "both")
+    alone = [trained(both.of_sources([name]), name) for name in ("clean", "confounded")]
+    for key in averaged:
+        expected = 0.75 * alone[0][key] + 0.25 * alone[1][key]
+        if key.endswith(("/mean", "/variance")):
+            assert not np.allclose(averaged[key], expected, rtol=1e-4, atol=1e-6), key
+        else:
+            np.testing.assert_allclose(averaged[key], expected, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.adapt
+def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path, average_sources=True)
+    together = replace(recipe, data=tuple(replace(source, group="one") for source in recipe.data))
+    plain = replace(together, training=replace(together.training, average_sources=False))
+    both = _two_sources()
+    found = []
+    for which, place in ((together, "together"), (plain, "plain")):
+        run = Run(recipe=which, progress=lambda *_: None)
+        found.append(train_as_told(run, training=both, validation=both, folder=tmp_path / place)[0])
+    for key, array in found[1].items():
+        np.testing.assert_allclose(found[0][key], array, atol=1e-6, err_msg=key)
+
+
+def test_what_needs_the_lungs_or_frozen_layers_says_so(tmp_path: Path) -> None:
+    for key, words in (("evidence_outside = 1.0", "lungs is needed"), ("copies = 2", "copies need network.frozen")):
+        (tmp_path / "recipe.toml").write_text(RECIPE.replace("epochs = 4", f"epochs = 4\n{key}"), encoding="utf-8")
+        with pytest.raises(UsageProblem, match=words):
+            read_recipe(tmp_path / "recipe.toml")
+
+
+def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> None:
+    lungs = np.zeros((3, 64, 64), np.uint8)
+    lungs[:, :, :32] = 255
+    maps = np.full((3, 4, 4), -1.0, np.float32)
+    maps[0, 0, 0], maps[0, 0, 3] = 3.0, 1.0  # 2 inside and 0 outside above the threshold of 1
+    maps[1, 1, 1], maps[1, 1, 2] = 2.0, 4.0  # 1 inside, 3 outside
+    shares = evidence_shares(maps, lungs, zero=1.0)
+    np.testing.assert_allclose(shares[:2], [1.0, 0.25])
+    assert np.isnan(shares[2])
+    found = evidence_figures(maps, lungs, zero=1.0)
+    assert found == {"images": 2, "mean": 0.625, "chance": 0.5, "limit": pytest.approx(0.2875)}
+
+
+def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach() -> None:
+    maps = np.full((4, 2, 2), -3.0, np.float32)
+    maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
+    scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
+    assert map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
+    assert map_span(maps, scores, threshold=0.5, zero=20.0) is None
+    assert map_span(maps, scores, threshold=1.0, zero=1.0) is None

@@ -1,0 +1,129 @@
+"""The prune, placement and compile steps over images: what each leaves for the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fake_compilers import LOG, fake_compiler
+from fieldray_adapt.augmentation import Augmentation
+from fieldray_adapt.edgetpu import compile_step, edgetpu_file, placement_step
+from fieldray_adapt.engine import EngineSettings
+from fieldray_adapt.fit import Effort
+from fieldray_adapt.networks import resnet50
+from fieldray_adapt.prune.laws import Constant
+from fieldray_adapt.prune.loop import Laws, Plan, RunFolder, Stop, prune
+from fieldray_adapt.prune.tasks import ImageTask
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import Run
+from fieldray_adapt.specification import Specification, Weights, initial_weights
+from fieldray_adapt.train import Samples, Schedule
+from tiny_models import tiny_model_bytes
+
+pytestmark = pytest.mark.adapt
+
+
+def _samples(count: int) -> Samples:
+    """Bright squares are abnormal; the last image's label is not known."""
+    generator = np.random.default_rng(count)
+    images = generator.integers(0, 80, (count, 32, 32, 1), np.uint8)
+    images[::2, 8:24, 8:24] += 150
+    targets = np.array([[1.0 - index % 2] for index in range(count)], np.float32)
+    targets[-1] = np.nan
+    return Samples(
+        images=images,
+        targets=targets,
+        sources=("a",) * count,
+        patients=tuple(map(str, range(count))),
+    )
+
+
+def _task(folder: Path) -> ImageTask:
+    return ImageTask(
+        training=_samples(24),
+        validation=_samples(12),
+        schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
+        augmentation=Augmentation(),
+        settings=EngineSettings(threads=1),
+        engine="auto",
+        folder=folder,
+        calibration=8,
+    )
+
+
+def _network() -> tuple[Specification, Weights]:
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1, 1, 1)).scaled(0.125)
+    return network, initial_weights(network, seed=0)
+
+
+def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
+    laws = Laws(
+        batch_size=Constant(start=8),
+        epochs=Constant(start=1.5),
+        learning_rate=Constant(start=1e-3),
+        cut_off=Constant(start=0.0),
+        minimum_channels=Constant(start=4),
+    )
+    plan = Plan(laws=laws, stop=Stop(iterations=1), multiple=4)
+    folder = RunFolder(tmp_path, fingerprint="")
+    assert prune(_task(tmp_path), plan, folder=folder, original=_network) == "iterations"
+    first, second = folder.iterations()
+    assert second.parameters < first.parameters and second.multiply_adds < first.multiply_adds
+    assert 0 <= second.quality <= 1 and second.loss > 0
+    smaller, _ = folder.network(1)
+    assert all(count % 4 == 0 for name, count in smaller.channels.items() if name != "labels")
+    # one and a half epochs of 16 images are two of 12
+    assert (tmp_path / "retraining-1" / "checkpoint.npz").is_file()
+
+
+def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
+    network, weights = _network()
+    weights["class_maps/kernel"][:] = 0
+    weights["class_maps/bias"][:] = 0
+    # equal logits of 0 for all: AUC one half, cross-entropy log 2
+    quality, loss = _task(tmp_path).quality(network, weights)
+    assert quality == 0.5
+    assert loss == pytest.approx(np.log(2))
+
+
+def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
+    network, weights = _network()
+    trained = _task(tmp_path).retrain(network, weights, effort=Effort(8, 0.5, 1e-3), seed=4)
+    assert trained.keys() == weights.keys()
+    assert any(not np.array_equal(trained[key], weights[key]) for key in weights)
+
+
+def _run(folder: Path) -> Run:
+    """A run whose quantise step has left the tiny network."""
+    recipe = read_recipe(Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml")
+    run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
+    run.folder("quantise").mkdir(parents=True)
+    (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())
+    run.write("quantise", "outputs.json", {"int8": {"scores": 0}})
+    return run
+
+
+def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    facts = placement_step(run)
+    assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
+    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
+    assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
+
+
+def test_without_a_compiler_the_pack_is_for_the_cpu_alone(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    compile_step(run, compiler=fake_compiler(tmp_path, LOG))
+    assert edgetpu_file(run) == {"edgetpu": tiny_model_bytes()}
+    facts = compile_step(run, compiler=tmp_path / "none")
+    assert facts["compiled"] is False and "not installed" in facts["why"]
+    assert edgetpu_file(run) == {}
+
+
+def test_a_compiled_file_goes_with_its_log(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    assert compile_step(run, compiler=fake_compiler(tmp_path, LOG))["compiled"] is True
+    assert run.read("compile", "log.json")["subgraphs"] == 1

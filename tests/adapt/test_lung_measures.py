@@ -1,0 +1,70 @@
+"""How well a mask fits, and what the network is trained by, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray_adapt.lungs.engine import checks_loss, dice_loss, mask_loss
+from fieldray_adapt.lungs.masks import dice, fit_of, jaccard, surface_distances
+
+pytestmark = pytest.mark.adapt
+
+
+def _square(top: int, left: int, *, side: int = 8, size: int = 32) -> np.ndarray:
+    mask = np.zeros((size, size), np.bool_)
+    mask[top : top + side, left : left + side] = True
+    return mask
+
+
+def test_dice_and_jaccard_of_perfect_disjoint_half_and_empty_masks() -> None:
+    one, shifted, away, none = _square(0, 0), _square(0, 4), _square(16, 16), np.zeros((32, 32), np.bool_)
+    assert (dice(one, one), jaccard(one, one)) == (1.0, 1.0)
+    assert (dice(one, away), jaccard(one, away)) == (0.0, 0.0)
+    # 8 x 8 cells each, 8 x 4 of them shared: 2 * 32 / 128 and 32 / 96
+    assert (dice(one, shifted), jaccard(one, shifted)) == (0.5, 1 / 3)
+    assert (dice(none, none), jaccard(none, none)) == (1.0, 1.0)
+    assert (dice(one, none), jaccard(one, none)) == (0.0, 0.0)
+
+
+def test_distances_are_told_in_pixels_of_512() -> None:
+    # one row of cells against the next, 32 cells a side: one cell is 512 / 32 = 16 pixels
+    upper, lower = np.zeros((32, 32), np.bool_), np.zeros((32, 32), np.bool_)
+    upper[10], lower[11] = True, True
+    assert np.unique(surface_distances(upper, lower)).tolist() == [16.0]
+    fit = fit_of(upper, lower)
+    assert (fit.average_distance, fit.distance_95, fit.dice) == (16.0, 16.0, 0.0)
+    none = np.zeros((32, 32), np.bool_)
+    assert surface_distances(none, none).tolist() == [0.0]
+    assert surface_distances(upper, none) == pytest.approx([512 * np.sqrt(2)])  # as far as can be
+    with pytest.raises(ValueError, match="cannot be compared"):
+        fit_of(upper, np.zeros((16, 16), np.bool_))
+
+
+def test_one_minus_dice_of_perfect_disjoint_and_empty_masks() -> None:
+    one, away, none = (
+        mask[None, ..., None].astype(np.float32) for mask in (_square(0, 0), _square(16, 16), _square(40, 0))
+    )
+    assert float(dice_loss(one, one)[0]) == 0
+    # nothing shared: 1 - (0 + 1) / (64 + 64 + 1)
+    assert float(dice_loss(one, away)[0]) == pytest.approx(1 - 1 / 129)
+    assert float(dice_loss(none, none)[0]) == 0
+    # all cells at one half: 1 - (2 * 32 + 1) / (64 + 512 + 1)
+    assert float(dice_loss(one, np.full_like(one, 0.5))[0]) == pytest.approx(1 - 65 / 577)
+
+
+def test_the_loss_of_masks_adds_the_cross_entropy() -> None:
+    truth = _square(0, 0)[None, ..., None].astype(np.float32)
+    logits = np.zeros_like(truth)  # one half everywhere: the cross-entropy is ln 2
+    assert float(mask_loss(truth, logits)[0]) == pytest.approx(1 - 65 / 577 + np.log(2))
+    sure = np.where(truth > 0, 30, -30).astype(np.float32)
+    assert float(mask_loss(truth, sure)[0]) < 1e-3
+
+
+def test_unknown_checks_count_for_nothing() -> None:
+    logits = np.zeros((2, 3), np.float32)
+    targets = np.array([[1, 0, 0], [0, -1, -1]], np.float32)
+    # four known targets at ln 2 each: the mean over images is (3 + 1) ln 2 / mean(3, 1) / 2 = ln 2
+    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
+    logits[1, 1:] = 50  # where nothing is known, nothing changes
+    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))

@@ -1,0 +1,135 @@
+"""Specifications, their counts, and that slicing channels keeps what the network computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray_adapt.networks import mobilenet, resnet50, vgg16
+from fieldray_adapt.specification import (
+    INPUT,
+    Layer,
+    Specification,
+    initial_weights,
+    keep_channels,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_weights,
+    shapes,
+    specification_from_json,
+    weight_axes,
+)
+
+
+def test_resnet50_has_the_published_size() -> None:
+    # Keras's ResNet50 without top: 23,587,712 weights with three input channels and conv biases. Without the biases
+    # (26,560 - each convolution's outputs once), with one input channel (-2 * 7*7*64) and a head of 2048 * 1 + 1.
+    network = resnet50(height=224, width=224, labels=1)
+    biases = sum(count for count in (64, *[64, 64, 256] * 3, 256, *[128, 128, 512] * 4, 512))
+    biases += sum(count for count in (*[256, 256, 1024] * 6, 1024, *[512, 512, 2048] * 3, 2048))
+    assert parameters(network) == 23_587_712 - biases - 2 * 7 * 7 * 64 + 2049
+    assert shapes(network)["class_maps"] == (7, 7, 1)
+    assert 3.5e9 < multiply_adds(network) < 3.9e9
+
+
+def test_vgg16_for_small_images_ends_in_one_cell() -> None:
+    network = vgg16()
+    assert shapes(network)["block5_pool"] == (1, 1, 512)
+    # 13 convolutions 14,714,688 (published, three channels) less 2 * 9 * 64 for one channel; dense 512-4096-4096-10
+    assert parameters(network) == 14_714_688 - 1152 + 513 * 4096 + 4097 * 4096 + 4097 * 10
+
+
+def test_residual_sums_share_one_channel_set() -> None:
+    network = resnet50(height=64, width=64, labels=2).scaled(0.25)
+    assert network.channels["conv2"] == 64 and network.channels["labels"] == 2
+    with pytest.raises(ValueError, match="adds the channel sets"):
+        Specification(
+            name="wrong",
+            height=8,
+            width=8,
+            input_channels=1,
+            layers=(
+                Layer(name="a", kind="conv", inputs=(INPUT,), channels="a"),
+                Layer(name="b", kind="conv", inputs=(INPUT,), channels="b"),
+                Layer(name="sum", kind="add", inputs=("a", "b")),
+            ),
+            channels={"a": 4, "b": 4},
+            outputs={"logits": "sum", "scores": "sum"},
+        )
+
+
+@pytest.mark.parametrize("network", [resnet50(height=32, width=48, labels=3), mobilenet(height=32, width=32, labels=1)])
+def test_a_specification_survives_its_text(network: Specification) -> None:
+    assert specification_from_json(network.to_json()) == network
+
+
+def test_weights_survive_their_file(tmp_path) -> None:
+    weights = initial_weights(vgg16(dense_units=8).scaled(0.125), seed=1)
+    save_weights(tmp_path / "run" / "weights.npz", weights)
+    back = load_weights(tmp_path / "run" / "weights.npz")
+    assert back.keys() == weights.keys() and all(np.array_equal(back[key], weights[key]) for key in weights)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["weights.npz"]
+
+
+@pytest.mark.parametrize("indices", [[], [0, 0], [3], [-1]])
+def test_channels_to_keep_must_exist(indices: list[int]) -> None:
+    network = resnet50(height=32, width=32, labels=3).scaled(0.125)
+    weights = initial_weights(network, seed=0)
+    with pytest.raises(ValueError, match="channels to keep"):
+        keep_channels(network, weights, keep={"labels": np.array(indices, int)})
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize(
+    "network",
+    [
+        resnet50(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
+        mobilenet(height=48, width=48, labels=2).scaled(0.25),
+        vgg16(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
+    ],
+    ids=lambda network: network.name,
+)
+def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
+    """A channel that is always zero carries nothing: the network without it gives the same outputs."""
+    from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
+
+    weights, generator = initial_weights(network, seed=3), np.random.default_rng(4)
+    keep = {name: np.arange(count)[::2] for name, count in network.channels.items() if name != "labels"}
+    for key, axes in weight_axes(network).items():
+        if key.endswith(("/gamma", "/beta")):
+            weights[key] = generator.uniform(0.5, 1.0, weights[key].shape).astype(np.float32)
+        if axes[-1].channels in keep and not key.endswith(("/mean", "/variance")):
+            weights[key][..., 1::2] = 0
+    smaller, sliced = keep_channels(network, weights, keep=keep)
+    images = generator.uniform(0, 1, (2, network.height, network.width, 1)).astype(np.float32)
+    outputs = []
+    for specification, values in ((network, weights), (smaller, sliced)):
+        model = build_network(specification, outputs=["logits", "scores"])
+        set_weights(model, values)
+        assert all(np.array_equal(values[key], array) for key, array in get_weights(model).items())
+        outputs.append([np.asarray(tensor) for tensor in model(images)])
+    assert parameters(smaller) < 0.4 * parameters(network)
+    assert np.std(outputs[0][0]) > 1e-7
+    for whole, cut in zip(*outputs, strict=True):
+        # the head starts small, so the logits do too: compare with their own size
+        np.testing.assert_allclose(cut, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
+
+
+@pytest.mark.adapt
+def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
+    from fieldray_adapt.keras_engine import build_network, set_weights
+
+    network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).scaled(0.25)
+    weights, images = initial_weights(network, seed=1), np.random.default_rng(0).random((2, 64, 64, 1), np.float32)
+    model = build_network(network, outputs=["class_maps", "logits", "scores", "features"])
+    set_weights(model, weights)
+    maps, logits, scores, features = (np.asarray(tensor) for tensor in model(images))
+    np.testing.assert_allclose(maps.mean((1, 2)), logits, atol=1e-5)
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
+    assert features.shape == (2, 128)
+
+    one, sliced = keep_channels(network, weights, keep={"labels": np.array([2])})
+    model = build_network(one, outputs=["logits"])
+    set_weights(model, sliced)
+    np.testing.assert_allclose(np.asarray(model(images))[:, 0], logits[:, 2], atol=1e-5)

@@ -1,0 +1,77 @@
+"""Reports as pages: escaped, without brackets of Python, with links and print layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray_adapt.page import (
+    Code,
+    Figure,
+    Report,
+    Section,
+    Table,
+    Text,
+    page,
+    settings,
+    told_seconds,
+    told_value,
+)
+
+TRAINED = {
+    "input": {"height": 64, "margin": 0.04, "labels": ("a", "b")},
+    "seed": 3,
+    "data": [{"name": "clean", "where": {"set": ["x"]}, "share": 1.0}, {"name": "small", "share": 0.5}],
+    "prune": None,
+}
+
+
+def _html(*parts: Table | Figure | Text | Code) -> str:
+    return page(Report(title="A <run>", sections=[Section(title="Size & speed", parts=parts)])).decode()
+
+
+def test_everything_that_comes_from_outside_is_escaped_and_plots_are_not() -> None:
+    html = _html(
+        Text("<b>"), Table(head=("<i>",), rows=[["<u>"]]), Code("<s> [labels]"), Figure(svg="<svg/>", caption="<q>")
+    )
+    assert not any(tag in html for tag in ("<b>", "<i>", "<u>", "<s>", "<q>", "<run>"))
+    assert "<svg/>" in html and "&lt;s&gt; [labels]" in html
+    assert 'href="#size-speed"' in html and 'id="size-speed"' in html and "@media print" in html
+
+
+def test_columns_of_numbers_are_set_right() -> None:
+    table = Table(head=("name", "images", "share", "note"), rows=[["a", "1,024", "0.5", "x"], ["b", "7", "-", "1"]])
+    assert table.numbers == {1, 2}
+    assert _html(table).count('class="number"') == 6
+
+
+def test_a_section_without_parts_is_left_out() -> None:
+    assert "Pruning" not in page(Report(title="A", sections=[Section(title="Pruning", parts=[])])).decode()
+
+
+def test_settings_become_tables_without_a_raw_dictionary() -> None:
+    html = _html(*settings(TRAINED))
+    assert "{" not in html[html.index("<main>") :] and "None" not in html and "[" not in html[html.index("<main>") :]
+    assert "set x" in html and "a, b" in html
+
+
+def test_values_are_told_for_a_person() -> None:
+    assert [told_value(value) for value in (None, True, 12345, 0.123456, (), "x")] == [
+        "-",
+        "yes",
+        "12,345",
+        "0.1235",
+        "-",
+        "x",
+    ]
+    assert [told_seconds(value) for value in (1.25, 125.0, 7384.0)] == ["1.2 s", "2 min 05 s", "2 h 03 min"]
+
+
+@pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
+def test_a_label_may_be_called_anything(meaning: str) -> None:
+    from fieldray_adapt.plots import class_map_plots, training_curves
+
+    history = [{"epoch": 1, "loss": 1.0, "auc": [0.8]}, {"epoch": 2, "loss": 0.5, "auc": [0.9]}]
+    assert meaning in training_curves(history, labels=[meaning])
+    images, maps = np.zeros((1, 8, 8), np.uint8), np.ones((1, 2, 2), np.float32)
+    assert meaning in class_map_plots(images, maps, titles=[meaning])

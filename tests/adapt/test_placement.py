@@ -1,0 +1,163 @@
+"""The placement report on files made by code: what maps, what does not and why, and compiled files."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import flatbuffers
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from fieldray.errors import UsageProblem
+from fieldray.inference.coral.compiled import read_package
+from fieldray_adapt.edgetpu import MIB, describe, estimate_ms, place
+from tiny_models import tiny_model_bytes
+
+
+def changed(change: Callable[[Any], None], data: bytes | None = None) -> bytes:
+    """The tiny file with something changed in it."""
+    model = schema.ModelT.InitFromPackedBuf(data or tiny_model_bytes(), 0)
+    change(model)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+def test_an_int8_file_maps_as_a_whole() -> None:
+    placement = place(tiny_model_bytes())
+    assert placement.mapped == len(placement.operators) and not placement.left_on_cpu
+    assert placement.subgraphs == 1 and not placement.compiled
+    # int8 weights 4 x 4x4x1 and 1 x 1x1x4, int32 biases 4 and 1, and two reshapes to two int32 sides each
+    assert placement.weight_bytes == 64 + 4 + 4 * 4 + 4 + 2 * 2 * 4
+    # 16 x 16 cells, 4 channels of 4x4 pixels, then one map of 4 channels
+    assert sum(row.multiply_adds for row in placement.operators) == 256 * (64 + 4)
+    assert placement.streamed_bytes == 0
+    assert placement.cached_bytes == round(104 * 1.17)
+
+
+def test_float_values_do_not_map() -> None:
+    placement = place(tiny_model_bytes("float32"))
+    assert placement.mapped == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
+    assert any("float32" in why for why in placement.left_on_cpu)
+
+
+def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
+    def unknown_scores(model: Any) -> None:
+        for code in model.operatorCodes:
+            if code.builtinCode == schema.BuiltinOperator.LOGISTIC:
+                code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR
+
+    placement = place(changed(unknown_scores))
+    left = placement.left_on_cpu
+    assert left["FLOOR: not an operator of the Edge TPU"] == 1
+    # the conversion of the scores to uint8 comes after it; the maps and features do not
+    assert left["QUANTIZE: comes after an operator that stays on the CPU"] == 1
+    assert placement.mapped == len(placement.operators) - 2
+
+
+def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
+    def dynamic(model: Any) -> None:
+        for tensor in model.subgraphs[0].tensors:
+            if len(tensor.shape) == 4:
+                tensor.shapeSignature = [1, -1, -1, int(tensor.shape[3])]
+
+    def fused(model: Any) -> None:
+        for row in model.subgraphs[0].operators:
+            if isinstance(row.builtinOptions, schema.Pool2DOptionsT):
+                row.builtinOptions.fusedActivationFunction = 1
+
+    assert any("size is not fixed" in why for why in place(changed(dynamic)).left_on_cpu)
+    assert any("fused" in why for why in place(changed(fused)).left_on_cpu)
+
+
+def test_the_estimate_is_the_published_fit() -> None:
+    # ResNet50 at 224 px: 23 MiB raw are 26.9 on the chip, 20.4 of them streamed; 3.7 billion multiply-adds
+    assert estimate_ms(streamed_bytes=0, multiply_adds=0) == pytest.approx(2.17)
+    assert estimate_ms(streamed_bytes=2 * MIB, multiply_adds=3_000_000_000) == pytest.approx(2.17 + 4.52 + 2.31)
+
+
+@pytest.mark.parametrize("data", [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)])
+def test_other_bytes_are_refused_plainly(data: bytes) -> None:
+    with pytest.raises(UsageProblem, match="TensorFlow Lite"):
+        place(data)
+
+
+@pytest.mark.parametrize("length", [40, 200, 700])
+def test_a_file_cut_short_is_refused_plainly(length: int) -> None:
+    with pytest.raises(UsageProblem, match="TensorFlow Lite"):
+        place(tiny_model_bytes()[:length])
+
+
+def _table(slots: dict[int, tuple[str, Any]], identifier: bytes | None = None) -> bytes:
+    """A flatbuffer of one table with numbers ("h", "i"), byte vectors ("bytes") and vectors of strings ("strings")."""
+    builder = flatbuffers.Builder(256)
+    offsets = {}
+    for slot, (kind, value) in slots.items():
+        if kind == "bytes":
+            offsets[slot] = builder.CreateByteVector(value)
+        elif kind == "strings":
+            rows = [builder.CreateString(row) for row in value]
+            builder.StartVector(4, len(rows), 4)
+            for row in reversed(rows):
+                builder.PrependUOffsetTRelative(row)
+            offsets[slot] = builder.EndVector()
+    builder.StartObject(16)
+    for slot, (kind, value) in slots.items():
+        if kind == "h":
+            builder.PrependInt16Slot(slot, value, 0)
+        elif kind == "i":
+            builder.PrependInt32Slot(slot, value, 0)
+        else:
+            builder.PrependUOffsetTRelativeSlot(slot, offsets[slot], 0)
+    builder.Finish(builder.EndObject(), file_identifier=identifier)
+    return bytes(builder.Output())
+
+
+def _package(*executables: tuple[int, int]) -> bytes:
+    """A DWN1 package with executables of (type, bytes of parameters), as the compiler nests them."""
+    tables = [_table({6: ("bytes", bytes(size)), 13: ("h", kind)}) for kind, size in executables]
+    multi = _table({0: ("strings", tables)})
+    return b"\x00" * 7 + _table({0: ("i", 14), 1: ("bytes", multi)}, identifier=b"DWN1")
+
+
+def _compiled(model: Any) -> None:
+    """All operators replaced by one that the compiler might have made."""
+    graph = model.subgraphs[0]
+    code = schema.OperatorCodeT()
+    code.customCode, code.builtinCode = b"edgetpu-custom-op", schema.BuiltinOperator.CUSTOM
+    code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+    row = schema.OperatorT()
+    row.opcodeIndex, row.inputs, row.outputs = len(model.operatorCodes), graph.inputs, graph.outputs
+    row.customOptions = list(_package((1, 5000), (2, 300)))
+    model.operatorCodes.append(code)
+    graph.operators = [row]
+
+
+def test_a_compiled_file_says_it_exactly() -> None:
+    placement = place(changed(_compiled))
+    assert placement.compiled and placement.subgraphs == 1 and placement.mapped == 1
+    assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
+    assert "exact" in describe(placement) and "version 14" in describe(placement)
+
+
+def test_a_package_that_stands_alone_streams_everything() -> None:
+    package = read_package(_package((0, 777)))
+    assert (package.cached_bytes, package.streamed_bytes) == (0, 777)
+
+
+@pytest.mark.parametrize("length", range(12, 150, 9))
+def test_a_damaged_package_is_a_plain_error(length: int) -> None:
+    with pytest.raises(ValueError, match="Edge TPU"):
+        read_package(_package((1, 50), (2, 60))[:length])
+
+
+def test_options_without_a_package_are_a_plain_error() -> None:
+    with pytest.raises(ValueError, match="no DWN1"):
+        read_package(struct.pack("<20I", *range(20)))
+
+
+def test_the_report_says_what_is_an_estimate() -> None:
+    text = describe(place(tiny_model_bytes()))
+    assert "Forecast" in text and "an estimate, not measured" in text

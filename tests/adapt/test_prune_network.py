@@ -1,0 +1,272 @@
+"""Zeros, training and a whole small study on networks that really run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray_adapt.engine import EngineSettings
+from fieldray_adapt.fit import Effort, Labelled, fit, quality
+from fieldray_adapt.keras_engine import build_network, set_weights
+from fieldray_adapt.networks import mobilenet, vgg16
+from fieldray_adapt.prune.recipe import read_study
+from fieldray_adapt.prune.selection import zero_shares
+from fieldray_adapt.prune.study import Study
+from fieldray_adapt.prune.study_results import Conversion
+from fieldray_adapt.prune.tasks import restore_scale
+from fieldray_adapt.prune.timing import Files, Network, Timed
+from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
+
+pytestmark = pytest.mark.adapt
+SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
+
+
+def _two_layers() -> tuple[Specification, Weights]:
+    """Three channels that give x, -x and x - 0.5 behind a rectifier, then a dense layer."""
+    network = Specification(
+        name="two",
+        height=2,
+        width=2,
+        input_channels=1,
+        layers=(
+            Layer(name="first", kind="conv", inputs=("image",), channels="first", activation="relu"),
+            Layer(name="flat", kind="flatten", inputs=("first",)),
+            Layer(name="logits", kind="dense", inputs=("flat",), channels="labels"),
+            Layer(name="scores", kind="activation", inputs=("logits",), activation="softmax"),
+        ),
+        channels={"first": 3, "labels": 2},
+        outputs={"logits": "logits", "scores": "scores"},
+    )
+    weights = initial_weights(network, seed=0)
+    weights["first/kernel"] = np.array([[[[1.0, -1.0, 1.0]]]], np.float32)
+    weights["first/bias"] = np.array([0.0, 0.0, -0.5], np.float32)
+    return network, weights
+
+
+def test_zeros_are_counted_over_positions_and_images() -> None:
+    network, weights = _two_layers()
+    images = np.array([[0.2, 0.7, 0.9, 0.4], [0.1, 0.3, 0.6, 0.0]], np.float32).reshape(2, 2, 2, 1)
+    shares = zero_shares(network, weights, batches=[images[:1], images[1:]])
+    # x is zero at 1 of 8 places, -x everywhere, x - 0.5 is above zero at 0.7, 0.9 and 0.6
+    assert shares["first"] == pytest.approx([1 / 8, 1.0, 5 / 8])
+    assert set(shares) == {"first"}
+    with pytest.raises(ValueError, match="no images"):
+        zero_shares(network, weights, batches=[])
+
+
+def _bright_or_dark(count: int) -> Labelled:
+    generator = np.random.default_rng(0)
+    classes = np.arange(count) % 2
+    images = generator.random((count, 2, 2, 1), np.float32) * 0.4 + 0.6 * classes[:, None, None, None]
+    return Labelled(images.astype(np.float32), np.eye(2, dtype=np.float32)[classes])
+
+
+def test_training_learns_and_tells_its_steps() -> None:
+    network, weights = _two_layers()
+    data, steps = _bright_or_dark(64), list[int]()
+    before, loss_before = quality(network, weights, data=data, settings=SETTINGS)
+    trained, _ = fit(
+        network,
+        weights,
+        data=data,
+        effort=Effort(16, 20.0, 0.05),
+        seed=1,
+        settings=SETTINGS,
+        progress=lambda step, of, loss: steps.append(of - step),
+    )
+    after, loss_after = quality(network, trained, data=data, settings=SETTINGS)
+    assert after == 1.0 and loss_after < loss_before / 2 and before < 1.0
+    assert steps == list(range(79, -1, -1))
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    network = vgg16(height=8, width=8, labels=2, dense_units=16).scaled(0.125)
+    data = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8])
+    runs = [
+        fit(
+            network, initial_weights(network, seed=0), data=data, effort=Effort(8, 1.0, 1e-3), seed=5, settings=SETTINGS
+        )
+        for _ in range(2)
+    ]
+    assert all(np.array_equal(runs[0][0][key], runs[1][0][key]) for key in runs[0][0])
+
+
+def test_a_diverging_training_is_said_plainly() -> None:
+    network, weights = _two_layers()
+    weights["logits/kernel"][:] = np.inf
+    with pytest.raises(UsageProblem, match="not a number"):
+        fit(network, weights, data=_bright_or_dark(8), effort=Effort(8, 1.0, 1e-3), seed=0, settings=SETTINGS)
+
+
+RECIPE = """
+name = "small"
+kind = "pruning-study"
+run = "run"
+results = "results.json"
+seed = 1
+training_threads = 1
+representative = 20
+data = { file = "digits.npz", validation = 40 }
+original = { width = 0.125, training = { batch_size = 16, epochs = 1, learning_rate = 1e-3 } }
+
+[[runs]]
+name = "constant"
+batch_size = { start = 16 }
+epochs = { start = 0.5 }
+learning_rate = { start = 1e-3 }
+cut_off = { start = 0.0 }
+minimum_channels = { start = 4 }
+stop = { iterations = 1 }
+calibration = 20
+
+[[runs]]
+name = "further"
+continues = "constant"
+batch_sizes = [8, 16]
+batch_size = { start = 16, batch = 1.0 }
+epochs = { start = 0.5 }
+learning_rate = { start = 1e-3 }
+cut_off = { start = 0.0 }
+minimum_channels = { start = 2 }
+stop = { iterations = 1 }
+teacher = "constant"
+
+[[baselines]]
+kind = "random"
+share = 0.5
+training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
+"""
+
+
+def _by_size(
+    networks: Mapping[str, Network],
+    *,
+    files: Mapping[str, Files],
+    images: NDArray[np.uint8],
+    settings: EngineSettings,
+    rounds: int,
+) -> dict[str, Timed]:
+    assert rounds == 7 and set(files) == set(networks) and len(images) and settings.threads == 1
+    return {name: Timed({"int8": parameters(network) * 1e-6}, 1) for name, (network, _) in networks.items()}
+
+
+def _digits(path: Path) -> None:
+    generator = np.random.default_rng(0)
+    parts = {}
+    for name, count in (("train", 120), ("test", 30)):
+        classes = np.sort(generator.integers(0, 10, count)).astype(np.uint8)
+        classes[-1] = 9
+        noise = generator.integers(0, 60, (count, 28, 28))
+        parts |= {f"x_{name}": (noise + classes[:, None, None] * 15).astype(np.uint8), f"y_{name}": classes}
+    np.savez(path, **parts)
+
+
+def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: object) -> Conversion:
+    """Accuracy by size; the work is done once, as with the real one."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        say()
+    return Conversion(Files(b"", None), 1 - parameters(network[0]) * 1e-9, 0.5)
+
+
+def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    study = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name)
+    results = study.run()
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert results["original"]["speed_up"] == {"int8": 1.0}
+    first, second = (results["runs"][name]["iterations"][-1] for name in ("constant", "further"))
+    assert results["original"]["parameters"] > first["parameters"] > second["parameters"]
+    assert second["speed_up"]["int8"] == pytest.approx(second["times_fewer_parameters"])
+    assert second["removed_share"] == 1 - second["parameters"] / results["original"]["parameters"]
+    assert second["batch_size_proposed"] in (8, 16)
+    assert set(results["baselines"]) == {"random-0.5"}
+    assert results["baselines"]["random-0.5"]["channels"]["block1_conv1"] == 4
+    assert second["test_accuracy_int8"] == 0.5 and second["test_accuracy"] > first["test_accuracy"]
+    report = (tmp_path / "report.html").read_text()
+    assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
+
+
+def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
+    recipe = read_study(tmp_path / "recipe.toml")
+    with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
+        Study(recipe).run_law(recipe.run_named("further"))
+
+
+def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n")
+    said = list[str]()
+    first = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).run()
+    assert "training the original" in said and "converting and testing original" in said
+    said.clear()
+    assert (
+        Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report() == first
+    )
+    assert said == ["timing every network"]
+    text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
+    seed = next(line for line in text.splitlines() if line.startswith("seed = "))
+    (tmp_path / "recipe.toml").write_text(text.replace(seed, f"{seed}7"), encoding="utf-8")
+    said.clear()
+    Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report()
+    assert "training the original" in said  # with another seed it is another network
+
+
+def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace('continues = "constant"', 'continues = "none"'))
+    with pytest.raises(UsageProblem, match="further"):
+        read_study(tmp_path / "recipe.toml")
+
+
+@pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
+def test_the_recipes_that_come_along_are_whole(name: str) -> None:
+    recipe = read_study(Path(__file__).parents[3] / "models" / "recipes" / f"{name}.toml")
+    laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
+    assert laws.pop("accurate", "Constant") == "Constant"
+    assert laws == {
+        "context": "ContextDependent",
+        "linear": "Linear",
+        "multiplicative": "Multiplicative",
+        "constant": "Constant",
+        "smallest": "Constant",
+    }
+    assert "random" in {row.kind for row in recipe.baselines}
+
+
+def test_a_cut_network_gets_its_signal_back() -> None:
+    network = vgg16(height=8, width=8, labels=2, dense_units=64)
+    network = network.scaled(0.25)
+    weights = initial_weights(network, seed=3)
+    images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)
+    keep = {name: np.arange(count // 4) for name, count in network.channels.items() if name != "labels"}
+    smaller, sliced = keep_channels(network, weights, keep=keep)
+    restored = restore_scale((network, weights), (smaller, sliced), keep=keep, images=images)
+
+    def mean_of_last(specification: Specification, own: Weights, chosen: slice | NDArray[np.int64]) -> float:
+        model = build_network(specification, outputs=["fc2"])
+        set_weights(model, own)
+        return float(np.asarray(model.predict_on_batch(images))[:, chosen].mean())
+
+    wanted = mean_of_last(network, weights, keep["fc2"])
+    # a quarter of the inputs at each of fifteen layers: the signal falls to almost nothing, and is fixed
+    assert mean_of_last(smaller, sliced, slice(None)) < wanted / 100
+    assert mean_of_last(smaller, restored, slice(None)) == pytest.approx(wanted, rel=1e-3)
+    assert restored["logits/kernel"] is sliced["logits/kernel"]
+
+
+def test_layers_that_normalise_are_left_as_they_are() -> None:
+    network = mobilenet(height=32, width=32, labels=1).scaled(0.125)
+    weights = initial_weights(network, seed=0)
+    keep = {"conv1": np.arange(4)}
+    cut = keep_channels(network, weights, keep=keep)
+    images = np.zeros((2, 32, 32, 1), np.float32)
+    assert restore_scale((network, weights), cut, keep=keep, images=images) == cut[1]

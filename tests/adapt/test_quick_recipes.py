@@ -1,0 +1,148 @@
+"""The quick versions of the recipes that come along, on drawn data: from files to packs, tables and reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drawn_data import draw_digits, draw_images, project
+from fieldray.audit.drift import reference_counts
+from fieldray.errors import UsageProblem
+from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray_adapt.command import STEPS, adapt
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import Run
+
+pytestmark = [pytest.mark.adapt, pytest.mark.slow]
+
+
+def _adapt(step: str, recipe: Path) -> list[str]:
+    said = list[str]()
+    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    return said
+
+
+def _only(recipe: Path, step: str) -> None:
+    """One step without those before it."""
+    chosen = tuple(known for known in STEPS if known.name == step)
+    Run(recipe=read_recipe(recipe), progress=lambda *_: None).execute(chosen, say=lambda _: None)
+
+
+@pytest.mark.timeout(600)
+def test_from_images_to_a_pack(tmp_path: Path) -> None:
+    draw_images(tmp_path, children=96, adults=0, ood_images=10)
+    recipe = project(tmp_path, "pneumonia-paediatric-quick")
+    run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
+
+    with pytest.raises(UsageProblem, match="Run the step data first"):
+        _only(recipe, "quantise")
+    said = _adapt("profile", recipe)
+    assert said[0] == "profile ..." and ", 64 " in said[1]
+    said = _adapt("run", recipe)
+
+    pack = tmp_path / "project" / "runs" / "packs" / "pneumonia-paediatric-quick-0.1.0"
+    model = read_files(pack, read_verified_manifest(pack)).model("signed")
+    assert [label.code for label in model.manifest.labels] == ["pneumonia"]  # the auxiliary one is gone
+    assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
+    assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
+    metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
+    reference = reference_counts(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
+    assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["images"] > 0
+    pneumonia = metrics["labels"]["pneumonia"]
+    auc = "pneumonia {value:.3f} ({low:.3f} to {high:.3f})".format(**pneumonia["test"]["auc"])
+    assert any(line.startswith("evaluate: ") and line.endswith(auc) for line in said)
+    assert any(line.startswith("pack: ") and f"pack {pack}," in line for line in said)
+    assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible
+    assert pneumonia["float_against_int8"]["mean_absolute_difference"] < 0.05
+    assert metrics["gate"]["ood_images"] == 10 and metrics["data"]["images"]["training"] == 48
+    assert f"AUC {pneumonia['test']['auc']['value']:.3f}" in model.card
+    assert "no patient is on two sides" in model.card
+    caught = pneumonia["test"]["points"]["balanced"]["sensitivity"]
+    assert f"{caught['count']} of {caught['of']}: {caught['value']:.3f} (" in model.card and caught["low"] < 1
+    split = json.loads((run / "data" / "facts.json").read_text())["split_sha256"]
+    assert f"split_sha256: {split}" in model.card
+    first, second = json.loads((run / "prune" / "table.json").read_text())
+    assert second["multiply_adds"] < first["multiply_adds"]
+    _check_report((run / "report.html").read_text(encoding="utf-8"))
+    _check_resuming(recipe)
+    _check_comparison(recipe)
+
+
+def _check_report(report: str) -> None:
+    # training curves; pruning; ROC, calibration and scores; class maps
+    assert report.count("<svg") == 4
+    headings = ("Training", "Time per iteration", "Pruning", "Class maps", "Out-of-distribution gate", "Recipe")
+    assert all(f"<h2>{heading}" in report for heading in headings)
+    assert "running" not in report and "{&#39;" not in report and "{&#34;" not in report
+    assert "ood_gate_keeps = 0.99" in report and "<td>report" not in report  # the recipe as it was written
+    for axis in ("times faster", "validation AUC", "1 - specificity", "share with the finding"):
+        assert axis in report
+    assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl", "")
+
+
+def _check_resuming(recipe: Path) -> None:
+    said = _adapt("run", recipe)
+    assert [line for line in said if "done before" in line] == [f"{step.name}: done before" for step in STEPS]
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("ood_gate_keeps = 0.99", "ood_gate_keeps = 0.98"), encoding="utf-8")
+    assert {"train: done before", "quantise: done before", "evaluate ..."} < set(_adapt("run", recipe))
+
+
+def _check_comparison(recipe: Path) -> None:
+    _adapt("compare", recipe)
+    folder = recipe.parents[1] / "studies" / "pneumonia-paediatric-quick"
+    found = json.loads((folder / "comparison.json").read_text())
+    # twice the width of what the pack was pruned from: nearly four times its weights
+    assert found["networks"]["whole"]["weight_bytes"] > 3.5 * found["networks"]["pack"]["weight_bytes"]
+    assert found["times_less"]["multiply_adds"] > 2 and found["networks"]["pack"]["milliseconds"] > 0
+    assert found["labels"]["pneumonia"]["test"]["images"] == 24 and len(found["history"]) == 2
+    report = (folder / "comparison.html").read_text(encoding="utf-8")
+    assert "times less" in report and "unpruned, int8" in report and report.count("<svg") == 1
+
+
+@pytest.mark.timeout(600)
+def test_adults_are_cross_validated_from_the_pack_of_children(tmp_path: Path) -> None:
+    draw_images(tmp_path, children=0, adults=64, ood_images=2)
+    recipe = project(tmp_path, "adult-normal-abnormal-quick")
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("cross_folds = [0, 1]", "cross_folds = [0]"), encoding="utf-8")
+    _adapt("cross", recipe)
+    run = tmp_path / "project" / "runs" / "adult-normal-abnormal-quick"
+    found = json.loads((run / "cross" / "metrics.json").read_text())
+    assert list(found) == ["abnormal"]
+    # of 64 images every second eight are of the clean part, the only one that is evaluated: 8 in each fold
+    assert found["abnormal"]["images"] == 8 and set(found["abnormal"]["stages"]) == {"trained", "int8"}
+    assert set(found["abnormal"]["shortcuts"]) == {"border", "thumbnail"}
+    with np.load(run / "cross" / "scores.npz") as arrays:
+        targets = arrays["targets"]
+    # effusion, infiltration, sex, view and age are known of the large images; of the small ones only the findings
+    assert np.isnan(targets[:64]).sum() == 0
+    assert np.isnan(targets[64:, 3:]).all(axis=0).tolist() == [True, False, True]
+
+
+@pytest.mark.timeout(600)
+def test_a_study_ends_in_tables_and_curves(tmp_path: Path) -> None:
+    draw_digits(tmp_path, training=700, test=30)
+    recipe = project(tmp_path, "vgg16-mnist-quick")
+    head, *runs = recipe.read_text(encoding="utf-8").split("[[runs]]")
+    left_out = ("linear", "multiplicative", "constant")  # they differ from the others in numbers
+    kept = [text for text in runs if not text.startswith(tuple(f'\nname = "{name}"' for name in left_out))]
+    recipe.write_text("[[runs]]".join([head, *kept]), encoding="utf-8")
+    run = tmp_path / "project" / "runs" / "vgg16-mnist-quick"
+    said = _adapt("profile", recipe)
+    assert len(said) == 1 and said[0].startswith("profile: at 28 pixels train with batches of ")
+    _adapt("prune", recipe)
+    results = json.loads((run / "results.json").read_text())
+    assert {name: len(found["iterations"]) - 1 for name, found in results["runs"].items()} == {
+        "context": 1,
+        "smallest": 1,
+    }
+    assert {found["stopped_by"] for found in results["runs"].values()} == {"iterations"}
+    last = results["runs"]["smallest"]["iterations"][-1]
+    assert last["times_fewer_parameters"] > results["baselines"]["random-0.5"]["times_fewer_parameters"] > 1
+    assert set(last["speed_up"]) == {"engine_batch", "int8"} and min(last["speed_up"].values()) > 0
+    report = (run / "report.html").read_text(encoding="utf-8")
+    assert report.count("<svg") == 1 and "Time per iteration of the original" in report

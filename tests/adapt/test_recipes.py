@@ -1,0 +1,286 @@
+"""Recipes are written, checked and described from one place: their types."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.cli import run as run_command
+from fieldray.errors import UsageProblem
+from fieldray_adapt.command import KINDS, Kind, adapt, check, new
+from fieldray_adapt.describe import template
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.tables import Document, Key, RecipeProblems
+
+ROOT = Path(__file__).parents[3]
+FIRST = """
+[pack]
+id = "first"
+
+[[labels]]
+code = "sick"
+positive = ["sick"]
+
+[[data]]
+path = "images"
+"""
+
+
+def draw_folders(folder: Path, *, count: int, side: int = 16, classes: tuple[str, ...] = ("healthy", "sick")) -> None:
+    """A folder per class; those of a later class have a brighter middle."""
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        name = classes[number % len(classes)]
+        pixels = generator.integers(60, 120, (side, side), np.uint8)
+        pixels[0], pixels[-1] = 250, 0  # so that stretching the grey levels leaves the middle as it is
+        pixels[side // 4 : 3 * side // 4, side // 4 : 3 * side // 4] += 100 * classes.index(name)
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+def _problems(path: Path) -> list[str]:
+    with pytest.raises(RecipeProblems) as found:
+        check(path)
+    return list(found.value.lines)
+
+
+def test_a_first_recipe_for_a_folder_of_two_classes_fits_on_a_screen(tmp_path: Path) -> None:
+    assert len(FIRST.splitlines()) < 12
+    draw_folders(tmp_path / "images", count=40)
+    (tmp_path / "first.toml").write_text(FIRST)
+    check(tmp_path / "first.toml")
+    recipe = read_recipe(tmp_path / "first.toml")
+    assert recipe.labels[0].meaning == {"en": "Sick"} and recipe.pack.names == {"en": "first"}
+    assert recipe.data[0].name == "images" and recipe.run == tmp_path / "run"
+    assert recipe.evaluation.points[0].titles == {"en": "Balanced"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_template_is_a_recipe_and_so_is_one_with_every_key_set(tmp_path: Path, kind: str) -> None:
+    text = template(KINDS[kind].schema)
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    Document.read(path).parsed(KINDS[kind].schema)
+    full = re.sub(r"^#(?=[a-z_]+ = |\[)", "", re.sub(r"(?m)^#?[a-z_]+ = \.\.\.\n", "", text), flags=re.MULTILINE)
+    assert "\n#epochs" not in full and len(full) > 1000
+    path.write_text(full, encoding="utf-8")
+    Document.read(path).parsed(KINDS[kind].schema)
+    assert all(line.startswith("#") for line in text.splitlines() if "(" in line and ")" in line and "=" not in line)
+
+
+def test_new_writes_a_recipe_and_its_credits_and_replaces_nothing(tmp_path: Path) -> None:
+    written = new("classifier", tmp_path / "mine.toml")
+    assert [path.name for path in written] == ["mine.toml", "mine.credits.md"]
+    (tmp_path / "mine.credits.md").write_text("Drawn by code.\n")
+    assert read_recipe(tmp_path / "mine.toml").pack.credits_text == "Drawn by code."
+    with pytest.raises(UsageProblem, match="already exists"):
+        new("classifier", tmp_path / "mine.toml")
+    assert new("pruning-study", tmp_path / "study.toml") == [tmp_path / "study.toml"]
+    with pytest.raises(UsageProblem, match=r"no recipe of the kind segmenter\. The kinds are: classifier"):
+        new("segmenter", tmp_path / "other.toml")
+
+
+def test_the_command_names_every_problem_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(FIRST.replace('id = "first"', 'id = "First pack"\nnames = { uk = "Перший" }') + '\nlayuot = "csv"')
+    assert run_command(["adapt", "check", str(path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[2] for line in lines] == ["pack.id", "pack.names", "data[1].layuot"]
+    assert lines[2].startswith("line 13: data[1].layuot is not known (is layout meant?)")
+    draw_folders(tmp_path / "images", count=40)
+    path.write_text(FIRST)
+    assert run_command(["adapt", "check", str(path)]) == 0
+    assert "no problems found" in capsys.readouterr().out
+
+
+TABLE = """path,lable,patient,split
+a.png,sick,p1,train
+b.png,healthy,p1,test
+missing.png,sick,p2,train
+"""
+CSV = """
+[pack]
+id = "first"
+[network]
+weights = "weights.onnx"
+[[labels]]
+code = "sick"
+positive = ["sick", "very sick"]
+[[data]]
+path = "rows.csv"
+layout = "csv"
+columns = { classes = "label", split = "split" }
+splits = { train = "training", test = "test" }
+[[data]]
+path = "nowhere"
+[split]
+by = "column"
+"""
+
+
+def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(CSV)
+    (tmp_path / "rows.csv").write_text(TABLE)
+    for name in ("a", "b"):
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
+    found = _problems(path)
+    assert found[0].startswith("line 5: network.weights names") and "weights.onnx, which is not there" in found[0]
+    assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
+    assert "It has: path, lable, patient, split" in found[1]
+    assert "line 14: data[2] cannot be used" in found[2] and "there is no such folder" in found[2]
+    assert len(found) == 3
+    with pytest.raises(UsageProblem, match="3 problems"):
+        adapt("run", path, say=lambda _: None, progress=lambda *_: None)
+    assert not (tmp_path / "run" / "data").exists()
+
+    path.write_text(CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "weights.onnx"', ""))
+    (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label"))
+    assert [line for line in _problems(path) if "missing.png" in line and "rows.csv, line 4" in line]
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "missing.png")
+    found = _problems(path)
+    assert [
+        line
+        for line in found
+        if "labels[1].positive names very sick, which no image has; there are healthy, sick" in line
+    ]
+    assert [line for line in found if "p1 is on two sides" in line and "rows.csv, line 2" in line]
+    assert sum("leaves a part without a class" in line for line in found) == 4
+    (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
+    found = _problems(path)
+    assert [line for line in found if "one side of every label only (from rows.csv, line 2 on, classes: sick)" in line]
+    assert [line for line in found if "line 5: it has another number of cells" in line]
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "complaint"),
+    [
+        ("b.png,healthy", "b.png,heatlhy", "has a row with the class heatlhy (rows.csv, line 3); is healthy meant?"),
+        ("b.png,healthy", "b.png,Healthy", "has a row with the class Healthy (rows.csv, line 3); is healthy meant?"),
+        ("c.png,sick,p3,train", "c.png,sick,p3,trains", "the split trains (rows.csv, line 4); is train meant?"),
+        ("c.png,sick,p3", "b.png,sick,p3", "twice, with other classes (rows.csv, line 3; rows.csv, line 4)"),
+        ("c.png,sick,p3", "a.png,sick,p3", "twice, of other patients (rows.csv, line 2; rows.csv, line 4)"),
+    ],
+)
+def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
+    path = tmp_path / "recipe.toml"
+    text = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "weights.onnx"', "")
+    path.write_text(text.replace('["sick", "very sick"]', '["sick"]\nnegative = ["healthy"]'))
+    table = (
+        "path,label,patient,split\na.png,sick,p1,train\nb.png,healthy,p2,test\nc.png,sick,p3,train\nd.png,lame,p4,\n"
+    )
+    (tmp_path / "rows.csv").write_text(table.replace(said, instead))
+    for name in ("a", "b", "c", "d"):
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
+    found = _problems(path)
+    assert [line for line in found if complaint in line]
+    assert not [line for line in found if "lame" in line]
+
+
+def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    draw_folders(tmp_path / "ill", count=4, classes=("sick",))
+    other = '[[data]]\npath = "ill"\nevaluated = false\n'
+    text = FIRST + other + "[training]\naverage_sources = true\n"
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    assert [line for line in _problems(path) if "has one class of sick alone in the group ill" in line]
+    path.write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
+    check(path)
+    path.write_text(text.replace("evaluated = false", "evaluated = false\nshare = 0"))
+    assert [line for line in _problems(path) if "must draw from every group" in line]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """A count of files: a kind of recipe that no other module knows."""
+
+    kind: Annotated[Literal["census"], Key(doc="What it is.", example="census")]
+    folder: Annotated[Path, Key(doc="What is counted.", example="here")]
+    most: Annotated[int, Key(doc="At most.", low=1)] = 10
+
+
+def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:
+    said = list[str]()
+    KINDS["census"] = Kind(
+        schema=Census,
+        check=lambda recipe, document: [],
+        perform=lambda recipe, document, step, say, progress, trainer: say(f"{step} of {recipe.folder}"),
+    )
+    try:
+        new("census", tmp_path / "census.toml")
+        check(tmp_path / "census.toml")
+        adapt("run", tmp_path / "census.toml", say=said.append, progress=lambda *_: None)
+        (tmp_path / "census.toml").write_text('kind = "census"\nmost = 0\n')
+        assert _problems(tmp_path / "census.toml") == [
+            "line 1: folder is missing",
+            "line 2: most must be 1 or more, not 0",
+        ]
+    finally:
+        del KINDS["census"]
+    assert said == ["run of here"]
+
+
+def test_the_recipe_reference_is_what_the_types_say() -> None:
+    spec = importlib.util.spec_from_file_location("recipe_reference", ROOT / "tools" / "recipe_reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "recipe-reference.md").read_text(encoding="utf-8") == module.text()
+
+
+def test_every_key_is_described() -> None:
+    rows = [line for line in (ROOT / "docs" / "recipe-reference.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if len(row.split("|")[4].strip()) < 8] == []
+
+
+@pytest.mark.parametrize("name", ["pneumonia-paediatric", "adult-normal-abnormal"])
+def test_the_recipes_that_come_along_have_their_credits_beside_them(name: str) -> None:
+    for stem in (name, f"{name}-quick"):
+        assert (
+            "CVPR" in (text := read_recipe(ROOT / "models" / "recipes" / f"{stem}.toml").pack.credits_text)
+            or "CC BY" in text
+        )
+        assert "credits" not in (ROOT / "models" / "recipes" / f"{stem}.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("tag", ["pl", "pt-BR", "zh-Hans", "es-419", "uk"])
+def test_texts_are_in_any_language_beside_english(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "recipe.toml").write_text(
+        FIRST.replace('id = "first"', f'id = "first"\nnames = {{ en = "A", {tag} = "B" }}')
+    )
+    assert read_recipe(tmp_path / "recipe.toml").pack.names == {"en": "A", tag: "B"}
+
+
+QUICK = """
+[input]
+height = 32
+width = 32
+[network]
+blocks = [1]
+width = 0.125
+[training]
+epochs = 2
+images_per_epoch = 64
+threads = 1
+"""
+
+
+@pytest.mark.adapt
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_first_recipe_becomes_a_pack(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=90, side=96)
+    (tmp_path / "first.toml").write_text(FIRST + QUICK)
+    adapt("run", tmp_path / "first.toml", say=lambda _: None, progress=lambda *_: None)
+    assert (tmp_path / "packs" / "first-0.1.0" / "manifest.json").is_file()
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "running" not in report and "blocks = [1]" in report

@@ -1,0 +1,193 @@
+"""A run folder's status: what failed is named there, what was done stays done, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldray.domain.model import InputSpec
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.engine import Checkpoint
+from fieldray_adapt.image_set import read_images, read_rows
+from fieldray_adapt.pack import is_as_written, pack_facts
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import HISTORY, SPLIT, STATUS, Run, Step, keep_epoch
+from fieldray_adapt.specification import load_weights
+from fieldray_adapt.steps import load_trained
+from packs_factory import make_pack
+
+RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+
+
+def _run(tmp_path: Path) -> Run:
+    folder = tmp_path / "models" / "recipes"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.toml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
+    return Run(recipe=read_recipe(folder / "recipe.toml"), progress=lambda *_: None)
+
+
+def _works(run: Run) -> Mapping[str, Any]:
+    run.write("first", "result.json", [1])
+    return {"answer": 1}
+
+
+def _fails(run: Run) -> Mapping[str, Any]:
+    raise UsageProblem(reason("data_class_empty", label="pneumonia", kind="negative", part="test"))
+
+
+FIRST = Step(name="first", perform=_works, reads=("input",))
+SECOND = Step(name="second", perform=_fails, reads=("data",))
+
+
+def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: Path) -> None:
+    run, said = _run(tmp_path), list[str]()
+    with pytest.raises(UsageProblem):
+        run.execute((FIRST, SECOND), say=said.append)
+    assert run.status["first"]["state"] == "done" and run.status["first"]["answer"] == 1
+    assert run.status["second"]["state"] == "failed"
+    assert run.status["second"]["problem"] == "The label pneumonia has no negative images in the test part."
+    mended = Step(name="second", perform=_works, reads=("data",))
+    said.clear()
+    run.execute((FIRST, mended), say=said.append)
+    assert said == ["first: done before", "second ..."] and run.status["second"]["state"] == "done"
+
+
+def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    run.folder("first").mkdir(parents=True)
+    (run.folder("first") / "result.json").mkdir()  # no file can take its place
+    with pytest.raises(StorageProblem, match=r"Cannot write to .*result\.json"):
+        run.execute((FIRST,), say=lambda _: None)
+    assert run.status["first"]["state"] == "failed" and "Cannot write" in run.status["first"]["problem"]
+    (run.folder("first") / "result.json").rmdir()
+    run.execute((FIRST,), say=lambda _: None)
+    assert run.status["first"]["state"] == "done"
+
+
+def _taken_away(place: Path) -> None:
+    shutil.rmtree(place)
+
+
+def _damaged(place: Path) -> None:
+    (place / "model.tflite").write_bytes(b"?")
+
+
+def _anothers(place: Path) -> None:
+    shutil.rmtree(place)
+    make_pack(place.parent, key_number=2)
+
+
+@pytest.mark.parametrize("happens", [_taken_away, _anothers])
+def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens: Callable[[Path], None]) -> None:
+    run, said, made = _run(tmp_path), list[str](), list[Path]()
+
+    def packs(_: Run) -> Mapping[str, Any]:
+        if made and made[0].exists():
+            shutil.rmtree(made[0])
+        made.append(make_pack(tmp_path / "packs"))
+        return pack_facts(made[-1])
+
+    step = Step(name="pack", perform=packs, reads=("pack",), stands=is_as_written)
+    for change in (None, None, happens):
+        if change:
+            change(made[-1])
+        run.execute((step,), say=said.append)
+    assert said == ["pack ...", "pack: done before", "pack ..."] and is_as_written(run.status["pack"])
+
+
+def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
+    facts = pack_facts(make_pack(tmp_path))
+    assert is_as_written(facts)
+    _damaged(Path(facts["pack"]))
+    assert not is_as_written(facts)
+
+
+def _problem(run: Run, *steps: Step) -> Reason:
+    with pytest.raises((UsageProblem, StorageProblem)) as caught:
+        run.execute(steps, say=lambda _: None)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(("name", "code"), [("result.json", "run_file_changed"), (SPLIT, "run_split_changed")])
+def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: str, code: str) -> None:
+    def perform(run: Run) -> Mapping[str, Any]:
+        run.write("first", name, [1])
+        return {}
+
+    run, step = _run(tmp_path), Step(name="first", perform=perform, reads=("input",), leaves=(name,))
+    run.execute((step,), say=lambda _: None)
+    run.execute((step,), say=lambda _: None)
+    path = run.folder("first") / name
+    path.write_text("[2]")
+    why = _problem(run, step)
+    assert why.code == code and str(path) in why.text
+    path.unlink()  # as the sentence says
+    run.execute((step,), say=lambda _: None)
+    assert json.loads(path.read_text()) == [1]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"first": 1}', b"\xff\x00"])
+def test_a_damaged_status_is_named_and_may_be_deleted(tmp_path: Path, content: bytes) -> None:
+    run = _run(tmp_path)
+    run.execute((FIRST,), say=lambda _: None)
+    path = run.recipe.run / STATUS
+    path.write_bytes(content)
+    why = _problem(run, FIRST)
+    assert why.code == "run_file_damaged" and str(path) in why.text
+    path.unlink()
+    run.execute((FIRST,), say=lambda _: None)
+
+
+DAMAGES = [b"", b"PK\x03\x04 cut", b"nothing of the kind"]
+
+
+@pytest.mark.parametrize("content", DAMAGES)
+def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    reads: list[Callable[[], object]] = [
+        lambda: load_weights(path),
+        lambda: Checkpoint(path).holds(object, key="1"),
+        lambda: read_images([], InputSpec(height=8, width=8), cache=path, progress=lambda *_: None),
+    ]
+    for read in reads:
+        with pytest.raises(StorageProblem) as caught:
+            read()
+        assert caught.value.reason.code == "run_file_damaged" and str(path) in caught.value.reason.text
+
+
+def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    for name, read in (
+        ("train/specification.json", lambda: load_trained(run)),
+        ("data/digests.json", lambda: read_rows([], folder=run.folder("data"))),
+    ):
+        for content in ("", "[1]", '{"layers": 1}' if "train" in name else "7"):
+            path = run.recipe.run / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            with pytest.raises(StorageProblem) as caught:
+                read()
+            assert caught.value.reason.code == "run_file_damaged" and path.name in caught.value.reason.text
+
+
+def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
+    def known() -> list[float]:
+        return [row["loss"] for row in json.loads((tmp_path / HISTORY).read_text())]
+
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 3.0})
+    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.0})
+    assert known() == [3.0, 2.0]
+    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.5})  # resumed from the first epoch
+    assert known() == [3.0, 2.5]
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 4.0})  # another training
+    assert known() == [4.0]
+    (tmp_path / HISTORY).write_text("[")
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 5.0})
+    assert known() == [5.0]
