@@ -14,7 +14,7 @@ from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from shipped_packs import CHILDREN
 
-RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
 
 def test_the_difference_is_the_packs_less_the_unpruned_networks() -> None:

@@ -318,7 +318,7 @@ def test_not_one_readable_image_is_a_sentence(tmp_path: Path) -> None:
         read_images([row], InputSpec(height=32, width=32), cache=tmp_path / "images.npz", progress=lambda *_: None)
 
 
-RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
 
 @pytest.mark.parametrize(

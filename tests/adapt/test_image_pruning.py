@@ -98,7 +98,7 @@ def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
 
 def _run(folder: Path) -> Run:
     """A run whose quantise step has left the tiny network."""
-    recipe = read_recipe(Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml")
+    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml")
     run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
     run.folder("quantise").mkdir(parents=True)
     (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())

@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def _recipe(**network: object) -> Recipe:
-    recipe = read_recipe(Path(__file__).parents[3] / "models" / "recipes" / "adult-normal-abnormal-quick.toml")
+    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / "adult-normal-abnormal-quick.toml")
     return replace(recipe, network=NetworkChoice(width=0.125, blocks=(1, 1, 1, 1), **network))  # type: ignore[arg-type]
 
 

@@ -229,7 +229,7 @@ def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
 def test_the_recipes_that_come_along_are_whole(name: str) -> None:
-    recipe = read_study(Path(__file__).parents[3] / "models" / "recipes" / f"{name}.toml")
+    recipe = read_study(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml")
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
     assert laws.pop("accurate", "Constant") == "Constant"
     assert laws == {

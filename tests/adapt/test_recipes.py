@@ -19,7 +19,7 @@ from fieldray_adapt.describe import template
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.tables import Document, Key, RecipeProblems
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FIRST = """
 [pack]
 id = "first"

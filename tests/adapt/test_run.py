@@ -22,7 +22,7 @@ from fieldray_adapt.specification import load_weights
 from fieldray_adapt.steps import load_trained
 from packs_factory import make_pack
 
-RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
 
 def _run(tmp_path: Path) -> Run:

@@ -21,18 +21,9 @@ from fieldray.processes.wire import Message
 PACKAGE = Path(fieldray.__file__).parent
 ROOT = PACKAGE.parent.parent
 NAMES = (
-    "json",
-    "struct",
-    "numpy",
-    "pydicom",
-    "PIL",
-    "ai_edge_litert",
-    "pycoral",
-    "fieldray_adapt",
-    "fieldray_cluster",
-    "sitecustomize",
-    "usercustomize",
-)
+    "json", "struct", "numpy", "pydicom", "PIL", "ai_edge_litert", "pycoral", "fieldray_adapt", "fieldray_cluster",
+    "sitecustomize", "usercustomize",
+)  # fmt: skip
 
 
 @pytest.fixture
