@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -46,11 +46,6 @@ from fieldray_adapt.tables import Document, Problem, RecipeProblems
 Say = Callable[[str], None]
 
 STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
-_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
-    "profile": (PROFILE,),
-    "compare": (DATA, COMPARE),
-    "cross": (DATA, CROSS),
-}
 _LUNG_STEPS: Final[tuple[Step, ...]] = (
     LUNG_DATA, LUNG_TRAIN, LUNG_QUANTISE, PLACEMENT, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT,
 )  # fmt: skip
@@ -75,17 +70,35 @@ class Kind:
         Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
     check
         What is wrong with the files that a recipe of this kind names.
+    rooted
+        Such a recipe with its paths, which count from the folder of a file, made whole.
+    check
+        What is wrong with the files that a whole recipe names.
+    steps
+        What is performed for a step of a whole recipe, by the step's name; "run" for all.
+    check_run
+        The same as `check` before the data are read, where a run goes on without some of the files.
     perform
-        Performs the steps up to a named one: of a recipe, its document, the step's name, `say`, `progress` and, by
-        name, `trainer`. Raises UsageProblem, PackProblem, StorageProblem.
+        Performs a step ("run" for all) of a recipe that is no row of steps, with `say` and `progress`.
     has_credits
         Whether a file of credits and licences belongs to it.
+    is_divided
+        Whether another may train in place of this process.
     """
 
     schema: type[Any]
-    check: Callable[[Any, Document], list[Problem]]
-    perform: Callable[..., None]
-    has_credits: bool = False
+    rooted: Callable[[Any, Path], Any]
+    check: Callable[[Any], list[Problem]]
+    steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
+    check_run: Callable[[Any], list[Problem]] | None = None
+    perform: Callable[[Any, str, Say, Progress], None] | None = None
+    has_credits: bool = True
+    is_divided: bool = False
+
+
+def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
+    """Up to each step all before it; `alone` are what no other needs, with what they need."""
+    return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
 
 def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
@@ -106,14 +119,28 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    kind.perform(document.parsed(kind.schema), document, step, say, progress, trainer=trainer)
+    recipe = kind.rooted(document.parsed(kind.schema), document.path)
+    if trainer and not kind.is_divided:
+        raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
+    steps = kind.steps(recipe)
+    if steps and step not in steps:
+        raise UsageProblem(reason("step_missing", step=steps["run"][-1].name))
+    with locked(recipe.run):
+        if kind.perform:
+            kind.perform(recipe, step, say, progress)
+            return
+        wanted = steps[step]
+        if wanted[0].name == DATA.name and (problems := (kind.check_run or kind.check)(recipe)):
+            raise RecipeProblems(document.path, document.lines(problems))
+        run = Run(recipe=recipe, text=document.text, progress=progress, trainer=trainer)
+        _execute(run, wanted, say)
 
 
 def check(path: Path) -> None:
     """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
     document = Document.read(path)
     kind = kind_of(document)
-    problems = kind.check(document.parsed(kind.schema), document)
+    problems = kind.check(kind.rooted(document.parsed(kind.schema), path))
     if problems:
         raise RecipeProblems(path, document.lines(problems))
 
@@ -146,94 +173,31 @@ def _known(name: str) -> Kind:
     return KINDS[name]
 
 
-def _check_classifier(recipe: Recipe, document: Document) -> list[Problem]:
-    whole = rooted(recipe, document.path)
-    problems = data_problems(whole, every_image=True)
+def _check_classifier(recipe: Recipe) -> list[Problem]:
+    problems = data_problems(recipe, every_image=True)
     if not problems:
         try:
-            specification_of(whole)
+            specification_of(recipe)
         except UsageProblem as found:
             problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
     return problems
 
 
-def _perform_classifier(
-    recipe: Recipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
-) -> None:
-    whole = rooted(recipe, document.path)
-    run = Run(recipe=whole, text=document.text, progress=progress, trainer=trainer)
-    names = [known.name for known in STEPS]
-    wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
-    with locked(whole.run):
-        if DATA in wanted and (problems := data_problems(whole, every_image=False)):
-            raise RecipeProblems(document.path, document.lines(problems))
-        _execute(run, wanted, say)
-
-
-def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
-    file = rooted_study(recipe, document.path).data.file
+def _check_study(recipe: StudyRecipe) -> list[Problem]:
+    file = recipe.data.file
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
-def _perform_study(
-    recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
-) -> None:
-    _require_own_process(trainer, "pruning-study")
-    study = rooted_study(recipe, document.path)
-    with locked(study.run):
-        if step == "profile":
-            profile_study(study, say=say, progress=progress)
-        else:
-            run_study(study, step=step, say=say, progress=progress)
-
-
-def _check_lungs(recipe: LungRecipe, document: Document) -> list[Problem]:
-    return lung_problems(rooted_lungs(recipe, document.path))
-
-
-def _perform_lungs(
-    recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
-) -> None:
-    whole = rooted_lungs(recipe, document.path)
-    known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
-    names = [one.name for one in known]
-    if step == "cross" and known is _LUNG_STEPS:
-        wanted: tuple[Step, ...] = (LUNG_DATA, LUNG_CROSS)
-    elif step != "run" and step not in names:
-        raise UsageProblem(reason("step_missing", step=names[-1]))
+def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress) -> None:
+    if step == "profile":
+        profile_study(recipe, say=say, progress=progress)
     else:
-        wanted = known if step == "run" else known[: names.index(step) + 1]
-    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress, trainer=trainer)
-    with locked(whole.run):
-        if problems := lung_problems(whole):
-            raise RecipeProblems(document.path, document.lines(problems))
-        _execute(run, wanted, say)
+        run_study(recipe, step=step, say=say, progress=progress)
 
 
-def _check_matcher(recipe: MatcherRecipe, document: Document) -> list[Problem]:
-    return matcher_problems(rooted_matcher(recipe, document.path))
-
-
-def _perform_matcher(
-    recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
-) -> None:
-    _require_own_process(trainer, "matcher")
-    whole = rooted_matcher(recipe, document.path)
-    names = [one.name for one in _MATCHER_STEPS]
-    if step != "run" and step not in names:
-        raise UsageProblem(reason("step_missing", step=names[-1]))
-    wanted = _MATCHER_STEPS if step == "run" else _MATCHER_STEPS[: names.index(step) + 1]
-    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
-    with locked(whole.run):
-        if problems := matcher_problems(whole):
-            raise RecipeProblems(document.path, document.lines(problems))
-        _execute(run, wanted, say)
-
-
-def _require_own_process(trainer: Trainer | None, kind: str) -> None:
-    """Require that nobody else is to train what only this process can. Raises UsageProblem."""
-    if trainer:
-        raise UsageProblem(reason("training_not_divided", kind=kind))
+def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
+    is_compact = recipe.network.kind == "compact"
+    return _by_name(_LUNG_STEPS, cross=(LUNG_DATA, LUNG_CROSS)) if is_compact else _by_name(_PUBLISHED_STEPS)
 
 
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
@@ -265,9 +229,22 @@ def _shown(value: object) -> str:
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
-    "lung-fields": Kind(schema=LungRecipe, check=_check_lungs, perform=_perform_lungs, has_credits=True),
-    "matcher": Kind(schema=MatcherRecipe, check=_check_matcher, perform=_perform_matcher, has_credits=True),
-    "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
+    "classifier": Kind(
+        schema=Recipe,
+        rooted=rooted,
+        check=_check_classifier,
+        check_run=lambda recipe: data_problems(recipe, every_image=False),
+        steps=lambda _: _by_name(STEPS, profile=(PROFILE,), compare=(DATA, COMPARE), cross=(DATA, CROSS)),
+        is_divided=True,
+    ),
+    "lung-fields": Kind(
+        schema=LungRecipe, rooted=rooted_lungs, check=lung_problems, steps=_lung_steps, is_divided=True
+    ),
+    "matcher": Kind(
+        schema=MatcherRecipe, rooted=rooted_matcher, check=matcher_problems, steps=lambda _: _by_name(_MATCHER_STEPS)
+    ),
+    "pruning-study": Kind(
+        schema=StudyRecipe, rooted=rooted_study, check=_check_study, perform=_perform_study, has_credits=False
+    ),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

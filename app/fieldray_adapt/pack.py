@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,9 +30,10 @@ from fieldray.domain.model import (
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.manifest_types import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.packs.write import require_pack, write_pack
+from fieldray.packs.write import list_files, require_pack, write_described, write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray_adapt.card import Facts, model_card, warnings_of
@@ -60,10 +61,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
     recipe = run.recipe
-    try:
-        results, chosen = run.read("evaluate", "metrics.json"), run.read("evaluate", "points.json")
-    except OSError as problem:
-        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+    results, chosen = evaluated(run), evaluated(run, "points.json")
     file, (specification, _) = converted(run, "int8"), load_network(run)
     manifest = _manifest(run, file.roles(specification), results, chosen)
     card = model_card(
@@ -85,6 +83,44 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     )
     warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
     return pack_facts(place) | ({"warnings": warnings} if warnings else {})
+
+
+def evaluated(run: Run, name: str = "metrics.json") -> Any:
+    """What the evaluation left under this name. Raises UsageProblem `step_missing`."""
+    try:
+        return run.read("evaluate", name)
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+
+
+def described(recipe: Any) -> dict[str, Any]:
+    """What the recipe of a square, grey network says of its pack; what its files are is not said yet."""
+    texts, spec = recipe.pack, recipe.input
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": texts.id,
+        "version": texts.version,
+        "names": dict(texts.names),
+        "descriptions": dict(texts.descriptions),
+        "intended_use": dict(texts.intended_use),
+        "limits": dict(texts.limits),
+        "input": Input(
+            height=spec.height,
+            width=spec.width,
+            channels=1,
+            dtype="uint8",
+            intensity=spec.intensity,
+            fit=spec.fit,
+            margin=spec.margin,
+        ),
+    }
+
+
+def write_whole(recipe: Any, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> dict[str, Any]:
+    """Write the signed pack of such a recipe; the facts of its step."""
+    whole = kind(**described(recipe), files=list_files(contents), **facts)
+    key = own_key(recipe.signing_key)
+    return pack_facts(write_described(recipe.packs_folder, description=whole, contents=contents, key=key))
 
 
 def pack_facts(place: Path) -> dict[str, Any]:
@@ -253,6 +289,17 @@ def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
     values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
     return values
+
+
+def whole_pack_step(perform: Callable[[Run], Mapping[str, Any]]) -> Step:
+    """The step of a pack that is written by `write_whole`."""
+    return Step(
+        name="pack",
+        perform=perform,
+        reads=("pack", "packs_folder", "signing_key"),
+        outside=lambda run: digest(run.recipe.pack.credits_text),
+        stands=is_as_written,
+    )
 
 
 PACK: Final = Step(

@@ -321,14 +321,11 @@ class Files:
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
     """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
-    data, folder = dataset_of(run), run.folder("quantise")
+    data = dataset_of(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
     files = to_files(run.recipe, *load_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
-    for name, file in (("float", files.whole), ("int8", files.integer)):
-        write_atomically(folder / f"{name}.tflite", file.data)
-    run.write("quantise", "outputs.json", {"float": files.whole.outputs, "int8": files.integer.outputs})
-    save_network(folder, files.specification, files.weights)
-    return {"int8_bytes": len(files.integer.data), "float_bytes": len(files.whole.data)}
+    save_network(run.folder("quantise"), files.specification, files.weights)
+    return write_files(run, {"float": files.whole, "int8": files.integer})
 
 
 def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
@@ -353,6 +350,14 @@ def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, 
     refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
     integer = quantise(specification, refitted, representative=representative)
     return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+
+
+def write_files(run: Run, files: Mapping[str, Converted]) -> Mapping[str, Any]:
+    """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
+    for name, file in files.items():
+        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
 def converted(run: Run, name: str) -> Converted:

@@ -1,7 +1,4 @@
-"""Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
-
-All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
-if anything that it depends on has changed, it starts again.
+"""The training of a classifier (see `training`): what its steps are drawn from, and how the result is looked at.
 
 Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
 recognise the source (its letters, collimation, grey levels) instead of the finding.
@@ -10,8 +7,7 @@ recognise the source (its letters, collimation, grey levels) instead of the find
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation, augment, draw_motion, moved
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Engine, EngineName, EngineSettings, Kept, open_engine
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Engine, EngineName, EngineSettings, open_engine
 from fieldray_adapt.files import digest
 from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.training import Progress, TrainingState, cosine_rate, train_epochs
 
 
 def balanced_draw(
@@ -136,21 +131,7 @@ class Schedule:
 
     def rate(self, epoch: float) -> float:
         """Learning rate at a time in epochs: linear warm-up, then a half cosine to 0."""
-        if epoch < self.warm_up_epochs:
-            return self.learning_rate * max(epoch, 0.02) / self.warm_up_epochs
-        done = (epoch - self.warm_up_epochs) / max(self.epochs - self.warm_up_epochs, 1e-9)
-        return self.learning_rate * (1 + math.cos(math.pi * min(done, 1.0))) / 2
-
-
-Progress = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(slots=True)
-class _State:
-    engine: Engine
-    average: Weights
-    history: list[dict[str, Any]]
-    steps: int = 0
+        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, least=0.02)
 
 
 def train(
@@ -171,21 +152,60 @@ def train(
     The checkpoint stays until the caller has kept what came of it. Raises UsageProblem `training_diverged` when a loss
     is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
     """
-    state = _State(open_engine(specification, weights, settings=settings, name=engine), _copied(weights), [])
-    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+    own = open_engine(specification, weights, settings=settings, name=engine)
+    state, checkpoint = TrainingState(_copied(weights)), Checkpoint(folder / CHECKPOINT, every_s=0)
     key = digest(specification, weights, training, validation, schedule, augmentation, settings)
-    if kept := checkpoint.restore(state.engine, key=key):
-        state.average, state.history, state.steps = dict(kept.arrays), kept.facts["history"], kept.facts["steps"]
-    for epoch in range(len(state.history), schedule.epochs):
-        started = time.monotonic()
-        loss = _run_epoch(state, epoch, training, schedule, augmentation)
-        row = {"epoch": epoch + 1, "epochs": schedule.epochs, "loss": loss}
-        row |= validate(state.engine, state.average, validation) | {"seconds": time.monotonic() - started}
-        state.history.append(row)
-        facts = {"history": state.history, "steps": state.steps}
-        checkpoint.save_if_due(state.engine, Kept(facts=facts, arrays=state.average), key=key)
-        progress(row)
+    state.resume(checkpoint, own, key=key)
+    train_epochs(
+        ClassifierTask(own, training, validation, schedule, augmentation),
+        own,
+        state,
+        until=schedule.epochs,
+        epochs=schedule.epochs,
+        facts={},
+        checkpoint=checkpoint,
+        key=key,
+        progress=progress,
+    )
     return state.average, state.history
+
+
+@dataclass(eq=False, slots=True)
+class ClassifierTask:
+    """Steps of balanced draws; every step has its share in the mean, and young means forget faster."""
+
+    engine: Engine
+    training: Samples
+    validation: Samples
+    schedule: Schedule
+    augmentation: Augmentation
+    _steps_per_epoch: int = 1
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
+        order = balanced_draw(
+            samples.sources,
+            samples.classes(),
+            count=schedule.images_per_epoch or len(samples),
+            shares=dict(schedule.shares),
+            generator=generator,
+        )
+        self._steps_per_epoch = steps = max(1, len(order) // schedule.batch_size)
+        for step in range(steps):
+            chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
+            images, lungs = changed(samples, chosen, self.augmentation, generator)
+            targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
+            yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
+
+    def share(self, steps: int) -> float:
+        """As `TrainingTask`."""
+        horizon = self.schedule.average_epochs * self._steps_per_epoch
+        return max(1 / max(horizon, 1.0), 9 / (steps + 9))
+
+    def validate(self, average: Weights, _epoch: int) -> dict[str, Any]:
+        """As `TrainingTask`."""
+        return validate(self.engine, average, self.validation)
 
 
 def predict(engine: Engine, images: NDArray[Any]) -> NDArray[np.float32]:
@@ -253,27 +273,6 @@ def _copied(weights: Weights) -> Weights:
     return {key: array.copy() for key, array in weights.items()}
 
 
-def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, augmentation: Augmentation) -> float:
-    generator = np.random.default_rng((schedule.seed, epoch))
-    count = schedule.images_per_epoch or len(samples)
-    order = balanced_draw(
-        samples.sources, samples.classes(), count=count, shares=dict(schedule.shares), generator=generator
-    )
-    steps = max(1, len(order) // schedule.batch_size)
-    losses = []
-    for step in range(steps):
-        chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
-        images, lungs = changed(samples, chosen, augmentation, generator)
-        targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
-        rate = schedule.rate(epoch + step / steps)
-        loss = state.engine.step(images, targets, learning_rate=rate, lungs=lungs)
-        if not math.isfinite(loss):
-            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
-        losses.append(loss)
-        _average(state, horizon=schedule.average_epochs * steps)
-    return float(np.mean(losses))
-
-
 def changed(
     samples: Samples,
     chosen: Sequence[int] | NDArray[np.int64],
@@ -307,12 +306,3 @@ def scaled(images: NDArray[Any]) -> NDArray[np.float32]:
 def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
     """Targets moved towards a half by that share (arXiv:1512.00567)."""
     return targets * np.float32(1 - amount) + np.float32(amount / 2)
-
-
-def _average(state: _State, *, horizon: float) -> None:
-    """The running mean; young means forget faster, so that the initial weights leave no trace."""
-    state.steps += 1
-    share = max(1 / max(horizon, 1.0), 9 / (state.steps + 9))
-    current = state.engine.weights()
-    for key, mean in state.average.items():
-        np.add(mean, np.float32(share) * (current[key] - mean), out=mean)

@@ -11,37 +11,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.intervals import told
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
-from fieldray.errors import UsageProblem
-from fieldray.packs.manifest_types import (
-    SCHEMA_VERSION,
-    GoldenTolerance,
-    Input,
-    LungCheck,
-    LungFieldsManifest,
-    LungOutputs,
-)
-from fieldray.packs.signing import own_key
-from fieldray.packs.write import golden_files, list_files, write_described
-from fieldray.reasons import reason
+from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.write import golden_files
 from fieldray_adapt.card import card
-from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.check_samples import DRAWN, apply
 from fieldray_adapt.lungs.dataset import LungData, data_of
 from fieldray_adapt.lungs.evaluate import enlarged
 from fieldray_adapt.lungs.masks import read_mask
 from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
 from fieldray_adapt.lungs.train import overlay, png, run_file, specification_of
-from fieldray_adapt.pack import GOLDEN_TOLERANCE, is_as_written, pack_facts, phantom, provenance
+from fieldray_adapt.pack import GOLDEN_TOLERANCE, evaluated, phantom, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.specification import Specification, multiply_adds, parameters
+from fieldray_adapt.specification import Specification
 from fieldray_adapt.steps import converted
 
 Facts = Mapping[str, Any]
@@ -65,54 +54,20 @@ def lung_card(
     tools: Facts,
 ) -> str:
     """The card's Markdown. `data` are the facts of the data step, `metrics` those of the evaluation."""
-    sections = [
-        "## The network\n\n" + _network(recipe, specification, size_bytes),
-        "## Data\n\n" + _data(recipe, data),
-        "## How well the masks fit\n\n" + _fits(metrics),
-        *([] if "chests" not in metrics else ["## The checks\n\n" + _checks(metrics)]),
-    ]
-    return card(recipe.pack, sections, tools=tools)
-
-
-def _network(recipe: LungRecipe, specification: Specification, size_bytes: int) -> str:
-    side = recipe.input.height
-    return (
-        f"A U-Net of separable convolutions with a second head for the checks: {parameters(specification):,} weights, "
-        f"{multiply_adds(specification) / 1e6:.0f} million multiply-adds per image, full int8 "
-        f"({size_bytes / 2**20:.2f} MiB as a file). Input: {side} x {side} pixels, grey, the whole image "
-        f"stretched; mask: {side // 2} x "
-        f"{side // 2} shares of lung."
-    )
-
-
-def _data(recipe: LungRecipe, data: Facts) -> str:
-    images, patients = data["images"], data["patients"]
-    lines = ["| part | images with masks | patients |", "|---|---|---|"]
-    lines += [f"| {part} | {images[part]} | {patients[part]} |" for part in images]
-    chests = ", ".join(f"{name} {count}" for name, count in sorted(data["chests"].items())) or "none"
-    only = ", ".join(source.name for source in recipe.masks if source.evaluate_only) or "none"
-    both = sorted({source.name for source in recipe.masks if source.evaluate_only} & set(data["chests"]))
-    also = f" The checks learn from chest images of {', '.join(both)} too." if both else ""
-    return (
-        "Split by patient; no patient is on two sides.\n\n" + "\n".join(lines) + "\n\n"
-        f"Sources whose masks were evaluated on and never learnt from: {only}.{also} Chest images without masks, for "
-        f"the checks: {chests}. Images that are no chest X-rays: {data['ood_images']}, and others drawn by the program."
-    )
-
-
-def _fits(metrics: Facts) -> str:
-    rows = [_fit_row(name, found) for name, found in metrics["masks"]["int8"].items()]
-    both = metrics["int8_less_float"]
-    return (
-        "Of the lungs alone, at the size of the true mask, by the int8 file. Intervals are 95 %, and count "
-        "patients.\n\n"
-        "| "
-        + " | ".join(_HEAD)
-        + " |\n|"
-        + "---|" * len(_HEAD)
-        + "\n"
-        + "\n".join("| " + " | ".join(row) + " |" for row in rows)
-        + f"\n\nint8 less float, mean Dice: {both['dice']:+.4f}; largest of one image: {both['largest']:.4f}."
+    evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
+    return card(
+        "lungs_card.md",
+        recipe.pack,
+        specification=specification,
+        size_bytes=size_bytes,
+        tools=tools,
+        recipe=recipe,
+        data=data,
+        metrics=metrics,
+        only=evaluated_only,
+        both=sorted(set(evaluated_only) & set(data["chests"])),
+        head=_HEAD,
+        fits=[_fit_row(name, found) for name, found in metrics["masks"]["int8"].items()],
     )
 
 
@@ -120,29 +75,6 @@ def _fit_row(name: str, found: Facts) -> list[str]:
     digits = {"dice": ".4f", "jaccard": ".4f"}
     told_ones = [told(found[key], digits.get(key, ".2f")) for key in _MEASURES]
     return [name, str(found["images"]), str(found["patients"]), *told_ones, f"{found['least_dice']:.4f}"]
-
-
-def _checks(metrics: Facts) -> str:
-    chests, first = metrics["chests"], next(iter(metrics["chests"].values()))
-    lines = [
-        "| source | " + " | ".join(name.replace("_", " ") for name in first) + " |",
-        "|" + "---|" * (len(first) + 1),
-    ]
-    lines += [
-        f"| {source} | " + " | ".join(f"{row['count']} of {row['of']}" for row in found.values()) + " |"
-        for source, found in chests.items()
-    ]
-    refused = [f"| {kind} | {told(found)} |" for kind, found in metrics["ood_images"].items()]
-    return (
-        "On test images: accepted as a frontal chest image, left as it is by every check but *mirrored*, and how often "
-        "each change is noticed where it was made, and where it was not (false).\n\n"
-        + "\n".join(lines)
-        + "\n\n| images that are no frontal chest X-ray | refused |\n|---|---|\n"
-        + "\n".join(refused)
-        + "\n\nThresholds, chosen on validation images: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in metrics["thresholds"].items())
-        + "."
-    )
 
 
 def report_step(run: Run) -> Mapping[str, Any]:
@@ -220,62 +152,26 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
-    recipe = recipe_of(run)
-    try:
-        metrics, thresholds = run.read("evaluate", "metrics.json"), run.read("evaluate", "thresholds.json")
-        facts = run.read("data", "facts.json")
-    except OSError as problem:
-        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+    recipe, metrics, thresholds = recipe_of(run), evaluated(run), evaluated(run, "thresholds.json")
     file, made_with, golden = converted(run, "int8"), _provenance(run), _golden(recipe, converted(run, "int8"))
     card = lung_card(
         recipe,
         specification=specification_of(recipe),
         size_bytes=len(file.data),
-        data=facts,
+        data=run.read("data", "facts.json"),
         metrics=metrics,
         tools=made_with,
     )
-    contents = {"litert": file.data, "card": card.encode(), **golden_files(golden)}
-    description = msgspec.structs.replace(
-        _described(recipe, thresholds),
+    return write_whole(
+        recipe,
+        LungFieldsManifest,
+        {"litert": file.data, "card": card.encode(), **golden_files(golden)},
         outputs=LungOutputs(mask=file.outputs["mask"], checks=file.outputs["scores"]),
         golden=GoldenTolerance(tolerance=golden.tolerance),
-        files=list_files(contents),
-        provenance=made_with,
-        metrics=metrics,
-    )
-    place = write_described(
-        recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
-    )
-    return pack_facts(place)
-
-
-def _described(recipe: LungRecipe, thresholds: Mapping[str, float]) -> LungFieldsManifest:
-    """What the recipe says of the pack; what its files are is not said yet."""
-    texts, spec = recipe.pack, recipe.input
-    return LungFieldsManifest(
-        schema_version=SCHEMA_VERSION,
-        id=texts.id,
-        version=texts.version,
-        names=dict(texts.names),
-        descriptions=dict(texts.descriptions),
-        intended_use=dict(texts.intended_use),
-        limits=dict(texts.limits),
-        input=Input(
-            height=spec.height,
-            width=spec.width,
-            channels=1,
-            dtype="uint8",
-            intensity=spec.intensity,
-            fit=spec.fit,
-            margin=spec.margin,
-        ),
-        outputs=LungOutputs(mask=0, checks=1),
         checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,
-        files={},
-        provenance={},
-        metrics={},
+        provenance=made_with,
+        metrics=metrics,
     )
 
 
@@ -295,10 +191,4 @@ def _golden(recipe: LungRecipe, file: Converted) -> GoldenVectors:
     return GoldenVectors(inputs=inputs[..., None], scores=run_file(file, inputs)[1], tolerance=GOLDEN_TOLERANCE)
 
 
-LUNG_PACK: Final = Step(
-    name="pack",
-    perform=pack_step,
-    reads=("pack", "packs_folder", "signing_key"),
-    outside=lambda run: digest(run.recipe.pack.credits_text),
-    stands=is_as_written,
-)
+LUNG_PACK: Final = whole_pack_step(pack_step)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +19,9 @@ from PIL import Image
 from scipy import ndimage
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
-from fieldray.errors import UsageProblem
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime
-from fieldray.reasons import reason
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Kept
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.lungs.check_samples import CheckImages
 from fieldray_adapt.lungs.dataset import LungData, data_of, shrunk
@@ -36,14 +33,12 @@ from fieldray_adapt.lungs.recipe import LungRecipe, Stage, recipe_of
 from fieldray_adapt.quantise import Converted, equalise, quantise, to_float_file
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification, Weights, save_weights
-from fieldray_adapt.steps import how, trained_weights
+from fieldray_adapt.steps import how, trained_weights, write_files
+from fieldray_adapt.training import Progress, TrainingState, cosine_rate, share_of_some, train_epochs
 
 Grey = NDArray[np.uint8]
 _WARM_UP: Final = 0.15
 """Share of a stage in which the rate rises."""
-_AVERAGED_EVERY: Final = 4
-"""Steps: taking the weights out of the framework costs a tenth of a step."""
-_LONGEST_MEAN: Final = 0.98
 
 
 def train_step(run: Run) -> Mapping[str, Any]:
@@ -62,7 +57,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
 
 
 def train(
-    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
+    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
 
@@ -71,43 +66,58 @@ def train(
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
     key = digest(key, data.chest_parts, bool(data.masks_are_chests))
-    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-    state, first = _State(Weights(), []), 0
+    checkpoint, state = Checkpoint(folder / CHECKPOINT, every_s=0), TrainingState(Weights())
     stages = recipe.training.stages
-    total = sum(stage.epochs for stage in stages)
+    total, first = sum(stage.epochs for stage in stages), 0
     resumed = next((n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, key=digest(key, n))), 0)
     for number, stage in enumerate(stages):
-        if number < resumed:
-            first += stage.epochs
-            continue
-        engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
-        if number == 0:
-            state.average = first_weights(engine, recipe.training.seed)
-        if kept := checkpoint.restore(engine, key=own_key):
-            state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
-        else:
-            engine.set_weights(state.average)
-        samples = StageSamples(recipe, data, engine)
-        for epoch in range(max(first, len(state.history)), first + stage.epochs):
-            started = time.monotonic()
-            loss = _run_epoch(engine, samples, state, epoch, rate=rates(stage, epoch - first))
-            row = {"epoch": epoch + 1, "epochs": total, "side": stage.side, "loss": loss}
-            row |= samples.validate(state.average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
-            state.history.append(row | {"seconds": round(time.monotonic() - started, 1)})
-            facts = {"history": state.history, "steps": state.steps}
-            checkpoint.save_if_due(engine, Kept(facts=facts, arrays=state.average), key=own_key)
-            progress(state.history[-1])
-        first += stage.epochs
+        until = first + stage.epochs
+        if number >= resumed:
+            engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
+            if number == 0:
+                state.average = first_weights(engine, recipe.training.seed)
+            if not state.resume(checkpoint, engine, key=own_key):
+                engine.set_weights(state.average)
+            train_epochs(
+                StageTask(StageSamples(recipe, data, engine), engine, stage, first, folder / "panels"),
+                engine,
+                state,
+                until=until,
+                epochs=total,
+                facts={"side": stage.side},
+                checkpoint=checkpoint,
+                key=own_key,
+                progress=progress,
+            )
+        first = until
     return state.average, state.history
 
 
-@dataclass(slots=True)
-class _State:
-    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+@dataclass(frozen=True, eq=False, slots=True)
+class StageTask:
+    """A stage, whose first epoch is number `first` of the whole training."""
 
-    average: Weights
-    history: list[dict[str, Any]]
-    steps: int = 0
+    samples: StageSamples
+    engine: MaskEngine
+    stage: Stage
+    first: int
+    panels: Path
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        training, rate = self.samples.training, rates(self.stage, epoch - self.first)
+        generator = np.random.default_rng((training.seed, epoch))
+        for step in range(training.steps_per_epoch):
+            batch = self.samples.batch(generator)
+            yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
+
+    def share(self, steps: int) -> float:
+        """As `TrainingTask`."""
+        return share_of_some(steps)
+
+    def validate(self, average: Weights, epoch: int) -> dict[str, Any]:
+        """As `TrainingTask`; draws the epoch's panel."""
+        return self.samples.validate(average, self.panels / f"epoch-{epoch + 1:03d}.png")
 
 
 class StageSamples:
@@ -170,39 +180,11 @@ class StageSamples:
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
 
 
-def _run_epoch(
-    engine: MaskEngine, samples: StageSamples, state: _State, epoch: int, *, rate: Callable[[float], float]
-) -> float:
-    """One epoch; its mean loss. `rate` is the learning rate by the share of the epoch that is done."""
-    training, losses = samples.training, []
-    generator = np.random.default_rng((training.seed, epoch))
-    for step in range(training.steps_per_epoch):
-        images, masks, targets = samples.batch(generator)
-        loss = engine.step(images, masks, targets, learning_rate=rate(step / training.steps_per_epoch))
-        if not math.isfinite(loss):
-            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
-        losses.append(loss)
-        state.steps += 1
-        if state.steps % _AVERAGED_EVERY == 0:
-            _average(state.average, engine.weights(), count=state.steps // _AVERAGED_EVERY)
-    return float(np.mean(losses))
-
-
-def _average(average: Weights, current: Weights, *, count: int) -> None:
-    """The running mean; young means forget faster, so that the initial weights leave no trace."""
-    share = np.float32(1 - min(_LONGEST_MEAN, count / (count + 9)))
-    for name, array in current.items():
-        np.add(average[name], share * (array - average[name]), out=average[name])
-
-
 def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
     """The learning rate within an epoch of a stage: over the stage a rise, then a half cosine to 0."""
 
     def rate(share: float) -> float:
-        done = (epochs_done + share) / stage.epochs
-        if done < _WARM_UP:
-            return stage.learning_rate * max(done, 0.002) / _WARM_UP
-        return stage.learning_rate * (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+        return cosine_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up=_WARM_UP)
 
     return rate
 
@@ -252,11 +234,7 @@ def specification_of(recipe: LungRecipe) -> Specification:
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
     """Write int8.tflite, float.tflite, and which output of each is what."""
-    files = to_files(recipe_of(run), data_of(run), trained_weights(run))
-    for name, file in files.items():
-        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
-    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
-    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+    return write_files(run, to_files(recipe_of(run), data_of(run), trained_weights(run)))
 
 
 def to_files(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, Converted]:

@@ -9,22 +9,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
-from fieldray.errors import UsageProblem
-from fieldray.packs.manifest_types import SCHEMA_VERSION, FeatureOutput, Input, MatcherManifest
-from fieldray.packs.signing import own_key
-from fieldray.packs.write import list_files, write_described
-from fieldray.reasons import reason
-from fieldray_adapt.card import card
-from fieldray_adapt.files import digest, write_atomically
+from fieldray.packs.manifest_types import FeatureOutput, MatcherManifest
+from fieldray_adapt.card import card, filled
+from fieldray_adapt.files import write_atomically
 from fieldray_adapt.matcher.engine import specification_of
 from fieldray_adapt.matcher.evaluate import GROUPS, half_of_band_pass, worse_groups
 from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray_adapt.pack import is_as_written, pack_facts, provenance
+from fieldray_adapt.pack import evaluated, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Report, Section, Table, facts, page
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.specification import Specification, multiply_adds, parameters
+from fieldray_adapt.specification import Specification
 from fieldray_adapt.steps import converted
 
 Facts = Mapping[str, Any]
@@ -35,54 +29,26 @@ def matcher_card(
     recipe: MatcherRecipe, *, specification: Specification, size_bytes: int, data: Facts, metrics: Facts, tools: Facts
 ) -> str:
     """The card's Markdown. `data` are the facts of the data step, `metrics` those of the evaluation."""
-    sections = [
-        "## The network\n\n" + _network(recipe, specification, size_bytes),
-        "## Data\n\n" + _data(data),
-        "## False matches\n\n" + measured(recipe, metrics),
-    ]
-    return card(recipe.pack, sections, tools=tools)
-
-
-def _network(recipe: MatcherRecipe, specification: Specification, size_bytes: int) -> str:
-    side, network = recipe.input.height, recipe.network
-    return (
-        f"NCCNet's encoder, a residual U-Net with the channels {', '.join(map(str, network.channels))}: "
-        f"{parameters(specification):,} weights, {multiply_adds(specification) / 1e6:.0f} million multiply-adds an "
-        f"image, full int8 ({size_bytes / 2**20:.2f} MiB as a file). Input: {side} x {side} pixels, grey, the whole "
-        f"image stretched, normalised by mean and deviation within {network.local_radius} pixels; output: "
-        f"{network.features} feature(s) of every pixel. Weakly supervised: no displacement was ever given to the "
-        f"training, which makes the highest correlation of a template in the same patient's image stand out from the "
-        f"next one at least {recipe.training.distance} pixels away."
+    return card(
+        "matcher_card.md",
+        recipe.pack,
+        specification=specification,
+        size_bytes=size_bytes,
+        tools=tools,
+        data=data,
+        **_measured(recipe, metrics),
     )
 
 
-def _data(data: Facts) -> str:
-    lines = ["| part | pairs | patients |", "|---|---|---|"]
-    lines += [f"| {part} | {count} | {data['patients'][part]} |" for part, count in data["pairs"].items()]
-    return "Split by patient; no patient is on two sides.\n\n" + "\n".join(lines)
+def _measured(recipe: MatcherRecipe, metrics: Facts) -> dict[str, Any]:
+    missed = [name for name, is_met in half_of_band_pass(metrics).items() if not is_met]
+    rows, worse = list(table_rows(metrics)), worse_groups(metrics)
+    return {"recipe": recipe, "metrics": metrics, "rows": rows, "missed": missed, "worse": worse}
 
 
 def measured(recipe: MatcherRecipe, metrics: Facts) -> str:
     """The evaluation in Markdown: how it was done, the table, and whether the aim was reached."""
-    settings, tuned = recipe.evaluation, metrics["band_pass"]
-    names = list(metrics["false_matches"])
-    lines = ["| " + " | ".join((*_HEAD, *names)) + " |", "|" + "---|" * (len(names) + 2)]
-    lines += ["| " + " | ".join(row) + " |" for row in table_rows(metrics)]
-    met = half_of_band_pass(metrics)
-    missed = [name for name, is_met in met.items() if not is_met]
-    worse = worse_groups(metrics)
-    return (
-        "Of the test pairs, the same templates in the same windows for all, searched "
-        f"{settings.reach} pixels around their own place; counts, share, and Wilson's 95 % interval by patients. A "
-        f"match is false beyond {settings.tolerance:g} pixels of the truth where the truth is the known warp of one "
-        f"image, beyond {settings.consensus_tolerance:g} where it is a known warp and the consensus of two images, of "
-        f"which {metrics['left_out']} pairs had none. The band-pass has standard deviations of {tuned['fine_px']:g} "
-        f"and {tuned['coarse_px']:g} pixels, the best on the validation pairs; *normalised* is the encoder's input "
-        "without the encoder.\n\n" + "\n".join(lines) + "\n\n"
-        "Asked: at most half of the band-pass's false matches on far pairs. "
-        + ("Met." if not missed else f"Missed for {', '.join(missed)}.")
-        + (f" More false matches than the band-pass: {', '.join(worse)}." if worse else "")
-    )
+    return filled("matcher_measured.md", **_measured(recipe, metrics))
 
 
 def table_rows(metrics: Facts) -> Iterator[list[str]]:
@@ -146,67 +112,26 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
-    recipe = recipe_of(run)
-    try:
-        metrics, data = run.read("evaluate", "metrics.json"), run.read("data", "facts.json")
-    except OSError as problem:
-        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+    recipe, metrics = recipe_of(run), evaluated(run)
     file, made_with = converted(run, "int8"), provenance(run, data=[source.name for source in recipe.pairs])
     text = matcher_card(
         recipe,
         specification=specification_of(recipe.network, side=recipe.input.height),
         size_bytes=len(file.data),
-        data=data,
+        data=run.read("data", "facts.json"),
         metrics=metrics,
         tools=made_with,
     )
-    contents = {"litert": file.data, "card": text.encode()}
-    description = msgspec.structs.replace(
-        _described(recipe),
+    return write_whole(
+        recipe,
+        MatcherManifest,
+        {"litert": file.data, "card": text.encode()},
         outputs=FeatureOutput(features=file.outputs["features"]),
-        files=list_files(contents),
+        local_radius=recipe.network.local_radius,
         provenance=made_with,
         metrics=metrics,
-    )
-    place = write_described(
-        recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
-    )
-    return pack_facts(place)
-
-
-def _described(recipe: MatcherRecipe) -> MatcherManifest:
-    """What the recipe says of the pack; what its files are is not said yet."""
-    texts, spec = recipe.pack, recipe.input
-    return MatcherManifest(
-        schema_version=SCHEMA_VERSION,
-        id=texts.id,
-        version=texts.version,
-        names=dict(texts.names),
-        descriptions=dict(texts.descriptions),
-        intended_use=dict(texts.intended_use),
-        limits=dict(texts.limits),
-        input=Input(
-            height=spec.height,
-            width=spec.width,
-            channels=1,
-            dtype="uint8",
-            intensity=spec.intensity,
-            fit=spec.fit,
-            margin=spec.margin,
-        ),
-        outputs=FeatureOutput(features=0),
-        local_radius=recipe.network.local_radius,
-        files={},
-        provenance={},
-        metrics={},
     )
 
 
 MATCHER_REPORT: Final = Step(name="report", perform=report_step, reads=("evaluation",))
-MATCHER_PACK: Final = Step(
-    name="pack",
-    perform=pack_step,
-    reads=("pack", "packs_folder", "signing_key"),
-    outside=lambda run: digest(run.recipe.pack.credits_text),
-    stands=is_as_written,
-)
+MATCHER_PACK: Final = whole_pack_step(pack_step)

@@ -6,10 +6,8 @@ int8 and a float file for whole images.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.local_contrast import locally_normalised
-from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, Kept
-from fieldray_adapt.files import digest, write_atomically
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint
+from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.pair_augmentation import augment_pair
 from fieldray_adapt.matcher.dataset import MatcherData, data_of
 from fieldray_adapt.matcher.engine import MatcherEngine, Step, specification_of
@@ -29,12 +25,11 @@ from fieldray_adapt.quantise import equalise, quantise, to_float_file
 from fieldray_adapt.run import Run
 from fieldray_adapt.run import Step as RunStep
 from fieldray_adapt.specification import Weights, save_weights
-from fieldray_adapt.steps import trained_weights
+from fieldray_adapt.steps import trained_weights, write_files
+from fieldray_adapt.training import Progress, TrainingState, cosine_rate, share_of_some, train_epochs
 
 Grey = NDArray[np.uint8]
 _WARM_UP: Final = 0.05
-_AVERAGED_EVERY: Final = 4
-_LONGEST_MEAN: Final = 0.98
 _VALIDATION_STEPS: Final = 8
 _MARGIN: Final = 1.25
 """Changes move what lies about a crop into it, so that more than the crop is changed."""
@@ -59,7 +54,7 @@ def train(
     data: MatcherData,
     *,
     folder: Path,
-    progress: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
 
@@ -67,32 +62,56 @@ def train(
     """
     training = recipe.training
     key = digest(asdict(recipe.network), asdict(training), asdict(recipe.augmentation), data.priors, data.parts)
-    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-    engine = MatcherEngine(recipe.network, training)
-    state = _State(engine.weights(), [])
-    if kept := checkpoint.restore(engine, key=key):
-        state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
-    sampler = Sampler(recipe, data, "training")
-    seen = [Sampler(recipe, data, "validation").step(np.random.default_rng((training.seed, 1, n)), n)
-            for n in range(_VALIDATION_STEPS)]  # fmt: skip
-    for epoch in range(len(state.history), training.epochs):
-        started = time.monotonic()
-        row = {"epoch": epoch + 1, "epochs": training.epochs, **_run_epoch(engine, sampler, state, epoch)}
-        row |= _look(engine, seen, state.average)
-        state.history.append(row | {"seconds": round(time.monotonic() - started, 1)})
-        facts = {"history": state.history, "steps": state.steps}
-        checkpoint.save_if_due(engine, Kept(facts=facts, arrays=state.average), key=key)
-        progress(state.history[-1])
+    checkpoint, engine = Checkpoint(folder / CHECKPOINT, every_s=0), MatcherEngine(recipe.network, training)
+    state = TrainingState(engine.weights())
+    state.resume(checkpoint, engine, key=key)
+    train_epochs(
+        MatcherTask(recipe, data, engine),
+        engine,
+        state,
+        until=training.epochs,
+        epochs=training.epochs,
+        facts={},
+        checkpoint=checkpoint,
+        key=key,
+        progress=progress,
+    )
     return state.average, state.history
 
 
-@dataclass(slots=True)
-class _State:
-    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+class MatcherTask:
+    """Steps of pairs, and the same validation pairs after each epoch."""
 
-    average: Weights
-    history: list[dict[str, Any]]
-    steps: int = 0
+    def __init__(self, recipe: MatcherRecipe, data: MatcherData, engine: MatcherEngine) -> None:
+        self._training, self._engine, self._found = recipe.training, engine, list[tuple[float, float, float]]()
+        self._sampler, seen = Sampler(recipe, data, "training"), Sampler(recipe, data, "validation")
+        self._seen = [
+            seen.step(np.random.default_rng((recipe.training.seed, 1, n)), n) for n in range(_VALIDATION_STEPS)
+        ]
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        training = self._training
+        generator = np.random.default_rng((training.seed, 0, epoch))
+        self._found.clear()
+        for number in range(training.steps_per_epoch):
+            done = (epoch + number / training.steps_per_epoch) / training.epochs
+            rate = cosine_rate(training.learning_rate, done, warm_up=_WARM_UP)
+            self._found.append(self._engine.step(self._sampler.step(generator, number), learning_rate=rate))
+            yield self._found[-1][0]
+
+    def share(self, steps: int) -> float:
+        """As `TrainingTask`."""
+        return share_of_some(steps)
+
+    def validate(self, average: Weights, _epoch: int) -> dict[str, Any]:
+        """Mean P1 - P2 and |P1| of dissimilar templates, of the epoch and on the validation pairs."""
+        kept = self._engine.weights()
+        self._engine.set_weights(average)
+        means = np.mean(self._found, axis=0), np.mean([self._engine.look(step) for step in self._seen], axis=0)[1:]
+        self._engine.set_weights(kept)
+        names = ("loss", "gap", "stray", "validation_gap", "validation_stray")
+        return {name: round(float(mean), 4) for name, mean in zip(names, np.concatenate(means), strict=True)}
 
 
 class Sampler:
@@ -141,44 +160,6 @@ class Sampler:
         return normalised[start : start + side, start : start + side]
 
 
-def _run_epoch(engine: MatcherEngine, sampler: Sampler, state: _State, epoch: int) -> dict[str, float]:
-    training = sampler.training
-    generator = np.random.default_rng((training.seed, 0, epoch))
-    found = []
-    for number in range(training.steps_per_epoch):
-        rate = _rate(training.learning_rate, (epoch + number / training.steps_per_epoch) / training.epochs)
-        found.append(engine.step(sampler.step(generator, number), learning_rate=rate))
-        if not math.isfinite(found[-1][0]):
-            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=number + 1))
-        state.steps += 1
-        if state.steps % _AVERAGED_EVERY == 0:
-            _average(state.average, engine.weights(), count=state.steps // _AVERAGED_EVERY)
-    return dict(zip(("loss", "gap", "stray"), (round(float(mean), 4) for mean in np.mean(found, axis=0)), strict=True))
-
-
-def _look(engine: MatcherEngine, seen: list[Step], average: Weights) -> dict[str, float]:
-    """Mean P1 - P2 and |P1| of dissimilar templates on the validation pairs, with the averaged weights."""
-    kept = engine.weights()
-    engine.set_weights(average)
-    _, gap, stray = np.mean([engine.look(step) for step in seen], axis=0)
-    engine.set_weights(kept)
-    return {"validation_gap": round(float(gap), 4), "validation_stray": round(float(stray), 4)}
-
-
-def _average(average: Weights, current: Weights, *, count: int) -> None:
-    """The running mean; young means forget faster, so that the initial weights leave no trace."""
-    share = np.float32(1 - min(_LONGEST_MEAN, count / (count + 9)))
-    for name, array in current.items():
-        np.add(average[name], share * (array - average[name]), out=average[name])
-
-
-def _rate(highest: float, done: float) -> float:
-    """A rise, then a half cosine to 0."""
-    if done < _WARM_UP:
-        return highest * max(done, 0.002) / _WARM_UP
-    return highest * (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
-
-
 MATCHER_TRAIN: Final = RunStep(
     name="train",
     perform=train_step,
@@ -195,14 +176,8 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
         representative(recipe, data_of(run)),
     )
     weights = equalise(specification, trained_weights(run), representative=images)
-    files = {
-        "float": to_float_file(specification, weights),
-        "int8": quantise(specification, weights, representative=images),
-    }
-    for name, file in files.items():
-        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
-    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
-    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+    integer = quantise(specification, weights, representative=images)
+    return write_files(run, {"float": to_float_file(specification, weights), "int8": integer})
 
 
 def representative(recipe: MatcherRecipe, data: MatcherData) -> NDArray[np.uint8]:
