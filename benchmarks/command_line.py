@@ -41,7 +41,7 @@ _MATCHING: Final = (
 )
 _ENGINES: Final = (
     "app/fieldray_adapt/keras_engine.py",
-    "app/fieldray_adapt/lungs/networks.py",
+    "app/fieldray_adapt/lungs/recipe.py",
     "app/fieldray_adapt/networks.py",
     "app/fieldray/inference",
     "models",

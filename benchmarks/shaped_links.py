@@ -26,7 +26,7 @@ from typing import IO, Any, Final, cast
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.report import Chart, Points, Report, Series, Table
-from fieldray_adapt.speedup.estimate import MODES, SERVERS, Measured, estimated
+from fieldray_adapt.speedup.formulas import MODES, SERVERS, Measured, estimated
 from fieldray_adapt.speedup.simulator import simulated_s
 
 Notify = Callable[[str], None]

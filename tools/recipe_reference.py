@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray_adapt.command import KINDS
-from fieldray_adapt.describe import reference
+from fieldray_adapt.tables import reference
 from fieldray_cluster.workflow.recipe import Workflow
 
 REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "recipe-reference.md"

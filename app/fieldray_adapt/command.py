@@ -10,27 +10,23 @@ from typing import Any, Final
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.compare import COMPARE
-from fieldray_adapt.cross import CROSS
+from fieldray_adapt.comparisons import COMPARE, CROSS
 from fieldray_adapt.data_check import data_problems
 from fieldray_adapt.dataset import DATA
-from fieldray_adapt.describe import template
 from fieldray_adapt.edgetpu import COMPILE, PLACEMENT
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.lungs.cross import LUNG_CROSS
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
-from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
+from fieldray_adapt.lungs.evaluate import LUNG_CROSS, LUNG_EVALUATE
 from fieldray_adapt.lungs.pack import LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.recipe import rooted as rooted_lungs
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.matcher.dataset import MATCHER_DATA, matcher_problems
 from fieldray_adapt.matcher.evaluate import MATCHER_EVALUATE
 from fieldray_adapt.matcher.pack import MATCHER_PACK, MATCHER_REPORT
 from fieldray_adapt.matcher.recipe import MatcherRecipe
 from fieldray_adapt.matcher.recipe import rooted as rooted_matcher
-from fieldray_adapt.matcher.train import MATCHER_QUANTISE, MATCHER_TRAIN
+from fieldray_adapt.matcher.train import MATCHER_DATA, MATCHER_QUANTISE, MATCHER_TRAIN, matcher_problems
 from fieldray_adapt.pack import PACK
 from fieldray_adapt.profile import PROFILE, profile_study
 from fieldray_adapt.prune.recipe import StudyRecipe
@@ -41,7 +37,7 @@ from fieldray_adapt.recipe import Recipe, rooted
 from fieldray_adapt.report import REPORT
 from fieldray_adapt.run import Progress, Run, Step, Trainer, locked
 from fieldray_adapt.steps import QUANTISE, TRAIN, specification_of
-from fieldray_adapt.tables import Document, Problem, RecipeProblems
+from fieldray_adapt.tables import Document, Problem, RecipeProblems, template
 
 Say = Callable[[str], None]
 
@@ -87,8 +83,8 @@ class Kind:
     """
 
     schema: type[Any]
-    rooted: Callable[[Any, Path], Any]
     check: Callable[[Any], list[Problem]]
+    rooted: Callable[[Any, Path], Any] = lambda recipe, _: recipe
     steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
     check_run: Callable[[Any], list[Problem]] | None = None
     perform: Callable[[Any, str, Say, Progress], None] | None = None
@@ -125,10 +121,10 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     steps = kind.steps(recipe)
     if steps and step not in steps:
         raise UsageProblem(reason("step_missing", step=steps["run"][-1].name))
+    if kind.perform:
+        kind.perform(recipe, step, say, progress)
+        return
     with locked(recipe.run):
-        if kind.perform:
-            kind.perform(recipe, step, say, progress)
-            return
         wanted = steps[step]
         if wanted[0].name == DATA.name and (problems := (kind.check_run or kind.check)(recipe)):
             raise RecipeProblems(document.path, document.lines(problems))
@@ -189,10 +185,11 @@ def _check_study(recipe: StudyRecipe) -> list[Problem]:
 
 
 def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress) -> None:
-    if step == "profile":
-        profile_study(recipe, say=say, progress=progress)
-    else:
-        run_study(recipe, step=step, say=say, progress=progress)
+    with locked(recipe.run):
+        if step == "profile":
+            profile_study(recipe, say=say, progress=progress)
+        else:
+            run_study(recipe, step=step, say=say, progress=progress)
 
 
 def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:

@@ -29,6 +29,6 @@ def _names_other_mode(arguments: Sequence[str]) -> bool:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command with all of its options."""
-    from fieldray_adapt.commands import adapt
+    from fieldray_adapt import adapt_command
 
-    adapt.add_to(commands)
+    adapt_command.add_to(commands)

@@ -11,10 +11,9 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
 from fieldray_adapt.dataset import empty_classes, targets_of
 from fieldray_adapt.files import content_digest
-from fieldray_adapt.layouts import Row, find_rows
+from fieldray_adapt.layouts import Row, evaluated_parts, find_rows, leaks, parts_of, refuse_foreign_table
 from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray_adapt.recipe_data import LabelRule, Source
-from fieldray_adapt.split import evaluated_parts, leaks, parts_of, refuse_foreign_table
 from fieldray_adapt.tables import Location, Problem
 
 _MOST: Final = 20

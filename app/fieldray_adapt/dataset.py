@@ -21,10 +21,9 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import content_digest, digest, write_atomically
 from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
-from fieldray_adapt.layouts import Row
+from fieldray_adapt.layouts import PARTS, Row, refuse_leak, split_rows, table_counts, table_digest
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import SPLIT, Run, Step
-from fieldray_adapt.split import PARTS, refuse_leak, split_rows, table_counts, table_digest
 from fieldray_adapt.train import Samples
 
 _THUMBNAIL_SIDE: Final = 32

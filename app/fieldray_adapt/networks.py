@@ -1,4 +1,6 @@
-"""The networks of the toolchain, as specifications.
+"""The networks of the toolchain, as specifications, and the weights that they start from.
+
+The networks of the toolchain, as specifications.
 
 ResNet50 V1 (He et al. 2016, arXiv:1512.03385), VGG-16 (Simonyan and Zisserman 2015, arXiv:1409.1556) with the small
 input of the dissertation's MNIST study, and MobileNet v1 (Howard et al. 2017, arXiv:1704.04861). Layers carry the
@@ -7,14 +9,31 @@ names Keras gives them in `keras.applications`, so published weights can be copi
 ResNet50 and MobileNet end in the class-map head: a 1x1 convolution to one map per label, the mean of each map is the
 label's logit. So a map is the classifier's evidence. Every whole-map mean is an average pool: the Edge TPU maps that
 for any number of channels.
+
+Weights to start from: ImageNet's as Keras publishes them, those of a pack, or those of an ONNX file.
+
+Packs and ONNX files hold networks written for use: each convolution has its batch normalisation folded in. Training
+needs the two apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta
+then cancel what they do, so that the network starts with the file's answers and trains like any other. The last layers,
+which were trained for other labels, are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
-from fieldray_adapt.specification import INPUT, Activation, Layer, Specification
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
+
+from fieldray.errors import UsageProblem
+from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.reasons import reason
+from fieldray_adapt.keras_engine import build_network, set_weights
+from fieldray_adapt.specification import INPUT, Activation, Layer, Specification, Weights, initial_weights
 
 LABELS: Final = "labels"
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
@@ -191,3 +210,249 @@ def _class_map_head(source: str, activation: Activation) -> tuple[list[Layer], d
         Layer(name="features", kind="average_all", inputs=(source,)),
     ]
     return layers, {name: name for name in ("logits", "scores", "class_maps", "features")}
+
+
+Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+
+def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
+    """The weights of the layers that have a normalisation.
+
+    Parameters
+    ----------
+    specification
+        The network to start; its height and width may differ from those of the images.
+    folded
+        By layer: kernel (height, width, in, out) and bias (out,).
+    images
+        (n, height, width, channels), a few dozen: they give the statistics.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` naming the layer whose kernel has another shape.
+    """
+    sized = replace(specification, height=images.shape[1], width=images.shape[2])
+    layers = [layer for layer in sized.layers if layer.kind == "conv" and layer.batch_norm]
+    found = initial_weights(sized, seed=0)
+    for layer in layers:
+        kernel, bias = folded[layer.name]
+        if kernel.shape != found[f"{layer.name}/kernel"].shape:
+            raise UsageProblem(reason("weights_unfit", path=layer.name))
+        found[f"{layer.name}/kernel"], found[f"{layer.name}/beta"] = kernel, bias
+        found[f"{layer.name}/gamma"] = np.ones_like(bias)
+        found[f"{layer.name}/variance"] = np.full_like(bias, 1 - sized.epsilon)
+    outputs = _normalised_outputs(sized, layers, found, images.astype(np.float32) / 255)
+    for layer, output in zip(layers, outputs, strict=True):
+        mean, variance = output.mean((0, 1, 2)), output.var((0, 1, 2))
+        found[f"{layer.name}/mean"] = mean - found[f"{layer.name}/beta"]
+        found[f"{layer.name}/variance"] = variance
+        found[f"{layer.name}/gamma"] = np.sqrt(variance + sized.epsilon)
+        found[f"{layer.name}/beta"] = mean
+    names = {layer.name for layer in layers}
+    return {key: array for key, array in found.items() if key.rpartition("/")[0] in names}
+
+
+def _normalised_outputs(
+    specification: Specification, layers: list[Layer], weights: Weights, images: NDArray[np.float32]
+) -> list[NDArray[np.float32]]:
+    """What each layer's normalisation gives, before the activation."""
+    import keras
+
+    model = build_network(specification, outputs=["logits"])
+    set_weights(model, weights)
+    inside = keras.Model(model.input, [model.get_layer(f"{layer.name}_bn").output for layer in layers])
+    return [np.asarray(value, np.float32) for value in inside.predict_on_batch(images)]
+
+
+_INT8: Final = 9
+
+
+def pack_weights(folder: Path, specification: Specification) -> Weights:
+    """The weights of the convolutions of a pack's network that a network like it has too.
+
+    Each channel's statistics come from the pack's own golden images.
+
+    Parameters
+    ----------
+    specification
+        The network to start; of another side it may be, without the last stages, and with other labels.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` where the pack has no golden images or another network.
+    PackProblem
+    """
+    folded, images = _read_pack(folder, specification)
+    if images is None:
+        raise UsageProblem(reason("weights_unfit", path=folder))
+    return unfold_batchnorm(specification, folded, images)
+
+
+def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
+    """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
+    folded, _ = _read_pack(folder, specification)
+    return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
+
+
+def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
+    """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
+    operators = list(convolutions(model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    pairs = list(zip(layers, operators, strict=False))
+    if len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
+        raise UsageProblem(reason("weights_unfit", path=folder))
+    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
+    return folded, None if model.golden is None else model.golden.inputs
+
+
+def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+    """Name of the output, kernel (height, width, in, out) and bias (out,) of each convolution, in the file's order."""
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    graph = model.subgraphs[0]
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == schema.BuiltinOperator.CONV_2D:
+            kernel, bias = (_numbers(model, graph.tensors[index]) for index in operator.inputs[1:3])
+            yield graph.tensors[operator.outputs[0]].name.decode(), kernel.transpose(1, 2, 3, 0), bias
+
+
+def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
+    """A constant of the file as float32; scales run along its first axis."""
+    raw = np.asarray(model.buffers[tensor.buffer].data, np.uint8).tobytes()
+    whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
+    scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))
+    return np.asarray(whole.astype(np.float32) * scale, np.float32)
+
+
+Convolution = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def onnx_weights(
+    path: Path, specification: Specification, *, images: NDArray[np.uint8], scale: float, offsets: Sequence[float]
+) -> Weights:
+    """The weights of the convolutions, with normalisations made from the images.
+
+    Parameters
+    ----------
+    specification
+        The file's network, or one without its last stages.
+    images
+        (n, height, width, channels), a few dozen that are trained on.
+    scale, offsets
+        The file's network was fed x * scale + offset of a channel, of a value x in 0..1.
+
+    Raises
+    ------
+    UsageProblem
+        `data_unreadable` (no ONNX file, or the package onnx is missing), `weights_unfit` (another network, or
+        normalisations that are not folded in).
+    """
+    graph = _read_onnx(path)
+    layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
+    found = list(_convolutions(graph))
+    if len(found) < len(layers) or any(node.op_type == "BatchNormalization" for node in graph.node):
+        raise UsageProblem(reason("weights_unfit", path=path))
+    kernel, bias = found[0]
+    found[0] = _for_grey(kernel, bias, specification.input_channels, scale=scale, offsets=offsets)
+    folded = {layer.name: convolution for layer, convolution in zip(layers, found, strict=False)}
+    return unfold_batchnorm(specification, folded, images)
+
+
+def _read_onnx(path: Path) -> Any:
+    try:
+        import onnx
+
+        return onnx.load(path).graph
+    except Exception as problem:  # of its parser, whose errors are of many kinds
+        detail = str(problem) or type(problem).__name__
+        raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
+
+
+def _convolutions(graph: Any) -> Iterator[Convolution]:
+    """Kernel (height, width, in, out) and bias (out,) of each, in the order of our layers.
+
+    Of two that read the same value the one with more channels, the shortcut, comes first, wherever the file has it.
+    """
+    from onnx import numpy_helper
+
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "Conv" and all(name in arrays for name in node.input[1:])]
+    decoders: dict[str, list[Any]] = {}
+    for node in nodes:
+        decoders.setdefault(node.input[0], []).append(node)
+    for shared in decoders.values():
+        for node in sorted(shared, key=lambda node: -len(arrays[node.input[1]])):
+            kernel = np.asarray(arrays[node.input[1]], np.float32).transpose(2, 3, 1, 0)
+            bias = arrays[node.input[2]] if len(node.input) > 2 else np.zeros(kernel.shape[-1])
+            yield kernel, np.asarray(bias, np.float32)
+
+
+def _for_grey(
+    kernel: NDArray[np.float32], bias: NDArray[np.float32], channels: int, *, scale: float, offsets: Sequence[float]
+) -> Convolution:
+    """The first convolution for grey values in 0..1; what it made of the constant offset goes to its bias."""
+    constant = np.einsum("hwio,i->o", kernel, np.array(offsets, np.float32))
+    grey = kernel.sum(axis=2, keepdims=True) if channels == 1 else kernel
+    return grey * np.float32(scale), bias + constant
+
+
+_KERAS_NAMES: Final = {"resnet50": "ResNet50", "mobilenet": "MobileNet", "vgg16": "VGG16"}
+_BLUE_GREEN_RED_MEANS: Final = (103.939, 116.779, 123.68)
+# What Keras feeds its networks, of a value x in 0..1: x * scale + offset of each channel.
+_INPUTS: Final = {
+    "resnet50": (255.0, tuple(-mean for mean in _BLUE_GREEN_RED_MEANS)),
+    "vgg16": (255.0, tuple(-mean for mean in _BLUE_GREEN_RED_MEANS)),
+    "mobilenet": (2.0, (-1.0, -1.0, -1.0)),
+}
+
+
+def imagenet_weights(specification: Specification) -> Weights:
+    """Weights of the network of the same name; Keras downloads them once.
+
+    A convolution's bias before a normalisation moves into its mean; for one input channel the three of the first
+    kernel are added up. Raises UsageProblem `weights_unreachable`.
+    """
+    import keras
+
+    try:
+        model = getattr(keras.applications, _KERAS_NAMES[specification.name])(include_top=False, weights="imagenet")
+    except (OSError, ValueError) as problem:
+        detail = str(problem).splitlines()[0]
+        raise UsageProblem(reason("weights_unreachable", name=specification.name, detail=detail)) from problem
+    return translate(model, specification)
+
+
+def translate(model: Any, specification: Specification) -> Weights:
+    """The weights of a Keras model whose layers are named as in `networks`."""
+    found = Weights()
+    for layer in model.layers:
+        name, parts = layer.name, [np.asarray(array, np.float32) for array in layer.get_weights()]
+        if name.endswith("_bn") and len(parts) == 4:
+            names = ("gamma", "beta", "mean", "variance")
+            found |= {f"{name[:-3]}/{part}": array for part, array in zip(names, parts, strict=True)}
+        elif parts:
+            base = name.removesuffix("_conv")
+            found |= {f"{base}/{part}": array for part, array in zip(("kernel", "bias"), parts, strict=False)}
+    for key in [key for key in found if key.endswith("/bias")]:
+        mean = key.replace("/bias", "/mean")
+        if mean in found:
+            found[mean] = found[mean] - found.pop(key)
+    _adapt_input(found, specification)
+    return found
+
+
+def _adapt_input(found: Weights, specification: Specification) -> None:
+    """Make the first kernel read grey values in 0..1; what it made of the constant offset goes to mean or bias."""
+    name = specification.layers[0].name
+    scale, offsets = _INPUTS[specification.name]
+    kernel: NDArray[np.float32] = found[f"{name}/kernel"]
+    constant = np.einsum("hwio,i->o", kernel, np.array(offsets, np.float32))
+    if f"{name}/mean" in found:
+        found[f"{name}/mean"] -= constant
+    else:
+        found[f"{name}/bias"] += constant
+    grey = kernel.sum(axis=2, keepdims=True) if specification.input_channels == 1 else kernel
+    found[f"{name}/kernel"] = grey * np.float32(scale)

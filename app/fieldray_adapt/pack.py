@@ -1,4 +1,9 @@
-"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+"""The model card: what a pack is, what it was made from, what was measured, and what speaks against the figures.
+
+A card is a template in `templates`, filled with the facts of its kind of pack; what stands on every card is `card.md`.
+
+The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Image
+from fieldray.domain.intervals import told
 from fieldray.domain.model import (
     Calibration,
     Estimate,
@@ -34,17 +41,118 @@ from fieldray.packs.manifest_types import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.write import list_files, require_pack, write_described, write_pack
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
-from fieldray_adapt.card import Facts, model_card, warnings_of
-from fieldray_adapt.cross import CROSS_RESULTS
+from fieldray_adapt.comparisons import CROSS_RESULTS
 from fieldray_adapt.edgetpu import edgetpu_file
 from fieldray_adapt.files import content_digest, digest
 from fieldray_adapt.quantise import answer
-from fieldray_adapt.recipe import what_is_made, what_is_trained
+from fieldray_adapt.recipe import PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
+from fieldray_adapt.specification import Specification, multiply_adds, parameters
 from fieldray_adapt.steps import converted, load_network
+
+Facts = Mapping[str, Any]
+
+_CLOSE: Final = 0.05
+_TELLING: Final = 0.65
+_FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
+_MANY_REFUSED: Final = 0.05
+
+
+def filled(name: str, **facts: Any) -> str:
+    """The Markdown of a template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+    environment = Environment(
+        loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"told": told, "form": format}
+    return environment.get_template(name).render(facts)
+
+
+def card(
+    name: str,
+    texts: PackTexts,
+    *,
+    specification: Specification,
+    size_bytes: int,
+    tools: Facts,
+    warnings: Sequence[Reason] = (),
+    **facts: Any,
+) -> str:
+    """The Markdown of a pack's card by the template of its kind, and its making."""
+    sizes = {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification)}
+    own = {"specification": specification, "size_bytes": size_bytes, "tools": tools, "warnings": warnings}
+    return filled(name, texts=texts, **own, **sizes, **facts)
+
+
+def model_card(
+    recipe: Recipe,
+    *,
+    specification: Specification,
+    size_bytes: int,
+    data: Facts,
+    results: Facts,
+    tools: Facts,
+    cross: Facts | None = None,
+) -> str:
+    """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
+    cross-validation, where there was one.
+    """
+    meanings = {label.code: label.meaning["en"] for label in recipe.kept_labels}
+    return card(
+        "classifier_card.md",
+        recipe.pack,
+        specification=specification,
+        size_bytes=size_bytes,
+        tools=tools,
+        warnings=warnings_of(results["labels"], results.get("gate") or {}, meanings=meanings),
+        recipe=recipe,
+        data=data,
+        results=results,
+        cross=cross,
+        verdict=_verdict,
+        rows_of=_group_rows,
+    )
+
+
+def _group_rows(groups: Mapping[str, Mapping[str, Facts]]) -> list[tuple[str, str, Facts]]:
+    return [(name, value, facts) for name, values in groups.items() for value, facts in values.items()]
+
+
+def _verdict(area: float, shortcuts: Facts) -> str:
+    """In words, how far what cannot be the finding explains the result."""
+    best = max(shortcuts.values())
+    if best > area - _CLOSE:
+        return "**These come close to the network: a figure on this data set says little about lungs.**"
+    if best > _TELLING:
+        return (
+            "**The network is above both, but these are far above 0.5: the data set gives its classes away by more "
+            "than the lungs, and any figure on it is optimistic.**"
+        )
+    return "The network is well above both."
+
+
+def warnings_of(labels: Mapping[str, Facts], gate: Facts, *, meanings: Mapping[str, str]) -> list[Reason]:
+    """What speaks against the figures of a pack: a shortcut does nearly as well, few patients, a strict gate.
+
+    meanings  of the labels, in the language of whoever reads it
+    """
+    found = []
+    for code, figures in labels.items():
+        test, best = figures["test"], max(figures["shortcuts"].values())
+        area = test["auc"]["value"]
+        if best > _TELLING or best > area - _CLOSE:
+            which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
+            found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
+        if (fewer := min(test["positive"], test["negative"])) < _FEW:
+            found.append(reason("pack_few_images", label=meanings[code], count=fewer))
+    refused = max((gate[name]["value"] for name in ("images_refused", "elsewhere_refused") if name in gate), default=0)
+    if refused > _MANY_REFUSED:
+        found.append(reason("pack_gate_refuses", percent=f"{100 * refused:.0f}"))
+    return found
+
 
 _MEASURED: Final = ("test", "external_test")
 _GOLDEN_IMAGES: Final = 6

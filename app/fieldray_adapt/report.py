@@ -17,6 +17,7 @@ from fieldray.domain.intervals import told
 from fieldray.domain.model import Calibration
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.files import content_digest, publish, write_atomically
+from fieldray_adapt.layouts import PARTS
 from fieldray_adapt.page import (
     Code,
     Figure,
@@ -35,7 +36,6 @@ from fieldray_adapt.profile import PROFILE_NAME, profile_parts
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import RECIPE_TEXT, Run, Step
-from fieldray_adapt.split import PARTS
 from fieldray_adapt.steps import converted, load_network
 
 _DOES: Final = {
@@ -278,7 +278,7 @@ Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
 def write_comparison(path: Path, results: Mapping[str, Any]) -> None:
-    """Write the page of a comparison's results (as `compare.compare_step` makes them). Raises StorageProblem."""
+    """Write the page of a comparison's results (as `comparisons.compare_step` makes them). Raises StorageProblem."""
     curves = training_curves(results["history"], labels=results["trained_labels"])
     caption = "Loss on the training images, and AUC on the validation images, per epoch."
     sections = [

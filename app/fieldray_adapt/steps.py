@@ -18,8 +18,7 @@ from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of, keep_split
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import content_digest, reading, write_atomically
-from fieldray_adapt.frozen_part import ChannelScale, FrozenPart, frozen_end
-from fieldray_adapt.networks import LABELS, NETWORKS
+from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, onnx_weights, pack_channels, pack_weights
 from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray_adapt.run import SPLIT, Run, Step
@@ -35,8 +34,16 @@ from fieldray_adapt.specification import (
     save_weights,
     specification_from_json,
 )
-from fieldray_adapt.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray_adapt.train import Samples, Schedule, note_statistics, train, validate
+from fieldray_adapt.train import (
+    ChannelScale,
+    FrozenPart,
+    Samples,
+    Schedule,
+    frozen_end,
+    note_statistics,
+    train,
+    validate,
+)
 
 _STATISTICS_IMAGES: Final = 64
 _HEAD: Final = "class_maps"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.compare import areas, compare_step
+from fieldray_adapt.comparisons import areas, compare_step
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from shipped_packs import CHILDREN

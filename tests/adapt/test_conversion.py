@@ -76,8 +76,8 @@ def test_published_weights_find_their_place() -> None:
     import keras
 
     from fieldray_adapt.keras_engine import build_network, set_weights
+    from fieldray_adapt.networks import translate
     from fieldray_adapt.specification import copy_matching
-    from fieldray_adapt.starting_weights import translate
 
     published = keras.applications.MobileNet(alpha=0.25, input_shape=(32, 32, 3), weights=None, include_top=False)
     network = mobilenet(height=32, width=32, labels=1).scaled(0.25)

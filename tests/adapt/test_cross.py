@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray_adapt.card import cross_text
-from fieldray_adapt.cross import CROSS
+from fieldray_adapt.comparisons import CROSS
 from fieldray_adapt.dataset import DATA
-from fieldray_adapt.pack import cross_validation_of
+from fieldray_adapt.pack import cross_text, cross_validation_of
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from tiny_recipe import RECIPE, draw

@@ -18,7 +18,7 @@ from PIL import Image
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.command import STEPS, adapt
-from fieldray_adapt.cross import CROSS
+from fieldray_adapt.comparisons import CROSS
 from fieldray_adapt.dataset import DATA, dataset_of, keep_split, refuse_seen
 from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.files import digest

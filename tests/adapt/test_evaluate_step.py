@@ -14,7 +14,6 @@ from fieldray.domain.metrics import auc
 from fieldray.domain.study import ImageHeader
 from fieldray.reports.audit_content import plain_classes
 from fieldray.translation import Translator
-from fieldray_adapt.card import warnings_of
 from fieldray_adapt.dataset import find_duplicates, thumbnails
 from fieldray_adapt.evaluate import (
     Evaluated,
@@ -30,6 +29,7 @@ from fieldray_adapt.evaluate import (
     thumbnail_pixels,
 )
 from fieldray_adapt.layouts import Row
+from fieldray_adapt.pack import warnings_of
 from fieldray_adapt.recipe import Point
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}

@@ -12,13 +12,12 @@ from fieldray.errors import UsageProblem
 from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
-from fieldray_adapt.frozen_part import ChannelScale, FrozenPart, frozen_end, upper_part
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of, train_as_told
-from fieldray_adapt.train import Samples, Schedule, predict, train
+from fieldray_adapt.train import ChannelScale, FrozenPart, Samples, Schedule, frozen_end, predict, train, upper_part
 from tiny_recipe import RECIPE
 
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)

@@ -14,8 +14,7 @@ from fieldray_adapt.edgetpu import compile_step, edgetpu_file, placement_step
 from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.fit import Effort
 from fieldray_adapt.networks import resnet50
-from fieldray_adapt.prune.laws import Constant
-from fieldray_adapt.prune.loop import Laws, Plan, RunFolder, Stop, prune
+from fieldray_adapt.prune.loop import Constant, Laws, Plan, RunFolder, Stop, prune
 from fieldray_adapt.prune.tasks import ImageTask
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray_adapt.lungs.engine import checks_loss, dice_loss, mask_loss
-from fieldray_adapt.lungs.masks import dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.dataset import dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.train import checks_loss, dice_loss, mask_loss
 
 pytestmark = pytest.mark.adapt
 

@@ -7,9 +7,16 @@ import pytest
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
-from fieldray_adapt.lungs.engine import MaskEngine
-from fieldray_adapt.lungs.networks import CONVOLUTIONS, compact_unet, mask_side, published_unet
-from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining, Stage
+from fieldray_adapt.lungs.recipe import (
+    CONVOLUTIONS,
+    LungNetwork,
+    LungTraining,
+    Stage,
+    compact_unet,
+    mask_side,
+    published_unet,
+)
+from fieldray_adapt.lungs.train import MaskEngine
 from fieldray_adapt.specification import channel_sets, initial_weights, multiply_adds, shapes
 
 pytestmark = pytest.mark.adapt

@@ -27,7 +27,7 @@ def _direct(search: NDArray[Any], template: NDArray[Any]) -> NDArray[np.float64]
 def _correlate(search: NDArray[Any], templates: NDArray[Any]) -> NDArray[np.float32]:
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import correlate
+    from fieldray_adapt.matcher.engine import correlate
 
     found = correlate(tf.constant(search.astype(np.float32)), tf.constant(templates.astype(np.float32)))
     return np.asarray(found)
@@ -65,7 +65,7 @@ def test_a_template_is_found_where_it_was_cut_out() -> None:
 def test_flat_patches_give_nought_and_finite_gradients() -> None:
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import correlate
+    from fieldray_adapt.matcher.engine import correlate
 
     search = np.zeros((1, 16, 16, 1), np.float32)
     search[0, 10:, 10:] = np.random.default_rng(4).normal(size=(6, 6, 1))
@@ -83,7 +83,7 @@ def test_flat_patches_give_nought_and_finite_gradients() -> None:
 def test_gradients_are_those_of_differences() -> None:
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import correlate
+    from fieldray_adapt.matcher.engine import correlate
 
     generator = np.random.default_rng(6)
     search = generator.normal(size=(1, 9, 8, 2)).astype(np.float32)
@@ -114,7 +114,7 @@ def test_gradients_are_those_of_differences() -> None:
 def test_the_second_peak_lies_beyond_the_distance() -> None:
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import two_peaks
+    from fieldray_adapt.matcher.engine import two_peaks
 
     values = np.zeros((1, 12, 12), np.float32)
     values[0, 5, 5], values[0, 5, 8], values[0, 9, 5], values[0, 0, 0] = 0.9, 0.8, 0.7, 0.6
@@ -127,7 +127,7 @@ def test_the_second_peak_lies_beyond_the_distance() -> None:
 def test_the_loss_is_the_difference_of_the_peaks_and_what_a_dissimilar_pair_has() -> None:
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import matching_loss
+    from fieldray_adapt.matcher.engine import matching_loss
 
     own, other = np.zeros((2, 8, 8), np.float32), np.zeros((1, 8, 8), np.float32)
     own[:, 1, 1], own[0, 7, 7], other[0, 3, 3] = 0.9, 0.5, 0.6

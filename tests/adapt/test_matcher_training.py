@@ -12,16 +12,32 @@ import pytest
 from fieldray.domain.local_contrast import locally_normalised
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray_adapt.lungs.pair_augmentation import PairAugmentation
+from fieldray_adapt.augmentation import PairAugmentation
 from fieldray_adapt.matcher import engine, train
-from fieldray_adapt.matcher.baselines import band_pass, raw
-from fieldray_adapt.matcher.consensus import consensus, followed_by
-from fieldray_adapt.matcher.dataset import MatcherData
-from fieldray_adapt.matcher.matches import TruePair, draw_places, find_matches
-from fieldray_adapt.matcher.networks import FEATURES, passing_weights, residual_unet
-from fieldray_adapt.matcher.recipe import MatcherNetwork, MatcherRecipe, MatcherTraining, PairSource
-from fieldray_adapt.matcher.rough_alignment import roughly_aligned
-from fieldray_adapt.matcher.warps import draw_warp, expose_mildly, expose_strongly, jacobian, warp
+from fieldray_adapt.matcher.matches import (
+    TruePair,
+    band_pass,
+    consensus,
+    draw_places,
+    draw_warp,
+    expose_mildly,
+    expose_strongly,
+    find_matches,
+    followed_by,
+    jacobian,
+    raw,
+    warp,
+)
+from fieldray_adapt.matcher.recipe import (
+    FEATURES,
+    MatcherNetwork,
+    MatcherRecipe,
+    MatcherTraining,
+    PairSource,
+    passing_weights,
+    residual_unet,
+)
+from fieldray_adapt.matcher.train import MatcherData, roughly_aligned
 from fieldray_adapt.recipe import PackTexts
 from fieldray_adapt.specification import shapes
 
@@ -104,7 +120,7 @@ def test_both_images_pass_through_the_same_weights() -> None:
     # One image twice: every template correlates with its own place by 1, which only equal weights can do.
     import tensorflow as tf
 
-    from fieldray_adapt.matcher.correlation import correlate
+    from fieldray_adapt.matcher.engine import correlate
 
     features = made.model(tf.constant(np.concatenate([same.priors, same.currents])[..., None] / np.float32(255)))
     half = len(same.priors)

@@ -11,10 +11,9 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.networks import resnet50
+from fieldray_adapt.networks import onnx_weights, resnet50
 from fieldray_adapt.recipe import NetworkChoice, Recipe, read_recipe
 from fieldray_adapt.specification import Layer, Specification, initial_weights, weight_shapes
-from fieldray_adapt.starting_weights import onnx_weights
 from fieldray_adapt.steps import specification_of, starting_weights
 
 SCALE, OFFSETS = 255.0, (-104.0, -117.0, -123.0)

@@ -13,10 +13,9 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.dataset import targets_of
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.layouts import Row
-from fieldray_adapt.networks import mobilenet, resnet50
+from fieldray_adapt.networks import convolutions, mobilenet, pack_channels, pack_weights, resnet50
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.specification import initial_weights
-from fieldray_adapt.starting_weights import convolutions, pack_channels, pack_weights
 from shipped_packs import CHILDREN
 
 WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray_adapt.prune.laws import Constant, Context, ContextDependent, Linear, Multiplicative, Range
+from fieldray_adapt.prune.loop import Constant, Context, ContextDependent, Linear, Multiplicative, Range
 
 HALVED = Context(size=0.5, loss=2.0, time=0.25, batch=4.0)
 

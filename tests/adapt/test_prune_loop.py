@@ -11,8 +11,19 @@ import pytest
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.fit import Effort
 from fieldray_adapt.networks import vgg16
-from fieldray_adapt.prune.laws import Constant, ContextDependent, Law, Linear
-from fieldray_adapt.prune.loop import Iteration, Laws, Plan, RunFolder, Stop, best, prune
+from fieldray_adapt.prune.loop import (
+    Constant,
+    ContextDependent,
+    Iteration,
+    Law,
+    Laws,
+    Linear,
+    Plan,
+    RunFolder,
+    Stop,
+    best,
+    prune,
+)
 from fieldray_adapt.prune.selection import Keep, Scores, rectified_layers
 from fieldray_adapt.specification import Specification, Weights, initial_weights, keep_channels, parameters
 

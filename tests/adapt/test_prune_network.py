@@ -17,8 +17,7 @@ from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.networks import mobilenet, vgg16
 from fieldray_adapt.prune.recipe import read_study
 from fieldray_adapt.prune.selection import zero_shares
-from fieldray_adapt.prune.study import Study
-from fieldray_adapt.prune.study_results import Conversion
+from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import restore_scale
 from fieldray_adapt.prune.timing import Files, Network, Timed
 from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters

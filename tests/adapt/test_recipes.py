@@ -15,9 +15,8 @@ from PIL import Image
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import KINDS, Kind, adapt, check, new
-from fieldray_adapt.describe import template
 from fieldray_adapt.recipe import read_recipe
-from fieldray_adapt.tables import Document, Key, RecipeProblems
+from fieldray_adapt.tables import Document, Key, RecipeProblems, template
 
 ROOT = Path(__file__).parents[2]
 FIRST = """
@@ -211,8 +210,8 @@ def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:
     said = list[str]()
     KINDS["census"] = Kind(
         schema=Census,
-        check=lambda recipe, document: [],
-        perform=lambda recipe, document, step, say, progress, trainer: say(f"{step} of {recipe.folder}"),
+        check=lambda recipe: [],
+        perform=lambda recipe, step, say, progress: say(f"{step} of {recipe.folder}"),
     )
     try:
         new("census", tmp_path / "census.toml")

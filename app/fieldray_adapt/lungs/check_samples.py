@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.lungs.pair_augmentation import PairAugmentation, augment_pair, recolour
+from fieldray_adapt.augmentation import PairAugmentation, augment_pair, recolour
 
 Grey = NDArray[np.uint8]
 Generator = np.random.Generator

@@ -1,13 +1,21 @@
-"""The evaluate step: how well masks fit, by source, and how well the checks tell what they should.
+"""The evaluate step of lung fields, and their cross-validation by hospitals.
+
+The evaluate step: how well masks fit, by source, and how well the checks tell what they should.
 
 Thresholds of the checks come from the validation images; everything else is measured on images that nothing was learnt
 from or chosen on. Intervals are 95 % and count patients.
+
+Each hospital left out in turn: how a recipe's network does where it was never trained.
+
+As many networks as there are hospitals. Each learns from no chest image of one hospital and from none of a part of the
+masks, which are divided by patient: every mask that is learnt from is also measured once, by a network that never saw
+it. What is measured is the recipe, not the one network that ships.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +26,12 @@ from PIL import Image
 
 from fieldray.domain.intervals import drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
 from fieldray_adapt.lungs.check_samples import WEIGHTS, CheckImages, apply
-from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.engine import MaskEngine
-from fieldray_adapt.lungs.masks import REFERENCE_SIDE, Fit, fit_of, read_mask
+from fieldray_adapt.lungs.dataset import REFERENCE_SIDE, Fit, LungData, data_of, fit_of, read_mask
 from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
-from fieldray_adapt.lungs.train import run_file
+from fieldray_adapt.lungs.train import MaskEngine, run_file, to_files, train, use_threads
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.steps import converted, trained_weights
 
@@ -200,4 +208,89 @@ LUNG_EVALUATE: Final = Step(
     perform=evaluate_step,
     reads=("evaluation",),
     leaves=("metrics.json", "fits.json"),
+)
+
+
+_HELD: Final = "held out"
+_LEFT_OUT: Final = "left out"
+_UNUSED: Final = "none"
+
+
+def hospitals(recipe: LungRecipe) -> tuple[str, ...]:
+    """The groups of the chest images and the sources of masks that are learnt, by name."""
+    masks = {source.name for source in recipe.masks if not source.evaluate_only}
+    return tuple(sorted(masks | {source.group for source in recipe.chests}))
+
+
+def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
+    """The data without the hospital of that number and without as large a part of the masks.
+
+    The part of the masks is "held out", the hospital's chest images are "left out"; masks that are never learnt are to
+    be evaluated if they are the hospital's. What was to be tested otherwise is trained on.
+    """
+    names = hospitals(recipe)
+    learnt = data.image_parts != "evaluate"
+    patients = sorted(set(data.image_patients[learnt]))
+    fold = {patient: index % len(names) for index, patient in enumerate(patients)}
+    held = np.array([fold.get(str(patient)) == number for patient in data.image_patients]) & learnt
+    own = data.image_sources == names[number]
+    images = np.where(data.image_parts == "validation", "validation", "training").astype("U16")
+    images[~learnt] = np.where(own[~learnt], "evaluate", _UNUSED)
+    images[held] = _HELD
+    if not (images == "validation").any():
+        images[np.flatnonzero(images == "training")[:1]] = "validation"
+    groups = {source.name: source.group for source in recipe.chests}
+    chests = data.chest_parts.astype("U16")
+    chests[[groups[str(source)] == names[number] for source in data.chest_sources]] = _LEFT_OUT
+    is_masks = any(source.name == names[number] and not source.evaluate_only for source in recipe.masks)
+    return replace(data, image_parts=images, chest_parts=chests, masks_are_chests=not is_masks)
+
+
+def cross_step(run: Run) -> Mapping[str, Any]:
+    """A network for each hospital left out; metrics.json.
+
+    Raises UsageProblem where the chest images are of fewer than two hospitals: the checks could learn from none.
+    """
+    recipe, whole = recipe_of(run), data_of(run)
+    names, chests = hospitals(recipe), sorted({source.group for source in recipe.chests})
+    if len(chests) < 2:
+        raise UsageProblem(reason("cross_one_hospital", found=", ".join(chests) or "-"))
+    use_threads(recipe.training.threads)
+    fits, found = dict[int, Fit](), dict[str, Any]()
+    for number, name in enumerate(names):
+        data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
+        weights, _ = (run.trainer.lung_fields if run.trainer else train)(
+            recipe, data, folder=folder, progress=partial(run.tell_epoch, folder)
+        )
+        answer = partial(run_file, to_files(recipe, data, weights)["int8"])
+        fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
+        checks = checks_of(recipe, data, answer)
+        unseen = {
+            source: told_checks(images, answer, checks["thresholds"], most=len(images))
+            for source, images in _unseen(data, name).items()
+        }
+        found[name] = {"unseen": unseen, "ood_images": checks["ood_images"], "thresholds": checks["thresholds"]}
+    run.write("cross", "metrics.json", {"masks": summary(whole, fits), "hospitals": found})
+    return {f"{name}_accepted": _accepted(one["unseen"]) for name, one in found.items()}
+
+
+def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
+    """By source, the chest images of the hospital that was left out: of a source of masks, those held out."""
+    sources = data.chest_sources[data.chest_parts == _LEFT_OUT]
+    found = {str(one): data.chests[data.chest_sources == one] for one in sorted(set(sources))}
+    held = (data.image_parts == _HELD) & (data.image_sources == name)
+    return found | ({name: data.images[held]} if held.any() else {})
+
+
+def _accepted(unseen: Mapping[str, Any]) -> float:
+    rows = [one["frontal_chest"] for one in unseen.values()]
+    accepted, asked = sum(row["count"] for row in rows), sum(row["of"] for row in rows)
+    return float(accepted / asked)
+
+
+LUNG_CROSS: Final = Step(
+    name="cross",
+    perform=cross_step,
+    reads=("network", "training", "augmentation", "checks_augmentation", "calibration_images", "evaluation"),
+    leaves=("metrics.json",),
 )

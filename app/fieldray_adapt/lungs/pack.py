@@ -18,15 +18,13 @@ from fieldray.domain.intervals import told
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.write import golden_files
-from fieldray_adapt.card import card
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.check_samples import DRAWN, apply
-from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.dataset import LungData, data_of, read_mask
 from fieldray_adapt.lungs.evaluate import enlarged
-from fieldray_adapt.lungs.masks import read_mask
 from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
 from fieldray_adapt.lungs.train import overlay, png, run_file, specification_of
-from fieldray_adapt.pack import GOLDEN_TOLERANCE, evaluated, phantom, provenance, whole_pack_step, write_whole
+from fieldray_adapt.pack import GOLDEN_TOLERANCE, card, evaluated, phantom, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step

@@ -19,12 +19,25 @@ from fieldray.domain.local_contrast import locally_normalised
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime
-from fieldray_adapt.matcher.baselines import Describe, band_pass, bands, normalised, raw
-from fieldray_adapt.matcher.consensus import consensus, followed_by
-from fieldray_adapt.matcher.dataset import MatcherData, data_of
-from fieldray_adapt.matcher.matches import Matches, TruePair, find_matches, search
+from fieldray_adapt.matcher.matches import (
+    Describe,
+    Matches,
+    TruePair,
+    band_pass,
+    bands,
+    consensus,
+    draw_warp,
+    expose_mildly,
+    expose_strongly,
+    find_matches,
+    followed_by,
+    normalised,
+    raw,
+    search,
+    warp,
+)
 from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray_adapt.matcher.warps import draw_warp, expose_mildly, expose_strongly, warp
+from fieldray_adapt.matcher.train import MatcherData, data_of
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.steps import converted

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fieldray.packs.manifest_types import FeatureOutput, MatcherManifest
-from fieldray_adapt.card import card, filled
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.matcher.engine import specification_of
 from fieldray_adapt.matcher.evaluate import GROUPS, half_of_band_pass, worse_groups
 from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray_adapt.pack import evaluated, provenance, whole_pack_step, write_whole
+from fieldray_adapt.pack import card, evaluated, filled, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Report, Section, Table, facts, page
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification

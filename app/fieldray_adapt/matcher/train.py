@@ -1,4 +1,15 @@
-"""The train and quantise steps of a matcher: crops of pairs, templates at random places, averaged weights.
+"""The training of a matcher: its pairs, roughly aligned, and the data, train and quantise steps.
+
+One image laid over another roughly: shift, scale along each axis, rotation, by the best correlation of both, small.
+
+Two images of one patient may lie a fifth of their side apart. What learns or matches in windows of some tens of pixels
+needs them nearer than that. The result is an image that has been moved: nobody is told how.
+
+The data step of a matcher: pairs of images of one patient, read once, split by patient, laid over each other.
+
+What is kept of a pair is two images. How the one had to be moved to lie over the other is not kept.
+
+The train and quantise steps of a matcher: crops of pairs, templates at random places, averaged weights.
 
 All randomness depends on (seed, epoch), so a training that was killed resumes exactly. What it ends with becomes an
 int8 and a float file for whole images.
@@ -6,29 +17,335 @@ int8 and a float file for whole images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from scipy import fft, ndimage
 
 from fieldray.domain.local_contrast import locally_normalised
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint
-from fieldray_adapt.files import digest
-from fieldray_adapt.lungs.pair_augmentation import augment_pair
-from fieldray_adapt.matcher.dataset import MatcherData, data_of
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.augmentation import augment_pair
+from fieldray_adapt.engine import (
+    CHECKPOINT,
+    Checkpoint,
+    Progress,
+    TrainingState,
+    cosine_rate,
+    share_of_some,
+    train_epochs,
+)
+from fieldray_adapt.files import arrays_in, content_digest, digest, write_atomically
+from fieldray_adapt.image_set import read_images, rows_digest
+from fieldray_adapt.layouts import Row, Wrong, parts_of, table_rows
 from fieldray_adapt.matcher.engine import MatcherEngine, Step, specification_of
-from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
+from fieldray_adapt.matcher.recipe import MatcherRecipe, PairSource, recipe_of
 from fieldray_adapt.quantise import equalise, quantise, to_float_file
 from fieldray_adapt.run import Run
 from fieldray_adapt.run import Step as RunStep
 from fieldray_adapt.specification import Weights, save_weights
 from fieldray_adapt.steps import trained_weights, write_files
-from fieldray_adapt.training import Progress, TrainingState, cosine_rate, share_of_some, train_epochs
+from fieldray_adapt.tables import Problem
 
 Grey = NDArray[np.uint8]
+Matrix = tuple[float, float, float, float, float, float]
+_SIDE: Final = 64
+_SCALES: Final = (-0.24, -0.16, -0.08, 0.0, 0.08, 0.16, 0.24)
+"""In powers of e; first alike along both axes, then apart by a step."""
+_APART: Final = (-0.08, 0.0, 0.08)
+_DEGREES: Final = (-6.0, -3.0, 0.0, 3.0, 6.0)
+_FINE, _COARSE = 1.0, 8.0
+_LEAST_SHARED: Final = 0.5
+_LEAST: Final = 1e-9
+_SIZE: Final = (2 * _SIDE, 2 * _SIDE)
+
+
+def roughly_aligned(moving: Grey, fixed: Grey) -> tuple[Grey, float]:
+    """The moving image over the fixed one, both (side, side) uint8, and how well they then correlate, -1..1."""
+    target, small = _Target(fixed), _small(moving)
+    alike = [(degrees, scale, scale) for degrees in _DEGREES for scale in _SCALES]
+    degrees, down, across = max(alike, key=lambda motion: target.compare(small, motion)[0])
+    nearby = [(degrees, down + more, across + other) for more in _APART for other in _APART]
+    score, matrix = max((target.compare(small, motion) for motion in nearby), key=lambda found: found[0])
+    scale = len(fixed) / _SIDE
+    whole = (matrix[0], matrix[1], matrix[2] * scale, matrix[3], matrix[4], matrix[5] * scale)
+    return _moved(moving, whole), score
+
+
+class _Target:
+    """The fixed image, small, in spectra that all motions are compared with."""
+
+    def __init__(self, fixed: Grey) -> None:
+        details = _details(_small(fixed))
+        self._spectra = [fft.rfft2(plane, _SIZE) for plane in (details, details**2, np.ones_like(details))]
+
+    def compare(self, small: Grey, motion: tuple[float, float, float]) -> tuple[float, Matrix]:
+        """How well an image fits that was turned and scaled so, at the best shift, and the whole motion."""
+        degrees, down, across = motion
+        matrix = _about_middle(degrees, math.exp(down), math.exp(across))
+        score, (rows, columns) = self._best_shift(_details(_moved(small, matrix)))
+        return score, _shifted(matrix, rows, columns)
+
+    def _best_shift(self, moved: NDArray[np.float64]) -> tuple[float, tuple[int, int]]:
+        """The cosine of what both share, of those shifts at which they share half their area or more."""
+        values, squares, inside = self._spectra
+        own, own_squares, own_inside = (
+            np.conj(fft.rfft2(plane, _SIZE)) for plane in (moved, moved**2, np.ones_like(moved))
+        )
+        products = fft.irfft2(values * own, _SIZE)
+        norms = fft.irfft2(squares * own_inside, _SIZE) * fft.irfft2(inside * own_squares, _SIZE)
+        is_wide = fft.irfft2(inside * own_inside, _SIZE) > _LEAST_SHARED * _SIDE**2
+        cosines = np.where(is_wide, products / np.sqrt(np.maximum(norms, _LEAST)), -1.0)
+        row, column = np.unravel_index(int(cosines.argmax()), _SIZE)
+        rows, columns = ((int(place) + _SIDE) % (2 * _SIDE) - _SIDE for place in (row, column))
+        return float(cosines.max()), (rows, columns)
+
+
+def _small(image: Grey) -> Grey:
+    return np.asarray(Image.fromarray(image).resize((_SIDE, _SIDE), Image.Resampling.BOX))
+
+
+def _details(image: Grey) -> NDArray[np.float64]:
+    values = image.astype(np.float64)
+    return np.asarray(ndimage.gaussian_filter(values, _FINE) - ndimage.gaussian_filter(values, _COARSE))
+
+
+def _about_middle(degrees: float, down: float, across: float) -> Matrix:
+    """From a place (x, y) of the result to one of the source, in pixels of the small image."""
+    cosine, sine, middle = math.cos(math.radians(degrees)), math.sin(math.radians(degrees)), _SIDE / 2
+    a, b, d, e = cosine * across, sine * down, -sine * across, cosine * down
+    return (a, b, middle - (a + b) * middle, d, e, middle - (d + e) * middle)
+
+
+def _shifted(matrix: Matrix, rows: int, columns: int) -> Matrix:
+    """The result moved down and right by so many pixels."""
+    a, b, c, d, e, f = matrix
+    return (a, b, c - a * columns - b * rows, d, e, f - d * columns - e * rows)
+
+
+def _moved(image: Grey, matrix: Matrix) -> Grey:
+    picture = Image.fromarray(image)
+    return np.asarray(
+        picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
+    )
+
+
+_ARRAYS: Final = "pairs.npz"
+_REPORTED: Final = 20
+_PARTS: Final = ("training", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MatcherData:
+    """Every pair, at the size of the input.
+
+    Attributes
+    ----------
+    priors, currents
+        (n, side, side) uint8; a prior is roughly laid over its current.
+    parts, patients, sources
+        Of each pair; the part is training, validation or test.
+    is_far
+        Whether the recipe calls their gap in time far.
+    likeness
+        How well the small images correlate when laid over each other, -1..1.
+    """
+
+    priors: NDArray[np.uint8]
+    currents: NDArray[np.uint8]
+    parts: NDArray[np.str_]
+    patients: NDArray[np.str_]
+    sources: NDArray[np.str_]
+    is_far: NDArray[np.bool_]
+    likeness: NDArray[np.float32]
+
+    def of(self, part: str) -> NDArray[np.int64]:
+        """Which pairs are in a part."""
+        return np.flatnonzero(self.parts == part)
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePair:
+    """Two images of one patient, before they are read."""
+
+    prior: Row
+    current: Row
+    is_far: bool = False
+
+    def problem(self) -> Reason | None:
+        """What is wrong with it."""
+        for row in (self.prior, self.current):
+            if not row.path.is_file():
+                return reason("data_unreadable", path=row.path, detail=f"it is not there ({row.origin})")
+        return None
+
+
+def find_pairs(source: PairSource, wrong: Wrong) -> list[ImagePair]:
+    """The pairs of one source; `wrong` gets everything that is wrong with its table."""
+    pairs = []
+    needed = ("prior", "current", "patient_id", *(("gap",) if source.far_from is not None else ()))
+    for line, cells in table_rows(source, wrong, needed):
+        if detail := _fault(cells, source):
+            wrong(reason("data_row", path=source.path, line=line, detail=detail))
+            continue
+        prior, current = (
+            Row(
+                path=source.path.parent / cells[name],
+                source=source.name,
+                classes=frozenset(),
+                patient=cells["patient_id"],
+                origin=f"{source.path.name}, line {line}",
+            )
+            for name in ("prior", "current")
+        )
+        is_far = source.far_from is not None and float(cells["gap"]) >= source.far_from
+        pairs.append(ImagePair(prior, current, is_far=is_far))
+    return pairs
+
+
+def _fault(cells: Mapping[str, str], source: PairSource) -> str:
+    if not cells["patient_id"]:
+        return "it names no patient"
+    if source.far_from is not None and not _is_number(cells["gap"]):
+        return f"the gap {cells['gap']!r} is no number"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def matcher_problems(recipe: MatcherRecipe) -> list[Problem]:
+    """What is wrong with the files that a recipe names, each problem at the recipe's key that it is about."""
+    problems: list[Problem] = []
+    pairs: list[ImagePair] = []
+    for number, source in enumerate(recipe.pairs):
+        wrong: list[Reason] = []
+        found = find_pairs(source, wrong.append)
+        wrong += [why for pair in found if (why := pair.problem())]
+        if not found and not wrong:
+            wrong.append(reason("data_empty", name=source.name, path=source.path))
+        problems += [Problem(("pairs", number), f"cannot be used: {why.text}") for why in wrong[:_REPORTED]]
+        pairs += found
+    if not problems:
+        people = _people(recipe, pairs)
+        empty = [part for part in _PARTS if not people[part]]
+        problems += [Problem(("split",), f"leaves no pair for {', '.join(empty)}")] if empty else []
+        if not empty and len(people["training"]) < recipe.training.pairs_per_step:
+            problems.append(Problem(("training", "pairs_per_step"), "must not be above the patients to train on"))
+    return problems
+
+
+def _people(recipe: MatcherRecipe, pairs: Sequence[ImagePair]) -> dict[str, set[str]]:
+    parts = parts_of([pair.prior for pair in pairs], recipe.split, ())
+    return {
+        part: {pair.prior.patient for pair, own in zip(pairs, parts, strict=True) if own == part} for part in _PARTS
+    }
+
+
+def data_step(run: Run) -> Mapping[str, Any]:
+    """Read the images, lay each prior over its current, split by patient; pairs.npz and facts.json.
+
+    Raises UsageProblem for an image that cannot be read, StorageProblem.
+    """
+    recipe = recipe_of(run)
+    pairs = _pairs(recipe)
+    images = _images(run, pairs)
+    priors, likeness = [], []
+    for number, pair in enumerate(pairs):
+        moved, score = roughly_aligned(images[pair.prior.path], images[pair.current.path])
+        priors.append(moved)
+        likeness.append(score)
+        run.progress("pairs", number + 1, len(pairs))
+    arrays = {
+        "priors": np.stack(priors),
+        "currents": np.stack([images[pair.current.path] for pair in pairs]),
+        "parts": np.array(parts_of([pair.prior for pair in pairs], recipe.split, ())),
+        "patients": np.array([pair.prior.patient for pair in pairs]),
+        "sources": np.array([pair.prior.source for pair in pairs]),
+        "is_far": np.array([pair.is_far for pair in pairs]),
+        "likeness": np.array(likeness, np.float32),
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
+    facts = _facts(arrays)
+    run.write(
+        "data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(list(arrays["parts"]))}
+    )
+    return dict(facts["pairs"])
+
+
+def data_of(run: Run) -> MatcherData:
+    """What the data step left. Raises UsageProblem `step_missing`."""
+    path = run.folder("data") / _ARRAYS
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="data"))
+    with arrays_in(path) as arrays:
+        return MatcherData(**arrays)
+
+
+def _pairs(recipe: MatcherRecipe) -> list[ImagePair]:
+    wrong: list[Reason] = []
+    pairs = [pair for source in recipe.pairs for pair in find_pairs(source, wrong.append)]
+    for why in wrong:
+        raise UsageProblem(why)
+    return pairs
+
+
+def _rows(pairs: Sequence[ImagePair]) -> Iterator[Row]:
+    """Each image once, though it may be in two pairs."""
+    yield from {row.path: row for pair in pairs for row in (pair.prior, pair.current)}.values()
+
+
+def _images(run: Run, pairs: Sequence[ImagePair]) -> dict[Path, NDArray[np.uint8]]:
+    rows = [_with_digest(row) for row in _rows(pairs)]
+    found = read_images(rows, run.recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
+    if found.left_out:
+        origin, sentence = found.left_out[0]
+        raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
+    return {row.path: image[..., 0] for row, image in zip(found.rows, found.images, strict=True)}
+
+
+def _with_digest(row: Row) -> Row:
+    return replace(row, sha256=content_digest(row.path))
+
+
+def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    parts, patients, sources = (arrays[name] for name in ("parts", "patients", "sources"))
+    return {
+        "pairs": {part: int((parts == part).sum()) for part in _PARTS},
+        "patients": {part: len(set(patients[parts == part])) for part in _PARTS},
+        "sources": {str(name): int((sources == name).sum()) for name in sorted(set(sources))},
+    }
+
+
+def _outside(run: Run) -> str:
+    """Of everything that the step reads: images and tables."""
+    pairs = _pairs(recipe_of(run))
+    couples = [[str(row.path.name) for row in (pair.prior, pair.current)] for pair in pairs]
+    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples)
+
+
+MATCHER_DATA: Final = RunStep(
+    name="data",
+    perform=data_step,
+    reads=("input", "pairs", "split"),
+    outside=_outside,
+    leaves=(_ARRAYS, "facts.json"),
+)
+
+
 _WARM_UP: Final = 0.05
 _VALIDATION_STEPS: Final = 8
 _MARGIN: Final = 1.25

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from fieldray_adapt.engine import Precision
 from fieldray_adapt.fit import Effort
-from fieldray_adapt.prune.laws import Constant, ContextDependent, Linear, Multiplicative
-from fieldray_adapt.prune.loop import Laws, Plan, Stop
+from fieldray_adapt.prune.loop import Constant, ContextDependent, Laws, Linear, Multiplicative, Plan, Stop
 from fieldray_adapt.prune.selection import Baseline, CutKind
 from fieldray_adapt.prune.timing import ROUNDS
 from fieldray_adapt.recipe_data import ProfileChoice

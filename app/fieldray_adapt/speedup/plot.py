@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.reports.outputs import write_own
-from fieldray_adapt.speedup.estimate import Estimate
-from fieldray_adapt.speedup.formulas import linear_speed_up
+from fieldray_adapt.speedup.formulas import Estimate, linear_speed_up
 
-with contextlib.chdir(Path(__file__).parent):  # as in `adaptation.plots`
+with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.plots`
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

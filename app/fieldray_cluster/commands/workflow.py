@@ -11,7 +11,7 @@ from typing import Any, Final
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.commands.toolchain import print_all
+from fieldray_adapt.adapt_command import print_all
 from fieldray_cluster.command_line import COMMANDS
 
 _STOPPED: Final = 130

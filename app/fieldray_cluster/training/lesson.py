@@ -23,9 +23,8 @@ from fieldray.persistence import storage_problem
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, open_engine
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import CLIP, MaskEngine
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import StageSamples, rates, use_threads
+from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.train import Samples, Schedule, balanced_draw, changed, smoothed
 from fieldray_cluster.training.plan import Plan

@@ -1,4 +1,4 @@
-"""Trains a recipe's network by a plan, in place of `adaptation.train.train` and `adaptation.lungs.train.train`.
+"""Trains a recipe's network by a plan, in place of `train.train` and `lungs.train.train` of `fieldray_adapt`.
 
 After each epoch the driver looks at the validation images with the averaged weights, as local training does, and keeps
 a checkpoint; a training that was stopped resumes from it. The file of the arrays that workers learn from is in the run
@@ -23,10 +23,8 @@ from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineName, EngineSettings, Kept, open_engine
 from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import MaskEngine
-from fieldray_adapt.lungs.networks import compact_unet
-from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import StageSamples, first_weights
+from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
+from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights
 from fieldray_adapt.specification import Layer, Specification, Weights
 from fieldray_adapt.train import Samples, Schedule, validate
 from fieldray_cluster.training import all_reduce

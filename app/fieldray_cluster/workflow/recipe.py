@@ -19,9 +19,8 @@ from typing import Annotated, Final, Literal
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.describe import template
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.tables import Document, Key, Problem, RecipeProblems, require, require_ranges
+from fieldray_adapt.tables import Document, Key, Problem, RecipeProblems, require, require_ranges, template
 from fieldray_cluster.workflow.sampling import Parameter, combinations
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")

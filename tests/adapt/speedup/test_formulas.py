@@ -6,12 +6,15 @@ import math
 
 import pytest
 
-from fieldray_adapt.speedup.estimate import Measured, Mode, Server, estimated
 from fieldray_adapt.speedup.formulas import (
     Asynchronous,
     Iteration,
+    Measured,
+    Mode,
+    Server,
     Span,
     computing_s,
+    estimated,
     linear_speed_up,
     longest_s,
     predicted_speed_up,

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from fieldray_adapt.speedup.estimate import Measured, Mode, estimated
-from fieldray_adapt.speedup.placement import placed_whole
-from fieldray_adapt.speedup.reference_networks import (
+from fieldray_adapt.speedup.formulas import Measured, Mode, estimated
+from fieldray_adapt.speedup.placement import (
     REFERENCE_NETWORKS,
     ReferenceNetwork,
     googlenet,
+    placed_whole,
     resnet34,
     shapes,
     squeezenet,

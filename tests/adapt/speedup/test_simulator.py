@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fieldray_adapt.speedup.estimate import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_adapt.speedup.reference_networks import REFERENCE_NETWORKS
+from fieldray_adapt.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
+from fieldray_adapt.speedup.placement import REFERENCE_NETWORKS
 from fieldray_adapt.speedup.simulator import Links, simulated_s, transfers_of
 
 CASES = 2000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from fieldray.commands.console import Console
-from fieldray_adapt.commands.adapt import Bar
+from fieldray_adapt.adapt_command import Bar
 
 
 class Terminal(io.StringIO):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.commands.toolchain import toolchain
 
 if TYPE_CHECKING:
-    from fieldray_adapt.speedup.estimate import Estimate, Measured
+    from fieldray_adapt.speedup.formulas import Estimate, Measured
 
 _MODES: Final = ("async", "sync-join", "sync-split")
 _SERVERS: Final = ("central", "distributed")
@@ -76,6 +75,8 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Estimate; the exit code. Raises UsageProblem, StorageProblem."""
     console.machine_reads = options.output == "csv"
+    from fieldray_adapt.adapt_command import toolchain  # it has this command among its own
+
     with toolchain(console):
         measured, workers = _measured(options), _count("--workers", options.workers)
         _check(options, measured, workers)
@@ -97,7 +98,7 @@ def print_estimate(
 
     server  that was asked for; with None what is best is looked for among all
     """
-    from fieldray_adapt.speedup.estimate import known_mode, known_server
+    from fieldray_adapt.speedup.formulas import known_mode, known_server
 
     asked, server = server, server or _USUAL_SERVER
     one = _estimates(measured, mode, server, workers)[-1]
@@ -118,8 +119,8 @@ def print_estimate(
 
 
 def _print_advice(console: Console, measured: Measured, mode: str, server: str | None, workers: int) -> None:
-    from fieldray_adapt.speedup.advice import advise
-    from fieldray_adapt.speedup.estimate import SERVERS, known_mode, known_server
+    from fieldray_adapt.speedup.formulas import SERVERS, known_mode, known_server
+    from fieldray_adapt.speedup.simulator import advise
 
     servers = (known_server(server),) if server else SERVERS
     for sentence in advise(measured, mode=known_mode(mode), most_workers=workers, servers=servers).reasons:
@@ -144,7 +145,7 @@ def _write(options: argparse.Namespace, console: Console, measured: Measured, wo
 
 
 def _estimates(measured: Measured, mode: str, server: str, workers: int) -> list[Estimate]:
-    from fieldray_adapt.speedup.estimate import estimates, known_mode, known_server
+    from fieldray_adapt.speedup.formulas import estimates, known_mode, known_server
 
     return list(estimates(measured, mode=known_mode(mode), server=known_server(server), most_workers=workers))
 
@@ -164,8 +165,8 @@ def _serial_s(measured: Measured) -> float:
 
 def _measured(options: argparse.Namespace) -> Measured:
     """Raises UsageProblem for what is missing or cannot be."""
-    from fieldray_adapt.speedup.estimate import Measured
-    from fieldray_adapt.speedup.reference_networks import REFERENCE_NETWORKS
+    from fieldray_adapt.speedup.formulas import Measured
+    from fieldray_adapt.speedup.placement import REFERENCE_NETWORKS
 
     missing = [name for key, name in _NEEDED.items() if getattr(options, key) is None]
     if missing:

@@ -1,0 +1,281 @@
+"""`fieldray adapt`: from labelled images to a signed pack, and what divides a training or measures if that pays."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.commands.console import Console, add_command, given_path, progress_text
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+from fieldray_adapt import estimate_command
+from fieldray_adapt.command_line import COMMANDS
+from fieldray_adapt.estimate_command import print_estimate
+
+if TYPE_CHECKING:
+    from fieldray_adapt.run import Trainer
+
+_MODES: Final = ("local", "sync-join", "sync-split", "async")
+_SERVERS: Final = ("none", "central", "distributed")
+STEPS: Final = {
+    "run": "perform all steps that are not done yet",
+    "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
+    "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
+    "compare": "train the unpruned network that the recipe names, and compare the pack with it",
+    "data": "read the images and fix their split into parts",
+    "train": "train the network",
+    "prune": "make the trained network smaller and faster",
+    "quantise": "convert the network to int8",
+    "placement": "predict which operators run on the Edge TPU, and how fast",
+    "compile": "compile the network for the Edge TPU, if edgetpu_compiler is installed",
+    "evaluate": "choose operating points and evaluate the pack",
+    "pack": "write the signed pack",
+    "report": "write the report of the run",
+}
+
+
+@contextlib.contextmanager
+def toolchain(console: Console) -> Iterator[None]:
+    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
+
+    Raises UsageProblem.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+    except UsageProblem as problem:
+        print_all(problem, console)
+        raise
+
+
+def print_all(problem: UsageProblem, console: Console) -> None:
+    """Print everything that is wrong with a recipe where it is more than the one thing that the error itself says."""
+    lines = getattr(problem, "lines", ())
+    if len(lines) > 1:
+        for line in lines:
+            console.print_line(line)
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how a training is divided."""
+    group = parser.add_argument_group("training by several workers")
+    group.add_argument("--workers", type=_count(1), default=1, metavar="N", help="how many take part (default: 1)")
+    group.add_argument(
+        "--mode",
+        choices=_MODES,
+        default="local",
+        help="local: this process alone; sync-join: each worker a batch, then one step; sync-split: each worker a part "
+        "of a batch; async: nobody waits (default: local)",
+    )
+    group.add_argument(
+        "--server",
+        choices=_SERVERS,
+        default="central",
+        help="where the weights are: with every worker (needs PyTorch; processes of this computer only), in one "
+        "process, or shared among as many as workers (default: central)",
+    )
+    group.add_argument(
+        "--placement",
+        choices=("even", "whole"),
+        default="even",
+        help="shares of distributed servers: equal, or whole tensors as Šlampa printed it (default: even)",
+    )
+    group.add_argument(
+        "--staleness", type=_count(0), metavar="N", help="async: how many steps late a gradient may be at most"
+    )
+    add_cluster_options(group)
+
+
+def add_cluster_options(group: argparse._ArgumentGroup) -> None:
+    """Add what says where the cluster is."""
+    group.add_argument(
+        "--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer"
+    )
+    group.add_argument(
+        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+    )
+
+
+def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
+    """Who trains by the options; None for this process. Raises UsageProblem."""
+    if options.mode == "local":
+        if options.workers > 1:
+            raise UsageProblem(reason("training_needs_mode", workers=options.workers))
+        return None
+    with training_modules():
+        from fieldray_cluster.training.cluster import opened
+        from fieldray_cluster.training.plan import Plan
+        from fieldray_cluster.training.trainer import DividedTrainer
+    plan = Plan(
+        workers=options.workers,
+        mode=options.mode,
+        server=options.server,
+        places_evenly=options.placement == "even",
+        staleness=options.staleness,
+        address=options.cluster,
+        certificates=options.certificates,
+    )
+    return DividedTrainer(plan, open_cluster=lambda: opened(plan), say=console.print_line)
+
+
+@contextlib.contextmanager
+def training_modules() -> Iterator[None]:
+    """What a divided training needs: the cluster's modules and the toolchain's. Raises UsageProblem."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed")
+        code = "cluster_not_installed" if is_cluster else "adapt_not_installed"
+        raise UsageProblem(reason(code, name=error.name)) from error
+
+
+def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add `measure-cluster`."""
+    action = add_command(actions, "measure-cluster", "measure what decides whether several workers are worth it")
+    action.add_argument(
+        "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
+    )
+    action.add_argument("--repeats", type=_count(2), default=10, metavar="N", help="measurements of each (default: 10)")
+    action.add_argument("--workers", type=_count(1), default=2, metavar="N", help="estimate up to so many (default: 2)")
+    add_cluster_options(action.add_argument_group("cluster"))
+    action.set_defaults(command=run_measure_cluster)
+
+
+def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
+    """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with training_modules():
+        from fieldray_adapt.speedup.formulas import MODES, SERVERS, Measured
+        from fieldray_cluster.training.measure import measure_costs
+    costs = measure_costs(
+        options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats
+    )
+    for line in costs.lines():
+        console.print_line(line)
+    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    workers = min(options.workers, costs.batches)
+    for mode in MODES:
+        for server in SERVERS:
+            print_estimate(console, measured, mode=mode, server=server, workers=workers)
+    return 0
+
+
+def _count(least: int) -> Any:
+    def count(text: str) -> int:
+        if text.isascii() and text.isdigit() and least <= int(text) <= 1000:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"a whole number from {least} to 1000 is needed")
+
+    return count
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "adapt", COMMANDS["adapt"])
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in STEPS.items():
+        action = add_command(actions, name, text)
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+        action.set_defaults(command=run_adapt, step=name)
+        if name in ("run", "train"):
+            add_training_options(action)
+    check = add_command(actions, "check", "list every problem in a recipe and its data")
+    check.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+    check.set_defaults(command=run_check)
+    new = add_command(actions, "new", "write a commented recipe to start from")
+    new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
+    new.add_argument(
+        "recipe", type=given_path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
+    )
+    new.set_defaults(command=run_new)
+    add_measure_cluster(actions)
+    full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
+    full.add_argument("folder", type=given_path, metavar="FOLDER", help="the folder to write to")
+    full.add_argument(
+        "--size",
+        type=_size,
+        default=(224, 224, 1),
+        metavar="HxWxC",
+        help="input size: height, width, channels (default: 224x224x1)",
+    )
+    full.add_argument("--int8", action="store_true", help="also write an int8 version")
+    full.set_defaults(command=run_full_width)
+    estimate_command.add_to(actions)
+
+
+def run_adapt(options: argparse.Namespace, console: Console) -> int:
+    """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
+    # Read when numpy loads: its products here are small, and threads for them cost more than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    trainer = trainer_of(options, console) if "mode" in options else None
+    with toolchain(console):
+        from fieldray_adapt.command import adapt
+
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console), trainer=trainer)
+    return 0
+
+
+def run_check(options: argparse.Namespace, console: Console) -> int:
+    """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.command import check
+
+        check(options.recipe)
+    console.print_line(f"{options.recipe}: no problems found")
+    return 0
+
+
+def run_new(options: argparse.Namespace, console: Console) -> int:
+    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.command import new
+
+        for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
+            console.print_line(f"Written: {path}")
+    return 0
+
+
+def run_full_width(options: argparse.Namespace, console: Console) -> int:
+    """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
+    with toolchain(console):
+        from fieldray_adapt.comparisons import write_full_width
+
+        paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
+    for path in paths:
+        console.print_line(f"Written: {path}")
+    return 0
+
+
+def _size(text: str) -> tuple[int, int, int]:
+    """`224x224x1` as (224, 224, 1)."""
+    try:
+        height, width, channels = map(int, text.split("x"))
+    except ValueError:
+        height = width = channels = 0
+    if min(height, width) < 32 or channels not in (1, 3):
+        raise argparse.ArgumentTypeError("give HEIGHTxWIDTHxCHANNELS, for example 224x224x1")
+    return height, width, channels
+
+
+class Bar:
+    """The progress of one kind of work after another, each with its own rate."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._console, self._what, self._began_s, self._done = console, "", 0.0, 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now_s = self._clock()
+        if what != self._what or done <= self._done:
+            self._what, self._began_s = what, now_s
+        self._done = done
+        elapsed_s = now_s - self._began_s
+        rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
+        left_s = (total - done) / rate if rate else None
+        text = progress_text(done=done, total=total, is_final=True, images_per_s=rate, remaining_s=left_s)
+        self._console.bar(f"{what} {text}")

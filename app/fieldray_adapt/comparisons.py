@@ -1,0 +1,432 @@
+"""Trainings beside the one that ships: a cross-validation, and the network without pruning.
+
+Cross-validation: each fold's images are scored by a network that was trained on none of their patients.
+
+Every image of a small data set then counts once. What is measured is the recipe, not the one network that ships: the
+network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
+
+`adapt compare`: the pack against the unpruned network, trained on the same images, and in int8, too.
+
+The unpruned network has a run of its own inside the recipe's run folder, so that it resumes after it
+was stopped. The code that screens runs both files on the same images; they are timed alternating in one run. A
+full-width ResNet50 with drawn weights can be written as well, for timing only.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain import intervals, metrics
+from fieldray.domain.metrics import sigmoid
+from fieldray.domain.model import OutputRoles
+from fieldray.errors import UsageProblem
+from fieldray.packs.naming import MANIFEST_NAME
+from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.reasons import reason
+from fieldray_adapt.dataset import DATA, Dataset, dataset_of, refuse_seen
+from fieldray_adapt.edgetpu import place
+from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.evaluate import (
+    Evaluated,
+    auc_difference,
+    border_pixels,
+    by_group,
+    compare,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
+from fieldray_adapt.files import content_digest, digest, publish, require_publishable, write_atomically
+from fieldray_adapt.layouts import refuse_leak
+from fieldray_adapt.networks import resnet50
+from fieldray_adapt.prune.tasks import prune_as_told
+from fieldray_adapt.prune.timing import time_files
+from fieldray_adapt.quantise import answer, quantise, to_float_file
+from fieldray_adapt.recipe import Comparison, Recipe, what_is_made, what_is_trained
+from fieldray_adapt.recipe_data import LabelRule
+from fieldray_adapt.report import write_comparison, write_cross_validation
+from fieldray_adapt.run import Run, Step
+from fieldray_adapt.specification import Specification, Weights, initial_weights
+from fieldray_adapt.steps import (
+    FITTED_IMAGES,
+    QUANTISE,
+    TRAIN,
+    converted,
+    frozen_part_of,
+    load_network,
+    specification_of,
+    starting_digest,
+    to_files,
+    train_as_told,
+)
+from fieldray_adapt.train import FrozenPart, predict
+
+CROSS_RESULTS: Final = "cross.json"
+TRAINED: Final = "trained"
+PRUNED: Final = "pruned"
+INT8: Final = "int8"
+_WANTED: Final = (0.90, 0.95)
+
+Scores = NDArray[np.float64]
+
+
+def cross_step(run: Run) -> Mapping[str, Any]:
+    """Make a network for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
+    folds = run.recipe.split.cross_folds
+    if not folds:
+        return {}
+    require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
+    data, scores = dataset_of(run), dict[str, Scores]()
+    part = frozen_part_of(run.recipe, images=data.image_set.images)
+    for fold in folds:
+        rows = data.image_set.rows
+        refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
+        evaluated = _evaluated_in(data, run, fold)
+        for stage, found in _out_of_fold(run, data, fold, evaluated, part).items():
+            scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
+    buffer = io.BytesIO()
+    np.savez(buffer, **scores, targets=data.targets)
+    write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
+    results = _figures(run, data, scores)
+    run.write("cross", "metrics.json", results)
+    _publish(run, data, scores, results)
+    return {code: found["stages"][INT8]["auc"] for code, found in results.items()}
+
+
+def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Mapping[str, Any]) -> None:
+    """The results and their page in the recipe's folder for what is published."""
+    folder, texts = run.recipe.published, run.recipe.pack
+    how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
+    whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
+    publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
+    parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
+    scored = {code: (part.scores, part.truth) for code, part in parts.items()}
+    write_cross_validation(folder / "cross.html", whole, scored=scored)
+
+
+def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
+    """The images of a fold that are evaluated."""
+    sources = {source.name for source in run.recipe.data if source.evaluated}
+    rows = enumerate(data.image_set.rows)
+    return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
+
+
+def _out_of_fold(
+    run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64], part: FrozenPart | None
+) -> dict[str, Scores]:
+    """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
+    recipe, folder = run.recipe, run.folder("cross") / str(fold)
+    others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
+    training = data.samples_of(others)
+    weights, _ = train_as_told(
+        run,
+        training=training,
+        validation=data.samples_of(evaluated[:0]),
+        folder=folder,
+        what=f"epochs of fold {fold}",
+        part=part,
+    )
+    network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
+    found = {TRAINED: _float_scores(recipe, *network, images)}
+    if recipe.prune is not None:
+        # Its own quality is asked of images that it was trained on: nothing of the fold may choose how it is made.
+        trained_on = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        _, kept, iterations = prune_as_told(
+            run,
+            network,
+            training=training,
+            validation=data.samples_of(np.concatenate(trained_on)),
+            folder=folder / "prune",
+        )
+        network = iterations.network(kept.number)
+        found[PRUNED] = _float_scores(recipe, *network, images)
+    drawn = np.random.default_rng(recipe.training.seed).permutation(others)
+    files = to_files(recipe, *network, images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    labels, roles = len(recipe.kept_labels), files.integer.roles(files.specification)
+    found[INT8] = answer(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
+    return found
+
+
+def _float_scores(recipe: Recipe, specification: Specification, weights: Weights, images: NDArray[np.uint8]) -> Scores:
+    settings = EngineSettings(threads=recipe.training.threads)
+    engine = open_engine(specification, weights, settings=settings, name=recipe.training.engine)
+    kept = [recipe.labels.index(label) for label in recipe.kept_labels]
+    return sigmoid(predict(engine, images)[:, kept])
+
+
+def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
+    found: dict[str, Any] = {}
+    for label in run.recipe.kept_labels:
+        parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
+        last = parts[INT8]
+        found[label.code] = {
+            "images": len(last.rows),
+            "patients": len(set(last.patients)),
+            "positive": int(last.truth.sum()),
+            "negative": int((~last.truth).sum()),
+            "stages": {stage: _stage(run, part) for stage, part in parts.items()},
+            "after_training": _after_training(parts),
+            "float_against_int8": compare(parts.get(PRUNED, parts[TRAINED]), last),
+            "specificity_at_sensitivity": {f"{wanted:.2f}": asdict(last.specificity_at(wanted)) for wanted in _WANTED},
+            "by_group": by_group(last),
+            "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
+        }
+    return found
+
+
+def _stage(run: Run, part: Evaluated) -> dict[str, Any]:
+    return {
+        "auc": asdict(part.area),
+        "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
+    }
+
+
+def _after_training(parts: Mapping[str, Evaluated]) -> dict[str, Any]:
+    """The AUC of the int8 file less that of the network as it was trained, on the same images."""
+    both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
+    return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
+
+
+def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Evaluated:
+    """The images that were evaluated and whose answer is known."""
+    chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
+    rows = [data.image_set.rows[index] for index in chosen]
+    return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
+
+
+def _fold_auc(part: Evaluated, fold: int) -> float:
+    inside = part.where(np.array([row.fold == str(fold) for row in part.rows]))
+    return metrics.auc(inside.scores, inside.truth)
+
+
+def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
+    """The same images evaluated out of fold by their border alone and by a thumbnail."""
+    found = {}
+    for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
+        values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
+        for fold in run.recipe.split.cross_folds:
+            evaluated = _evaluated_in(data, run, fold)
+            inside = np.isin(
+                np.arange(len(values)), [i for i, row in enumerate(data.image_set.rows) if row.fold == str(fold)]
+            )
+            trained_on = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
+            truth = data.targets[trained_on, column] >= 0.5
+            scores[evaluated] = shortcut_scores(values[trained_on], truth, values[evaluated])
+        asked = ~np.isnan(scores) & ~np.isnan(data.targets[:, column])
+        found[name] = metrics.auc(scores[asked], data.targets[asked, column] >= 0.5)
+    return found
+
+
+CROSS: Final = Step(
+    name="cross",
+    perform=cross_step,
+    reads=(
+        *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
+        "calibration_images",
+    ),
+    outside=lambda run: starting_digest(run.recipe.network),
+)
+
+
+_PARTS: Final = ("validation", "test")
+_RATIOS: Final = ("multiply_adds", "file_bytes", "edgetpu_estimate_ms", "milliseconds")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MeasuredFile:
+    """A TensorFlow Lite file, what its outputs are, the codes of its labels in their order, and the split behind it."""
+
+    file: bytes
+    outputs: OutputRoles
+    labels: tuple[str, ...]
+    split_sha256: str
+
+
+def compare_step(run: Run) -> Mapping[str, Any]:
+    """Train and quantise the unpruned network, then measure both; comparison.json and comparison.html.
+
+    Raises UsageProblem (recipe_key where nothing is to be compared, data_changed where the pack is not of this split:
+    it may have been trained on the images it would be measured on), PackProblem, StorageProblem.
+    """
+    choice = run.recipe.comparison
+    if choice is None:
+        raise UsageProblem(reason("recipe_key", key="comparison", detail="is missing"))
+    folder = run.recipe.published
+    require_publishable(folder / "comparison.json", folder / "comparison.html")
+    pack, whole = _pack(run), _whole_run(run, choice)
+    whole.execute((DATA,), say=lambda _: None)
+    if pack.split_sha256 != whole.read("data", "facts.json")["split_sha256"]:
+        raise UsageProblem(reason("data_changed", path=_pack_folder(run)))
+    whole.execute((DATA, TRAIN, QUANTISE), say=lambda _: None)
+    networks = {"whole": _whole_evaluated(whole, "int8"), "pack": pack}
+    results = {
+        "pack": f"{run.recipe.pack.id} {run.recipe.pack.version}",
+        "trained": what_is_trained(whole.recipe),
+        "trained_labels": [label.code for label in run.recipe.labels],
+        "history": whole.read("train", "history.json"),
+        **_speed(networks),
+        "labels": _quality(whole, {**networks, "whole_float": _whole_evaluated(whole, "float")}),
+    }
+    publish(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
+    write_comparison(folder / "comparison.html", results)
+    return {f"times_{name}": round(ratio, 2) for name, ratio in results["times_less"].items()} | {
+        f"{code}_{part}_auc_difference": round(found[part]["difference"]["value"], 4)
+        for code, found in results["labels"].items()
+        for part in _PARTS
+    }
+
+
+def _pack(run: Run) -> MeasuredFile:
+    """The recipe's pack, as it was made. Raises UsageProblem where it is of another input or other labels."""
+    folder = _pack_folder(run)
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    codes = tuple(label.code for label in model.manifest.labels)
+    if model.manifest.input != run.recipe.input or codes != tuple(label.code for label in run.recipe.kept_labels):
+        raise UsageProblem(
+            reason("recipe_key", key="pack", detail=f"is not the one in {folder}: input or labels differ")
+        )
+    split = model.manifest.provenance.get("split_sha256", "")
+    return MeasuredFile(file=model.files["litert"], outputs=model.manifest.outputs, labels=codes, split_sha256=split)
+
+
+def _pack_folder(run: Run) -> Path:
+    folder: Path = run.recipe.packs_folder / f"{run.recipe.pack.id}-{run.recipe.pack.version}"
+    return folder
+
+
+def _outside(run: Run) -> str:
+    """Digest of the pack as it is, and of the weights that the unpruned network starts from."""
+    choice = run.recipe.comparison
+    return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), starting_digest(choice.network) if choice else "")
+
+
+def _whole_run(run: Run, choice: Comparison) -> Run:
+    """The run of the unpruned network, within the recipe's."""
+    recipe = replace(
+        run.recipe, run=run.folder("compare"), network=choice.network, training=choice.training, prune=None
+    )
+    return Run(recipe=recipe, progress=run.progress)
+
+
+def _whole_evaluated(whole: Run, name: str) -> MeasuredFile:
+    file, (specification, _) = converted(whole, name), load_network(whole)
+    codes = tuple(label.code for label in whole.recipe.kept_labels)
+    split = whole.read("data", "facts.json")["split_sha256"]
+    return MeasuredFile(file=file.data, outputs=file.roles(specification), labels=codes, split_sha256=split)
+
+
+def _speed(networks: Mapping[str, MeasuredFile]) -> dict[str, Any]:
+    """What each file takes, and how many times less the pack takes than the unpruned network."""
+    milliseconds = time_files({name: network.file for name, network in networks.items()})
+    facts = {name: _facts(network.file) | {"milliseconds": milliseconds[name]} for name, network in networks.items()}
+    ratios = {name: facts["whole"][name] / facts["pack"][name] for name in _RATIOS}
+    return {"networks": facts, "times_less": ratios}
+
+
+def _facts(file: bytes) -> dict[str, Any]:
+    placement = place(file)
+    return {
+        "file_bytes": len(file),
+        "weight_bytes": placement.weight_bytes,
+        "multiply_adds": sum(operator.multiply_adds for operator in placement.operators),
+        "operators": len(placement.operators),
+        "mapped": placement.mapped,
+        "subgraphs": placement.subgraphs,
+        "streamed_bytes": placement.streamed_bytes,
+        "edgetpu_estimate_ms": placement.estimate_ms,
+    }
+
+
+def _quality(whole: Run, networks: Mapping[str, MeasuredFile]) -> dict[str, Any]:
+    """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same images."""
+    data, found = dataset_of(whole), dict[str, Any]()
+    refuse_seen(whole, data, step="train")
+    for part in _PARTS:
+        samples = data.samples(part)
+        scores = {
+            name: _scores(whole, network, samples.images, f"{part}, {name}") for name, network in networks.items()
+        }
+        for column, label in enumerate(whole.recipe.kept_labels):
+            targets = samples.targets[:, whole.recipe.labels.index(label)]
+            both = np.column_stack([own[:, column] for own in scores.values()])
+            images = known(both, targets, data.rows(part))
+            found.setdefault(label.code, {})[part] = areas(
+                images.scores, images.truth, names=tuple(scores), patients=images.patients
+            )
+    return found
+
+
+def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], patients: list[str]) -> dict[str, Any]:
+    """AUC of each column of scores (images, names), and of "pack" less that of "whole", with intervals by patient."""
+    both = scores[:, [names.index("whole"), names.index("pack")]]
+    found = {
+        name: asdict(intervals.area(scores[:, column], truth, patients=patients)) for column, name in enumerate(names)
+    }
+    return {
+        "images": len(truth),
+        "positive": int(truth.sum()),
+        "auc": found,
+        "difference": auc_difference(both, truth, patients=patients),
+    }
+
+
+def _scores(whole: Run, network: MeasuredFile, images: NDArray[np.uint8], what: str) -> Scores:
+    return answer(
+        network.file,
+        images,
+        spec=whole.recipe.input,
+        outputs=network.outputs,
+        labels=len(network.labels),
+        progress=lambda done, total: whole.progress(what, done, total),
+    ).scores
+
+
+COMPARE: Final = Step(
+    name="compare",
+    perform=compare_step,
+    reads=(
+        *("input", "labels", "data", "split", "augmentation", "calibration_images"),
+        *("pack", "packs_folder", "results", "comparison"),
+    ),
+    outside=_outside,
+)
+
+
+_RANGE_IMAGES: Final = 2
+
+
+def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool) -> tuple[Path, ...]:
+    """Write resnet50-float.tflite (float32, image in 0..1), with `has_int8` also resnet50-int8.tflite (uint8).
+
+    Parameters
+    ----------
+    size
+        (height, width, channels) of the image.
+
+    Raises
+    ------
+    UsageProblem
+    StorageProblem
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    require_publishable(folder / "resnet50-float.tflite", folder / "resnet50-int8.tflite")
+    height, width, channels = size
+    network = resnet50(height=height, width=width, labels=1, input_channels=channels)
+    weights = initial_weights(network, seed=1)
+    files = {"resnet50-float.tflite": to_float_file(network, weights)}
+    if has_int8:
+        images = np.random.default_rng(1).integers(0, 256, (_RANGE_IMAGES, *size), np.uint8)
+        files["resnet50-int8.tflite"] = quantise(network, weights, representative=images)
+    for name, file in files.items():
+        publish(folder / name, file.data)
+    return tuple(folder / name for name in files)
