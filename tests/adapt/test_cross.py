@@ -12,7 +12,7 @@ import pytest
 
 from fieldray_adapt.comparisons import CROSS
 from fieldray_adapt.dataset import DATA
-from fieldray_adapt.pack import cross_text, cross_validation_of
+from fieldray_adapt.pack import cross_validation_of, filled
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from tiny_recipe import RECIPE, draw
@@ -49,10 +49,11 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
 
 def _check_what_the_card_says(run: Run, found: dict[str, Any]) -> None:
     assert cross_validation_of(run) == {"bright": found}
-    said = cross_text("bright", "Bright", found)
+    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=found)
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
     only_trained = {**found, "stages": {"trained": found["stages"]["trained"]}}
-    assert "before pruning and int8: AUC" in cross_text("bright", "Bright", only_trained)
+    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
+    assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
     assert cross_validation_of(replace(run, recipe=other)) is None
     assert cross_validation_of(replace(run, recipe=replace(run.recipe, calibration_images=7))) is None
