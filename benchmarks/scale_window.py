@@ -136,11 +136,11 @@ class _Bench:
             self.listed(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
         self.listed("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
         for category in ("abnormal", "normal", "refused", None):
-            self.listed(f"only {category or 'all classes'}", partial(model.set_category, category))
+            self.listed(f"only {category or 'all classes'}", partial(model.filter, category=category))
         for verdict in ("given", "none", "any"):
-            self.listed(f"verdict {verdict}", partial(model.set_verdict_filter, verdict))
+            self.listed(f"verdict {verdict}", partial(model.filter, verdict=verdict))
         for device in ("edgetpu", ""):
-            self.listed(f"run on {device or 'any device'}", partial(model.set_backend_filter, device))
+            self.listed(f"run on {device or 'any device'}", partial(model.filter, backend=device))
         for text in _SEARCHES:
             self.listed(f"search “{text}”", partial(self.search.setText, text))
         self.listed("search ended", self.search.clear)

@@ -132,10 +132,10 @@ def _show(paths: Sequence[Path]) -> int:
 
         system_console().print_error(reason("no_screen", command=WITHOUT_SCREEN).text)
         return 1
-    from fieldray.desktop.main_window import run
+    from fieldray.desktop.application import run_application
 
     try:
-        return run(paths)
+        return run_application(paths)
     except FieldrayError as problem:  # there is no window yet to show it in
         system_console().print_error(str(problem))
         return 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from fake_rooms import SPEC, save
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, Verdicts
-from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.finding import Outcome
@@ -27,10 +28,11 @@ class StoredList:
 
     def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.path, self._qtbot = path, qtbot
-        self.background, self.board = Background(), NoticeBoard()
+        self.board = NoticeBoard()
+        self.background = Background(self.board)
         self.verdicts = Verdicts()
         self.model = WorkListModel(Translator("en"), self.background, self.board, self.verdicts)
-        self.model.attach(WorkList(path))
+        self.background.open(SimpleNamespace(work_list=WorkList(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
         self.begin()
@@ -84,6 +86,6 @@ class StoredList:
 
     def close(self) -> None:
         """End everything."""
-        self.model.clear()
+        self.model.open(None)
         self.background.close(wait_s=5)
         self.store.close()

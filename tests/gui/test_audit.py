@@ -9,8 +9,7 @@ from desk import Desk
 from PySide6.QtWidgets import QApplication, QComboBox, QLabel
 from test_flows import texts
 
-from fieldray.desktop.audit_page import AuditPage
-from fieldray.desktop.local_point_dialog import LocalPointDialog
+from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
 from fieldray.domain.events import RunChanged
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason

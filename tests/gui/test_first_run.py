@@ -12,7 +12,7 @@ from fake_rooms import FakeRooms, candidate, manifest, model, refused, screened
 from PySide6.QtWidgets import QCheckBox, QMessageBox
 from test_flows import texts
 
-from fieldray.desktop.pack_cards import answer_label
+from fieldray.desktop.packs_page import answer_label
 from fieldray.domain.events import RunChanged
 from fieldray.domain.model import HeaderRules
 from fieldray.packs.memory import RememberedPack

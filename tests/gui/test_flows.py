@@ -12,8 +12,8 @@ from fake_rooms import FakeRooms, failed, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
-from fieldray.desktop.export_dialog import ExportDialog
-from fieldray.desktop.exporting import Tell
+from fieldray.desktop.dialogs import ExportDialog
+from fieldray.desktop.services import Tell
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed, StoreUnwritable
 from fieldray.domain.finding import ReadFacts
@@ -250,7 +250,8 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     session.again = refused(5, reason("view", view="LL"))
     back.click()
     desk.until(lambda: "Screened although it was refused" not in texts(panel))
-    assert session.wishes[-1] == (5, Wishes()) and "Read it yourself" in texts(panel)
+    desk.until(lambda: "Read it yourself" in texts(panel))
+    assert session.wishes[-1] == (5, Wishes())
     assert [wish.text() for wish in panel.wishes] == ["Screen it anyway"]
 
 
@@ -427,7 +428,7 @@ def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
     chosen.names_box.setChecked(True)
     chosen.accept()
     dialog = desk.window.findChild(QFileDialog)
-    dialog.fileSelected.emit("/out")
+    dialog.filesSelected.emit(["/out"])
     named = ReportOptions(language="en", names_people=True)
     desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("count",), named)])
     dialog.close()

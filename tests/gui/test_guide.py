@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 import fieldray
-from fieldray.desktop.guide_dialog import GuideDialog, guide_text
+from fieldray.desktop.dialogs import GuideDialog, guide_text
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder
 from fieldray.settings import Settings

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton
 from test_flows import texts
 
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.kept_preview import enlarged
+from fieldray.desktop.open_image import enlarged
 from fieldray.domain.events import RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
@@ -51,7 +51,7 @@ def rooms(store: Path) -> FakeRooms:
 
 @pytest.fixture
 def page(desk: Desk) -> HistoryPage:
-    desk.until(lambda: desk.application.controller.past_runs._service is not None)
+    desk.until(lambda: desk.application.controller.background.services is not None)
     desk.window.actions_by_name["history"].trigger()
     shown = desk.window.history_page
     desk.until(lambda: shown.table.rowCount() == 2)
@@ -252,11 +252,11 @@ def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(
     with ResultStore(store) as opened:
         earlier, other = opened.rows(batch.run_id)
         opened.set_verdict(earlier.row_id, Verdict(choice="agree"), judged=earlier.outcome)
-    rows.set_verdict_filter("given")
+    rows.filter(verdict="given")
     desk.until(lambda: rows.rowCount() == 1)
     desk.until(lambda: rows.row_at(rows.index(0, 0)) is not None)
     assert rows.row_at(rows.index(0, 0)).row_id == earlier.row_id
-    rows.set_verdict_filter("none")
+    rows.filter(verdict="none")
     desk.until(lambda: rows.row_at(rows.index_of(other.row_id)) is not None)
     assert rows.rowCount() == 1
     desk.rooms.publish(RunChanged(run_id=batch.run_id, state="finished"))

@@ -12,7 +12,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QWidget
 
-from fieldray.desktop.export_dialog import ExportDialog
+from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.view_state import ViewState
 from fieldray.domain.run import Verdict
 from fieldray.reports.exporter import PLAIN

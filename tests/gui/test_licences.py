@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 
 import licences
 import parts
-from fieldray.desktop.about import AboutDialog, LicencesDialog, licensed_parts
+from fieldray.desktop.dialogs import AboutDialog, LicencesDialog, licensed_parts
 from fieldray.translation import Translator
 
 LGPL = "GNU LESSER GENERAL PUBLIC LICENSE\n\nEveryone is permitted to copy…"

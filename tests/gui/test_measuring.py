@@ -10,7 +10,7 @@ from desk import Desk
 from PySide6.QtCore import QPointF, Qt
 from test_viewer import drag, viewer
 
-from fieldray.desktop.measuring import length_words
+from fieldray.desktop.overlay import length_words
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image

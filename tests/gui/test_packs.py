@@ -11,7 +11,7 @@ from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 from test_flows import texts
 
-from fieldray.desktop.pack_cards import ModelCard
+from fieldray.desktop.dialogs import ModelCard
 from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem

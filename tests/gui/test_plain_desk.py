@@ -12,7 +12,7 @@ from fake_rooms import FINGERPRINT, FakeRooms, screened
 from PySide6.QtWidgets import QApplication, QMessageBox
 from test_plain_text import assert_plain, hostile_outcomes, hostile_point, hostile_reason, picture, text
 
-from fieldray.desktop.local_point_dialog import LocalPointDialog
+from fieldray.desktop.audit_page import LocalPointDialog
 from fieldray.domain.events import RunChanged
 from fieldray.domain.finding import Screened
 from fieldray.domain.run import RunSpec, Verdict

@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from fieldray.desktop.about import AboutDialog, LicencesDialog, LicensedPart
+from fieldray.desktop.dialogs import AboutDialog, LicencesDialog, LicensedPart
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip

@@ -116,12 +116,18 @@ def past_run(desk: Desk, folder: str) -> int:
     return run_id
 
 
+def read_history(desk: Desk) -> None:
+    """Look for runs of the past in the store."""
+    background = desk.application.controller.background
+    background.services = replace(background.services, history=History(desk.rooms.database))
+
+
 def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: Desk, rooms: FakeRooms) -> None:
     desk.screen("/opened/before", answer="adults-1.0.0")
     finish(desk)
     desk.until(lambda: Path("/opened/before") in desk.rooms.memory.known)
     rooms.lacks_ages = True
-    desk.application.controller.past_runs.attach(History(rooms.database))
+    read_history(desk)
     desk.application.controller.past_runs.open(past_run(desk, "/of/the/past"))
     desk.until(lambda: desk.application.controller.screening.past is not None)
     desk.until(lambda: desk.application.controller.rows.total() == 1)
@@ -137,7 +143,7 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
 
 
 def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
-    desk.application.controller.past_runs.attach(History(desk.rooms.database))
+    read_history(desk)
     desk.application.controller.past_runs.open(past_run(desk, "/of/the/past"))
     desk.until(lambda: not boxes(desk) and desk.asks == "")
     desk.until(lambda: "Chosen, but not screened: /images" in texts(desk.window.banners))

@@ -28,16 +28,20 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from fieldray.desktop.about import AboutDialog, LicencesDialog, LicensedPart
-from fieldray.desktop.export_dialog import ExportDialog
-from fieldray.desktop.guide_dialog import GuideDialog
+from fieldray.desktop.audit_page import LocalPointDialog
+from fieldray.desktop.dialogs import (
+    AboutDialog,
+    ExportDialog,
+    GuideDialog,
+    LicencesDialog,
+    LicensedPart,
+    ModelCard,
+    SettingsDialog,
+)
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
-from fieldray.desktop.local_point_dialog import LocalPointDialog
-from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
-from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.welcome import ages_box
 from fieldray.domain.events import RunChanged
 from fieldray.reasons import reason

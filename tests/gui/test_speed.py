@@ -13,7 +13,7 @@ from desk import Desk
 from fake_rooms import screened
 
 from fieldray.desktop.image_painting import cut, pyramid_of
-from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.events import RunChanged
 from fieldray.domain.image import Image, Window
@@ -23,7 +23,7 @@ START = """
 import json, sys
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
-from fieldray.desktop.main_window import run
+from fieldray.desktop.application import run_application
 LARGE = {"ai_edge_litert", "imagecodecs", "matplotlib", "pydicom", "tensorflow"}
 class Watch(QObject):
     def eventFilter(self, watched, event):
@@ -35,7 +35,7 @@ class Watch(QObject):
 application = QApplication([])
 watch = Watch()
 application.installEventFilter(watch)
-sys.exit(run())
+sys.exit(run_application([]))
 """
 
 
@@ -57,8 +57,8 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
         for act in (
             lambda: rows.sort(KEYS.index("score")),
             lambda: rows.sort(-1),
-            lambda: rows.set_search("px-10"),
-            lambda: rows.set_search(""),
+            lambda: rows.filter(text="px-10"),
+            lambda: rows.filter(text=""),
         ):
             with desk.qtbot.waitSignal(rows.changed):
                 act()

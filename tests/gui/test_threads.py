@@ -12,6 +12,7 @@ from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.events import OutcomeReady, Progress, RunChanged
 
 
@@ -73,7 +74,7 @@ def test_a_flood_of_events_leaves_room_for_the_window(qtbot: QtBot) -> None:
 
 @pytest.fixture
 def background(qtbot: QtBot) -> Background:
-    return Background()
+    return Background(NoticeBoard())
 
 
 def refuse(error: Exception) -> None:

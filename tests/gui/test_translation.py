@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 import translations
 from fieldray.desktop.application import chosen_language
-from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.formatting import date, number
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load

@@ -188,7 +188,7 @@ def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: 
 
 
 def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
-    desk.application.controller.rows.clear()
+    desk.application.controller.rows.open(None)
     assert desk.application.controller.image.row is None
     assert viewer.picture is None
 

@@ -27,8 +27,8 @@ from pytestqt.qtbot import QtBot
 from test_flows import texts
 
 from fieldray.desktop.application import Application, chosen_language
+from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
-from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM

@@ -16,8 +16,7 @@ from PySide6.QtTest import QAbstractItemModelTester
 from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
-from fieldray.desktop.list_reader import ListReader
-from fieldray.desktop.seen_rows import SeenRows
+from fieldray.desktop.list_reader import ListReader, SeenRows
 from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE, WorkListModel
 from fieldray.domain.finding import Screened
@@ -95,21 +94,21 @@ def test_sorting_by_score(listed: StoredList, model: WorkListModel) -> None:
 
 def test_filter_and_search_count_everything_still(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.1), screened(3, 0.8))
-    model.set_category("abnormal")
+    model.filter(category="abnormal")
     listed.settle()
     assert listed.shown() == [1, 3]
-    model.set_search(" PX-1003 ")
+    model.filter(text="PX-1003")
     listed.settle()
     assert listed.shown() == [3]
     assert model.total() == 3
-    model.set_category(None)
-    model.set_search("person 002")
+    model.filter(category=None)
+    model.filter(text="person 002")
     listed.settle()
     assert listed.shown() == [2]
 
 
 def test_rows_that_arrive_while_filtered_are_filtered_too(listed: StoredList, model: WorkListModel) -> None:
-    model.set_category("normal")
+    model.filter(category="normal")
     listed.add(screened(1, 0.9), screened(2, 0.1))
     listed.until(lambda: listed.shown() == [2])
 
@@ -149,14 +148,14 @@ def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
-    model.set_verdict_filter("none")
+    model.filter(verdict="none")
     listed.settle()
     listed.judge(2, "agree")
     listed.add(screened(4, 0.6))
     listed.until(lambda: listed.shown() == [1, 2, 3, 4])
-    model.set_verdict_filter("none")
+    model.filter(verdict="none")
     listed.until(lambda: listed.shown() == [1, 3, 4])
-    model.set_verdict_filter("given")
+    model.filter(verdict="given")
     listed.until(lambda: listed.shown() == [2])
 
 
@@ -185,9 +184,9 @@ def test_studies_are_stepped_through(listed: StoredList, model: WorkListModel) -
 def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldray.desktop.seen_rows._MOST_KEPT", 60)
+    monkeypatch.setattr("fieldray.desktop.list_reader._MOST_KEPT", 60)
     asked: list[int] = []
-    source = listed.model._source
+    source = listed.background.services.work_list
     results = source.results
     monkeypatch.setattr(source, "results", lambda row_ids: (asked.append(len(row_ids)), results(row_ids))[1])
     listed.add(*(screened(number, 0.9) for number in range(1, 201)))
@@ -216,7 +215,7 @@ def test_of_two_wishes_the_newest_is_shown(listed: StoredList, model: WorkListMo
     shown: list[list[int]] = []
     model.changed.connect(lambda: shown.append(listed.shown()))
     for category in ("abnormal", "normal", "abnormal", "normal"):
-        model.set_category(category)
+        model.filter(category=category)
     listed.until(lambda: bool(shown))
     assert shown == [[2]]
     assert listed.board.notices == ()
@@ -232,7 +231,7 @@ def test_a_long_list_is_read_again_the_more_seldom(
     # The interval, as asked for: what remains of a coarse timer may be up to a twentieth more.
     assert reader._again.isActive()
     assert 15_000 < reader._again.interval() <= 18_000
-    model.set_category(None)  # a person does not wait
+    model.filter(category=None)  # a person does not wait
     assert not reader._again.isActive()
     listed.settle()
 
@@ -251,10 +250,10 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     listed.add(screened(1, 0.9))
     with monkeypatch.context() as patch:
         patch.setattr(WorkList, "listed", refuse)
-        model.set_search("px")
+        model.filter(text="px")
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
     assert listed.shown() == [1]  # what was in sight stays
-    model.set_search("px-1")
+    model.filter(text="px-1")
     listed.settle()
     assert listed.board.notices == ()
     with monkeypatch.context() as patch:

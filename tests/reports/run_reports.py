@@ -28,6 +28,7 @@ from pydicom import dcmread  # noqa: E402
 from PySide6.QtCore import QCoreApplication, QTimer  # noqa: E402
 
 from fieldray.desktop.background import Background  # noqa: E402
+from fieldray.desktop.notices import NoticeBoard  # noqa: E402
 from fieldray.domain.finding import Screened  # noqa: E402
 from fieldray.domain.image import ShownImage  # noqa: E402
 from fieldray.domain.run import StoredResult  # noqa: E402
@@ -181,7 +182,7 @@ def _of_its_own(outcome: Screened, label: str, number: int) -> Screened:
 def in_background(work: Callable[[], None]) -> tuple[float, float]:
     """How long some work takes off the window's thread, and the longest time that this thread did not come to turn."""
     app = QCoreApplication.instance() or QCoreApplication([])
-    background, beats, timer = Background(), [time.perf_counter()], QTimer()
+    background, beats, timer = Background(NoticeBoard()), [time.perf_counter()], QTimer()
     timer.timeout.connect(lambda: beats.append(time.perf_counter()))
     timer.start(BEAT_MS)
 

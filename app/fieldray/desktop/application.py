@@ -20,10 +20,11 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop import style
+from fieldray.desktop.background import Background
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.icons import program_icon
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.services import OpenServices, open_services
+from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
@@ -56,12 +57,19 @@ class Application(QObject):
     ended = Signal()
     _crashed = Signal(object)
 
-    def __init__(self, qt: QApplication, settings: Settings, *, services: OpenServices = open_services) -> None:
+    def __init__(
+        self,
+        qt: QApplication,
+        settings: Settings,
+        *,
+        services: OpenServices = open_services,
+        background: type[Background] = Background,
+    ) -> None:
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_words: QTranslator | None = None
         self._translator = Translator(chosen_language(str(settings["language"])))
-        self.controller = Controller(settings, self._translator, open_services=services)
+        self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
         self._crashed.connect(self.controller.report_bug, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)

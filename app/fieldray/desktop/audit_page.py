@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import (
+    QDialog,
     QFileDialog,
     QFormLayout,
     QGridLayout,
     QHBoxLayout,
     QLineEdit,
-    QScrollArea,
+    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.auditing import Auditing
-from fieldray.desktop.icons import icon
-from fieldray.desktop.local_point_dialog import LocalPointDialog
-from fieldray.desktop.reading_table import MARGIN, reading_table
-from fieldray.desktop.style import Theme
-from fieldray.desktop.unit_chart import UnitChart
-from fieldray.desktop.widgets import PlainLabel, card, choice_box, label, name_surface, number_box, push_button
+from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
+from fieldray.desktop.past_runs import Auditing
+from fieldray.desktop.style import Theme, colour, icon
+from fieldray.desktop.widgets import (
+    FIELD_MARGIN,
+    Page,
+    PlainLabel,
+    ask_for_paths,
+    card,
+    choice_box,
+    discard,
+    label,
+    lay_column,
+    lay_row,
+    number_box,
+    plain,
+    push_button,
+    reading_table,
+)
+from fieldray.formatting import number
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit_words import AuditWords
 from fieldray.translation import Translator
@@ -31,74 +47,49 @@ from fieldray.translation import Translator
 _FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
 
 
-class AuditPage(QScrollArea):
+class AuditPage(Page):
     """The form above; below it the figures, the charts and the disagreements of the last audit."""
 
-    left = Signal()
     image_wanted = Signal(int)
 
     def __init__(self, auditing: Auditing, translator: Translator, theme: Theme) -> None:
-        super().__init__()
-        self.setWidgetResizable(True)
-        self.setAccessibleName(translator.text("Audit"))
-        self._auditing, self._translator = auditing, translator
-        self._theme: Theme = theme
+        title = translator.text("Audit: how good is the pack on these images?")
+        super().__init__(translator.text("Audit"), title, translator, theme)
+        self._auditing = auditing
         self._table: Path | None = None
-        page = QWidget()
-        name_surface(page, "page")
-        self._column = QVBoxLayout(page)
-        self._column.setContentsMargins(24, 16, 24, 24)
-        self._column.setSpacing(12)
-        self._column.addLayout(self._make_top())
-        self._column.addWidget(self._make_form())
         self.problem = label()
-        self._column.addWidget(self.problem)
+        self._column.insertWidget(1, self._make_form())
+        self._column.insertWidget(2, self.problem)
         self._result: QWidget | None = None
         self._shown: object = None
-        self._column.addStretch(1)
-        self.setWidget(page)
         auditing.changed.connect(self._refresh)
         self._refresh()
 
     # ---- the form
 
-    def _make_top(self) -> QHBoxLayout:
-        back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))
-        back.clicked.connect(self.left)
-        row = QHBoxLayout()
-        row.addWidget(back)
-        row.addWidget(label(self._translator.text("Audit: how good is the pack on these images?"), role="title"), 1)
-        return row
-
     def _make_form(self) -> QWidget:
         text = self._translator.text
-        frame, column = card()
         why = text(
             "Compares the results of this run with what is known of its images. Nothing leaves this computer, and the "
             "pack stays as it is."
         )
-        column.addWidget(label(why, role="muted"))
         self.labels = choice_box(
             (
                 (text("Names of the folders"), "folders"),
                 (text("A table (CSV)"), "table"),
                 (text("My verdicts"), "verdicts"),
-            )
+            ),
+            named=text("Where the labels are"),
         )
         self.labels.activated.connect(lambda _: self._refresh())
-        self.table_button = push_button(text("Choose the table…"))
-        self.table_button.clicked.connect(self._choose_table)
+        self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
-        self.sensitivity.lineEdit().setTextMargins(MARGIN, 0, 0, 0)
+        self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         form = QFormLayout()
         form.setSpacing(10)
-        labels = QHBoxLayout()
-        labels.addWidget(self.labels)
-        labels.addWidget(self.table_button)
-        labels.addStretch(1)
-        form.addRow(PlainLabel(text("Where the labels are")), labels)
+        form.addRow(PlainLabel(text("Where the labels are")), lay_row(None, self.labels, self.table_button, 1))
         for caption, field in (
             (text("Which label means positive"), self.positive),
             (text("Prevalence among your patients, %"), self.prevalence),
@@ -107,18 +98,12 @@ class AuditPage(QScrollArea):
             field.setAccessibleName(caption)
             field.setFixedWidth(_FIELD_WIDTH)
             form.addRow(PlainLabel(caption), field)
-        self.labels.setAccessibleName(text("Where the labels are"))
-        column.addLayout(form)
-        self.button = push_button(text("Audit"), role="primary")
-        self.button.clicked.connect(self._audit)
-        column.addWidget(self.button, 0, Qt.AlignmentFlag.AlignLeft)
-        return frame
+        self.button = push_button(text("Audit"), self._audit, role="primary")
+        return card(label(why, role="muted"), form, lay_row(None, self.button, 1))
 
     def _choose_table(self) -> None:
-        dialog = QFileDialog(self, self._translator.text("Choose the table with the labels"))
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-        dialog.fileSelected.connect(lambda path: self.use_table(Path(path)))
-        dialog.open()
+        title = self._translator.text("Choose the table with the labels")
+        ask_for_paths(self, title, QFileDialog.FileMode.ExistingFile, lambda paths: self.use_table(*paths))
 
     def use_table(self, path: Path) -> None:
         """Take the labels from this file."""
@@ -163,8 +148,7 @@ class AuditPage(QScrollArea):
 
     def _show_report(self) -> None:
         if self._result is not None:
-            self._result.hide()
-            self._result.deleteLater()
+            discard(self._result)
             self._result = None
         self._shown = report = self._auditing.report
         if report is not None:
@@ -173,20 +157,10 @@ class AuditPage(QScrollArea):
 
     def _make_result(self, words: AuditWords) -> QWidget:
         page = QWidget()
-        column = QVBoxLayout(page)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(12)
-        frame, inside = card()
-        inside.addWidget(label(words.title, role="title"))
-        row = QHBoxLayout()
-        row.setSpacing(24)
-        row.addLayout(self._make_figures(words), 1)
-        row.addLayout(self._make_charts(words))
-        inside.addLayout(row)
-        inside.addLayout(self._make_buttons())
-        column.addWidget(frame)
-        column.addWidget(self._make_sentences(words))
-        column.addWidget(self._make_disagreements(words))
+        figures = lay_row(None, (self._make_figures(words), 1), self._make_charts(words), spacing=24)
+        found = card(label(words.title, role="title"), figures, self._make_buttons())
+        sentences = card(*map(label, (*words.notes(), *words.drifts(), words.proposal())))
+        lay_column(page, found, sentences, self._make_disagreements(words), spacing=12)
         return page
 
     def _make_figures(self, words: AuditWords) -> QGridLayout:
@@ -223,54 +197,35 @@ class AuditPage(QScrollArea):
             (part.mean_score, part.positives.value, part.positives.low, part.positives.high) for part in found.bins
         ]
         self.calibration.show_data(marks=marks, spoken=words.figures()[-1].value)
-        column = QVBoxLayout()
-        column.addWidget(self.curve)
-        column.addWidget(self.calibration)
-        column.addStretch(1)
-        return column
+        return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
-        self.save_button = push_button(self._translator.text("Save the report…"), picture=icon("export", self._theme))
-        self.save_button.clicked.connect(self._save)
-        self.take_button = push_button(self._translator.text("Use as local operating point…"))
-        self.take_button.clicked.connect(self._take)
-        row = QHBoxLayout()
-        row.addWidget(self.save_button)
-        row.addWidget(self.take_button)
-        row.addStretch(1)
-        return row
-
-    def _make_sentences(self, words: AuditWords) -> QWidget:
-        frame, column = card()
-        for sentence in (*words.notes(), *words.drifts(), words.proposal()):
-            column.addWidget(label(sentence))
-        return frame
+        text, picture = self._translator.text, icon("export", self._theme)
+        self.save_button = push_button(text("Save the report…"), self._save, picture=picture)
+        self.take_button = push_button(text("Use as local operating point…"), self._take)
+        return lay_row(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, words: AuditWords) -> QWidget:
-        frame, column = card()
-        column.addWidget(label(words.count_of_disagreements(), role="heading"))
+        heading = label(words.count_of_disagreements(), role="heading")
         found = words.disagreements()
         if not found:
-            return frame
-        column.addWidget(
-            label(self._translator.text("Double-click a row, or press Enter on it, to see its image."), role="muted")
-        )
+            return card(heading)
+        how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")
         self.disagreements = reading_table(
             words.disagreement_headings(), [(*case[2:5], Path(case.image).name) for case in found]
         )
         self.disagreements.setAccessibleName(words.count_of_disagreements())
         rows = [case.row_id for case in found]
         self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(rows[row]))
-        column.addWidget(self.disagreements)
-        return frame
+        return card(heading, label(how, role="muted"), self.disagreements)
 
     # ---- what is done with it
 
     def _save(self) -> None:
-        dialog = QFileDialog(self, self._translator.text("Save the report to a folder"))
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._auditing.save(Path(path), self._translator.language))
-        dialog.open()
+        title, language = self._translator.text("Save the report to a folder"), self._translator.language
+        ask_for_paths(
+            self, title, QFileDialog.FileMode.Directory, lambda paths: self._auditing.save(paths[0], language)
+        )
 
     def _take(self) -> None:
         report = self._auditing.report
@@ -289,3 +244,116 @@ def _share(percent: str) -> float | None:
         return float(percent.strip().rstrip("%").replace(",", ".")) / 100
     except ValueError:
         return float("nan")
+
+
+class LocalPointDialog(QDialog):
+    """The yes to an operating point of one's own: only with a name for it, and the person's."""
+
+    def __init__(self, proposal: str, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        text = translator.text
+        self.setMinimumWidth(520)
+        title = text("Use a local operating point?")
+        self.setWindowTitle(title)
+        advice = text(
+            "It was measured on the images of this run alone. It is kept on this computer, for this version of the "
+            "pack only, and every result shows that it is local. The operating points of the pack stay."
+        )
+        self.name, self.person = QLineEdit(), QLineEdit()
+        self.name.setPlaceholderText(text("for example: our-clinic"))
+        form = QFormLayout()
+        form.setSpacing(10)
+        for caption, field in (
+            (text("Name of the operating point (a–z, 0–9, -)"), self.name),
+            (text("Your name"), self.person),
+        ):
+            field.setAccessibleName(caption)
+            field.textChanged.connect(self._check)
+            form.addRow(PlainLabel(caption), field)
+        self.yes_button = push_button(text("Yes, use it here"))
+        self.no_button = push_button(text("Do not use"))
+        buttons = answer_row(self, self.no_button, self.yes_button)
+        parts = (label(title, role="title"), label(proposal), label(advice), form, buttons)
+        lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=12)
+        self._check()
+
+    def _check(self) -> None:
+        self.yes_button.setEnabled(bool(self.name.text().strip() and self.person.text().strip()))
+
+
+# ---- A chart whose two axes go from 0 to 1: a line, or points with their intervals, over the diagonal.
+
+Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
+_SIDE: Final = 210
+_TICKS: Final = (0.0, 0.5, 1.0)
+_DOT: Final = 4.0
+
+
+class UnitChart(QWidget):
+    """`spoken` is what a screen reader says of it."""
+
+    def __init__(self, titles: tuple[str, str, str], translator: Translator, theme: Theme) -> None:
+        """`titles`: of the chart, the x axis and the y axis."""
+        super().__init__()
+        self._titles, self._translator, self._theme = titles, translator, theme
+        self._line: tuple[tuple[float, float], ...] = ()
+        self._marks: tuple[Mark, ...] = ()
+        self.setAccessibleName(plain(titles[0]))
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def show_data(self, *, line: Sequence[tuple[float, float]] = (), marks: Sequence[Mark] = (), spoken: str) -> None:
+        """Draw other data."""
+        self._line, self._marks = tuple(line), tuple(marks)
+        self.setAccessibleDescription(plain(spoken))
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        height = self.fontMetrics().height()
+        return QSize(_SIDE + 4 * height, _SIDE + 4 * height)
+
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        height = self.fontMetrics().height()
+        box = QRectF(3 * height, 1.5 * height, _SIDE, _SIDE)
+        self._draw_axes(painter, box, height)
+        painter.setPen(QPen(self._colour("accent"), 2))
+        painter.drawPolyline(QPolygonF([_at(box, x, y) for x, y in self._line]))
+        for x, y, low, high in self._marks:
+            painter.drawLine(_at(box, x, low), _at(box, x, high))
+            painter.setBrush(self._colour("accent"))
+            painter.drawEllipse(_at(box, x, y), _DOT, _DOT)
+        painter.end()
+
+    def _draw_axes(self, painter: QPainter, box: QRectF, height: int) -> None:
+        title, x_title, y_title = map(plain, self._titles)
+        painter.setPen(self._colour("text"))
+        painter.drawText(QRectF(0, 0, self.width(), 1.4 * height), Qt.AlignmentFlag.AlignLeft, title)
+        painter.setPen(QPen(self._colour("line"), 1))
+        painter.drawRect(box)
+        painter.drawLine(_at(box, 0, 0), _at(box, 1, 1))
+        painter.setPen(self._colour("muted"))
+        for tick in _TICKS:
+            text = number(self._translator, tick, digits=1)
+            place = _at(box, tick, tick)
+            below = QRectF(place.x() - 20, box.bottom() + 2, 40, height)
+            painter.drawText(below, Qt.AlignmentFlag.AlignHCenter, text)
+            beside = QRectF(box.left() - 44, place.y() - height / 2, 40, height)
+            painter.drawText(beside, Qt.AlignmentFlag.AlignRight, text)
+        under = QRectF(box.left(), box.bottom() + height, box.width(), 1.4 * height)
+        painter.drawText(under, Qt.AlignmentFlag.AlignHCenter, x_title)
+        painter.save()
+        painter.translate(0, box.bottom())
+        painter.rotate(-90)
+        painter.drawText(QRectF(0, 0, box.height(), 1.4 * height), Qt.AlignmentFlag.AlignHCenter, y_title)
+        painter.restore()
+
+    def _colour(self, name: str) -> QColor:
+        return QColor(colour(self._theme, name))
+
+
+def _at(box: QRectF, x: float, y: float) -> QPointF:
+    return QPointF(box.left() + x * box.width(), box.bottom() - y * box.height())

@@ -8,11 +8,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
+from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.events import Event, Progress, RunChanged, Speed
+
+if TYPE_CHECKING:
+    from fieldray.desktop.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ class _Task:
     number: int
     work: Callable[[], Any]
     done: Callable[[Any], None] | None
-    failed: Callable[[Exception], None]
+    failed: Callable[[Exception], None] | None
 
 
 class Background(QObject):
@@ -31,12 +36,16 @@ class Background(QObject):
     `done(result)` or `failed(error)` is called in the window's thread. With `newest_only`, what waits on the channel
     is dropped and the answer of what runs is thrown away: the newest request wins. Threads live only while their
     channel has work, and never keep the program alive.
+
+    services  what `ask` works with; what is asked before they are open waits for them
+    board     where it is said that something failed, unless it is said how, by the name of its channel
     """
 
     _answered = Signal(object)
 
-    def __init__(self) -> None:
+    def __init__(self, board: NoticeBoard) -> None:
         super().__init__()
+        self._board = board
         self._lock = threading.Lock()
         self._queues: dict[str, deque[_Task]] = {}
         self._wanted_from: dict[str, int] = {}
@@ -44,15 +53,34 @@ class Background(QObject):
         self._is_closed = False
         self._threads: set[threading.Thread] = set()
         self._answered.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
+        self.services: Services | None = None
+        self._held: list[str] = []
+
+    def open(self, services: Services) -> None:
+        """The services are open."""
+        with self._lock:
+            self.services, held, self._held = services, self._held, []
+            for channel in held:
+                self._begin(channel)
+
+    def ask(self, work: Callable[[Services], Any], **how: Any) -> None:
+        """As `run`, with the services, once they are open."""
+
+        def ask() -> Any:
+            assert self.services is not None
+            return work(self.services)
+
+        self.run(ask, is_held=self.services is None, **how)
 
     def run(
         self,
         work: Callable[[], Any],
         *,
         channel: str,
-        failed: Callable[[Exception], None],
         done: Callable[[Any], None] | None = None,
+        failed: Callable[[Exception], None] | None = None,
         newest_only: bool = False,
+        is_held: bool = False,
     ) -> None:
         """Queue `work` on a channel. After `close` nothing is taken any more."""
         with self._lock:
@@ -66,10 +94,10 @@ class Background(QObject):
                 queue.clear()
                 self._wanted_from[channel] = task.number
             queue.append(task)
-            if is_new:
-                thread = threading.Thread(target=self._work_off, args=(channel,), name=f"window-{channel}", daemon=True)
-                self._threads.add(thread)
-                thread.start()
+            if is_new and is_held:
+                self._held.append(channel)
+            elif is_new:
+                self._begin(channel)
 
     def forget(self, channel: str) -> None:
         """Drop what waits on a channel and the answer of what runs there."""
@@ -88,6 +116,12 @@ class Background(QObject):
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in threads)
+
+    def _begin(self, channel: str) -> None:
+        """There is work on a channel that had none."""
+        thread = threading.Thread(target=self._work_off, args=(channel,), name=f"window-{channel}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
 
     def _work_off(self, channel: str) -> None:
         while True:
@@ -115,7 +149,7 @@ class Background(QObject):
         if self._is_closed or task.number < self._wanted_from.get(channel, 0):
             return
         if error is not None:
-            task.failed(error)
+            (task.failed or partial(self._board.post_error, channel))(error)
         elif task.done is not None:
             task.done(result)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_painting import LaidOver, laid_over
+from fieldray.desktop.prior_layer import LaidOver, laid_over
 from fieldray.desktop.view_state import Point
-from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
@@ -37,10 +37,9 @@ from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
-    from fieldray.pipeline.priors import Priors
-    from fieldray.pipeline.work_list import WorkList
+    from fieldray.desktop.services import Services
 
-_SEARCH, _COMPARE, _LAY, _FILE = "priors", "compare", "lay over", "prior file"
+_SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
 
 
@@ -64,8 +63,6 @@ class Comparing(QObject):
         super().__init__()
         self._background, self._board, self._rows = background, board, rows
         self._image, self._beside = image, beside
-        self._services: Priors | None = None
-        self._work_list: WorkList | None = None
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._shown_row: WorkRow | None = None
@@ -83,11 +80,6 @@ class Comparing(QObject):
         beside.changed.connect(self._beside_changed)
         for opened in (image, beside):
             opened.loaded.connect(self._begin)
-
-    def attach(self, services: Priors, work_list: WorkList) -> None:
-        """The services are open."""
-        self._services, self._work_list = services, work_list
-        self._image_changed()
 
     # ---- what a person does
 
@@ -129,22 +121,21 @@ class Comparing(QObject):
 
     def choose_file(self, path: Path) -> None:
         """Compare with the image in a file; one of another patient is asked about first."""
-        services, work_list, row, run_id = self._services, self._work_list, self._image.row, self._rows.run_id
-        if services is None or work_list is None or row is None:
+        row, run_id = self._image.row, self._rows.run_id
+        if row is None:
             return
         self._board.withdraw("prior")
         outcome = row.outcome
 
-        def work() -> tuple[Outcome, StoredResult | None]:
-            found = services.read(path, outcome)
-            return found, work_list.find(run_id, found.ref) if run_id else None
+        def work(services: Services) -> tuple[Outcome, StoredResult | None]:
+            found = services.priors.read(path, outcome)
+            return found, services.work_list.find(run_id, found.ref) if run_id else None
 
-        self._background.run(
+        self._background.ask(
             work,
             channel=_FILE,
             newest_only=True,
             done=lambda found: self._has_read_file(row, *found),
-            failed=lambda error: self._board.post_error("prior", error),
         )
 
     def answer(self, question: PriorQuestion, *, is_meant: bool) -> None:
@@ -185,11 +176,6 @@ class Comparing(QObject):
         return self.is_on and self.is_searching and self.prior is None
 
     @property
-    def gone(self) -> int:
-        """Prior images that are known, but whose files are no longer there."""
-        return self._stored.gone
-
-    @property
     def none_found(self) -> Reason | None:
         """Why there is no prior image to choose, None where there are some or it is not known yet."""
         row = self._image.row
@@ -197,7 +183,8 @@ class Comparing(QObject):
             return None
         if kinship_of(row.header, row.header) == "unknown":
             return reason("prior_no_number")
-        return reason("prior_gone", count=self.gone) if self.gone else reason("prior_none")
+        gone = self._stored.gone
+        return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def place(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
         """Where in one image lies what is at a point (x, y) of the other; None where that is not known."""
@@ -221,11 +208,6 @@ class Comparing(QObject):
         self._records.clear()
         self._listed, self._stored, self._chosen_files = (), StoredPriors(), ()
 
-    def end(self) -> None:
-        """End the processes; from any thread, and it waits for them."""
-        if self._services is not None:
-            self._services.close()
-
     # ---- finding
 
     def _image_changed(self) -> None:
@@ -247,12 +229,10 @@ class Comparing(QObject):
 
     def _search(self, row: WorkRow) -> None:
         """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
-        work_list, run_id, patient_id = self._work_list, self._rows.run_id, row.header.patient_id
-        if work_list is None:
-            return
+        run_id, patient_id = self._rows.run_id, row.header.patient_id
         self.is_searching = True
-        self._background.run(
-            lambda: work_list.of_patient(run_id, patient_id) if run_id else (),
+        self._background.ask(
+            lambda services: services.work_list.of_patient(run_id, patient_id) if run_id else (),
             channel=_SEARCH,
             newest_only=True,
             done=lambda found: self._has_listed(row, found),
@@ -260,13 +240,13 @@ class Comparing(QObject):
         )
 
     def _has_listed(self, row: WorkRow, found: Sequence[StoredResult]) -> None:
-        services, outcome = self._services, row.outcome
-        if row is not self._image.row or services is None:
+        outcome = row.outcome
+        if row is not self._image.row:
             return
         self._listed = tuple(map(self._rows.row_of, found))
         self._take_found()
-        self._background.run(
-            lambda: services.stored(outcome),
+        self._background.ask(
+            lambda services: services.priors.stored(outcome),
             channel=_SEARCH,
             newest_only=True,
             done=lambda stored: self._has_found(row, stored),
@@ -362,17 +342,17 @@ class Comparing(QObject):
 
     def _drop(self) -> None:
         """Nothing is compared: what was laid over is gone at once."""
-        if self.is_running and self._services is not None:
-            self._services.cancel()
-        for channel in (_COMPARE, _LAY):
-            self._background.forget(channel)
+        services = self._background.services
+        if services is not None and self.is_running:
+            services.priors.cancel()
+        self._background.forget(_COMPARE)
         self.prior = self.comparison = self.laid = self.problem = None
         self.is_running = False
 
     def _begin(self) -> None:
         """Compare as soon as both images are read: only what is in sight is compared."""
-        row, prior, services = self._image.row, self.prior, self._services
-        if prior is None or row is None or services is None or self.is_running or self.comparison or self.problem:
+        row, prior = self._image.row, self.prior
+        if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return
         if self._image.is_loading or self._beside.is_loading:
             return
@@ -382,38 +362,29 @@ class Comparing(QObject):
             return
         self.is_running = True
         self.changed.emit()
-        self._background.run(
-            lambda: services.compare(prior, row.outcome),
+        picture, open_picture = self._beside.picture, self._image.picture
+
+        def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
+            comparison = services.priors.compare(prior, row.outcome)
+            if not comparison.is_comparable or picture is None or open_picture is None:
+                return comparison, None
+            return comparison, laid_over(picture, comparison, rows=open_picture.rows, columns=open_picture.columns)
+
+        self._background.ask(
+            work,
             channel=_COMPARE,
             newest_only=True,
-            done=lambda comparison: self._has_compared(prior, row, comparison),
+            done=lambda compared: self._has_compared(prior, row, *compared),
             failed=lambda error: self._not_compared(prior, error),
         )
 
-    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison) -> None:
+    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: LaidOver | None) -> None:
         if prior is not self.prior or row is not self._image.row:
             return
-        self.comparison = comparison
+        self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
         self._keep(pair_of(prior, row.outcome, comparison))
-        picture, open_picture = self._beside.picture, self._image.picture
-        if not comparison.is_comparable or picture is None or open_picture is None:
-            self.is_running = False
-            self.changed.emit()
-            return
-        rows, columns = open_picture.rows, open_picture.columns
-        self._background.run(
-            lambda: laid_over(picture, comparison, rows=rows, columns=columns),
-            channel=_LAY,
-            newest_only=True,
-            done=lambda laid: self._has_laid(prior, laid),
-            failed=self._raise,
-        )
-
-    def _has_laid(self, prior: Prior, laid: LaidOver) -> None:
-        if prior is self.prior:
-            self.laid, self.is_running = laid, False
-            self.changed.emit()
+        self.changed.emit()
 
     def _not_compared(self, prior: Prior, error: Exception) -> None:
         from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
@@ -435,6 +406,3 @@ class Comparing(QObject):
         header = record.prior
         which = header.sop_instance_uid or f"{header.study_date} {header.study_time}"
         self._records[record.current, record.current_frame, which, record.prior_frame, header.patient_id] = record
-
-    def _raise(self, error: Exception) -> None:
-        raise error

@@ -13,15 +13,13 @@ from typing import Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.judging import Judging
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import PastRuns
+from fieldray.desktop.past_runs import Auditing, Exporting, PastRuns
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.worklist_model import WorkListModel
@@ -64,15 +62,17 @@ class Controller(QObject):
     closed = Signal()
     _services_closed = Signal()
 
-    def __init__(self, settings: Settings, translator: Translator, *, open_services: OpenServices) -> None:
+    def __init__(
+        self, settings: Settings, translator: Translator, *, open_services: OpenServices, background: type[Background]
+    ) -> None:
         super().__init__()
         self.settings = settings
         self._open_services = open_services
-        self._services: Services | None = None
         self._is_opening = self._is_closing = self._is_ending = False
-        self._opening = threading.Lock()  # of _services and _is_ending: either sees the other
+        self._opening = threading.Lock()  # of the services and _is_ending: either sees the other
         self._last_bug: Reason | None = None
-        self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
+        self.bridge, self.board = Bridge(), NoticeBoard()
+        self.background = background(self.board)
         self.packs = PackChoice(self.background, self.board, self._default)
         self.screening = Screening(self.background, self.board, self.packs, self._default)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
@@ -117,7 +117,7 @@ class Controller(QObject):
         services = self._open_services(self.settings, self.bridge.publish)
         with self._opening:
             if not self._is_ending:
-                self._services = services
+                self.background.open(services)
                 return
         _close(services)
 
@@ -145,7 +145,7 @@ class Controller(QObject):
             if self._is_ending:
                 return
             self._is_ending = True
-            services = self._services
+            services = self.background.services
         for judged, given in self.judging.verdicts.unsaved():
             log.warning(
                 "closing without the verdict on row %d: %s",
@@ -168,20 +168,12 @@ class Controller(QObject):
         self.closed.emit()
 
     def _opened(self, _: None) -> None:
-        self._is_opening, services = False, self._services
-        if self._is_closing or services is None:
+        self._is_opening = False
+        if self._is_closing:
             self._close_services()
             return
         self.board.withdraw("store_upgrading")
-        self.judging.attach(services.session, services.read_verdict)
-        self.screening.attach(services)
-        self.packs.attach(services.library)
-        self.auditing.attach(services.audit)
-        self.past_runs.attach(services.history)
-        self.rows.attach(services.work_list)
-        self.comparing.attach(services.priors, services.work_list)
-        for image in (self.image, self.beside):
-            image.attach(services.session)
+        self.packs.look()
         self.ready.emit()
 
     def _not_opened(self, error: Exception) -> None:
@@ -222,7 +214,7 @@ class Controller(QObject):
                 self.board.post_reason("store_upgrading", done, level="info")
 
     def _run_started(self) -> None:
-        self.rows.clear()
+        self.rows.open(None)
         self.beside.show(None)
         self._patients = PatientCount()
         for key in ("other_pack", *_PATIENT_NOTES):
@@ -326,9 +318,8 @@ class Controller(QObject):
     ) -> None:
         """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
         run_id = run_id or self.screening.run_id
-        if self._services is not None and run_id:
-            known = replace(options, pairs=self.comparing.records())
-            self.exporting.start(self._services.export, run_id, folder, formats, known)
+        if run_id:
+            self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the one for all folders of which nobody said otherwise; "" for none."""
@@ -342,9 +333,7 @@ class Controller(QObject):
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""
-        self.background.run(
-            self.settings.save, channel="settings", failed=lambda error: self.board.post_error("settings", error)
-        )
+        self.background.run(self.settings.save, channel="settings")
 
     def report_bug(self, error: BaseException) -> None:
         """Log an unexpected exception and show it."""

@@ -3,73 +3,75 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
     QHBoxLayout,
     QHeaderView,
-    QLineEdit,
-    QScrollArea,
     QTableWidget,
-    QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.comparison_view import ComparisonView
-from fieldray.desktop.history_filters import device_choices, first_day, time_choices, verdict_choices
-from fieldray.desktop.icons import icon
 from fieldray.desktop.past_runs import PastRuns
-from fieldray.desktop.reading_table import reading_table
-from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import card, choice_box, label, name_surface, push_button, question_box, set_item_tip
+from fieldray.desktop.style import Theme, icon
+from fieldray.desktop.widgets import (
+    Page,
+    PlainLabel,
+    card,
+    choice_box,
+    discard,
+    label,
+    lay_column,
+    lay_row,
+    push_button,
+    question_box,
+    reading_table,
+    search_field,
+    set_item_tip,
+)
+from fieldray.desktop.worklist import device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import DeletionPlan, RunFilter, RunSummary
-from fieldray.formatting import category_word, moment, pack_of_run
+from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import Run
+from fieldray.formatting import category_word, moment, number, pack_of_run, score_text
 from fieldray.pipeline.history import plan_sentences
+from fieldray.reasons import reason
 from fieldray.translation import Translator
 
+_MOST_ROWS: Final = 1000
+_FIRST_COLUMNS: Final = (0, 1)
 _TABLE_HEIGHT: Final = 420
 _LEAST_HEIGHT: Final = 160
+ANY_TIME: Final = -1
 _SEARCH_WIDTH: Final = 260
 
 
-class HistoryPage(QScrollArea):
+class HistoryPage(Page):
     """Filters, the table of runs with its buttons, and below it the last comparison."""
 
-    left = Signal()
     export_wanted = Signal(int)
 
     def __init__(self, runs: PastRuns, translator: Translator, theme: Theme) -> None:
-        super().__init__()
-        self.setWidgetResizable(True)
-        self.setAccessibleName(translator.text("History of runs"))
-        self._runs, self._translator = runs, translator
-        self._theme: Theme = theme
+        title = translator.text("History of runs")
+        super().__init__(title, title, translator, theme)
+        self._runs = runs
         self._listed: tuple[RunSummary, ...] = ()
         self._compared: object = None
-        page = QWidget()
-        name_surface(page, "page")
-        self._column = QVBoxLayout(page)
-        self._column.setContentsMargins(24, 16, 24, 24)
-        self._column.setSpacing(12)
-        self._column.addLayout(self._make_top())
-        frame, self._inside = card()
-        self._inside.addLayout(self._make_filters())
-        self.count = label(role="muted")
-        self._inside.addWidget(self.count)
+        self.count, self.problem = label(role="muted"), label(role="warning")
         self.table = self._make_table()
-        self._inside.addWidget(self.table)
-        hint = self._translator.text("Choose one run to open or save it, two (Ctrl and click) to compare them.")
-        self._inside.addWidget(label(hint, role="muted"))
-        self._inside.addLayout(self._make_buttons())
-        self.problem = label(role="warning")
-        self._inside.addWidget(self.problem)
-        self._column.addWidget(frame)
+        hint = label(
+            translator.text("Choose one run to open or save it, two (Ctrl and click) to compare them."), role="muted"
+        )
+        filters, buttons = self._make_filters(), self._make_buttons()
+        self._inside = lay_column(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
+        self._column.insertWidget(1, card(self._inside))
         self.comparison: ComparisonView | None = None
-        self._column.addStretch(1)
-        self.setWidget(page)
         runs.changed.connect(self._refresh)
         runs.planned.connect(self._ask)
         self._show_comparison()
@@ -81,54 +83,30 @@ class HistoryPage(QScrollArea):
 
     # ---- building
 
-    def _make_top(self) -> QHBoxLayout:
-        back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))
-        back.clicked.connect(self.left)
-        row = QHBoxLayout()
-        row.addWidget(back)
-        row.addWidget(label(self._translator.text("History of runs"), role="title"), 1)
-        return row
-
     def _make_filters(self) -> QHBoxLayout:
         translator, wanted = self._translator, self._runs.wanted
-        self.search = QLineEdit(wanted.text)
-        self.search.setPlaceholderText(translator.text("Search pack or folder"))
-        self.search.setAccessibleName(translator.text("Search pack or folder"))
-        self.search.setClearButtonEnabled(True)
+        self.search = search_field(translator.text("Search pack or folder"), wanted.text)
         self.search.setFixedWidth(_SEARCH_WIDTH)
         self.search.textChanged.connect(lambda _: self._filter())
-        self.dates = choice_box(time_choices(translator))
-        self.dates.setAccessibleName(translator.text("Date"))
-        self.verdicts = choice_box(verdict_choices(translator))
-        self.verdicts.setAccessibleName(translator.text("Verdict"))
-        self.verdicts.setCurrentIndex(self.verdicts.findData(wanted.verdict))
-        self.devices = choice_box(device_choices(translator))
-        self.devices.setAccessibleName(translator.text("Run on"))
-        self.devices.setCurrentIndex(self.devices.findData(wanted.backend))
-        row = QHBoxLayout()
-        row.addWidget(self.search)
-        for box in (self.dates, self.verdicts, self.devices):
+        self.dates = choice_box(time_choices(translator), named=translator.text("Date"))
+        self.verdicts = verdict_box(translator, wanted.verdict)
+        self.devices = device_box(translator, wanted.backend)
+        boxes = self.dates, self.verdicts, self.devices
+        for box in boxes:
             box.activated.connect(lambda _: self._filter())
-            row.addWidget(box)
-        row.addStretch(1)
-        return row
+        return lay_row(None, self.search, *boxes, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
-        self.open_button = push_button(text("Open"), role="primary")
-        self.open_button.clicked.connect(self._open)
-        self.compare_button = push_button(text("Compare two"))
-        self.compare_button.clicked.connect(lambda: self._runs.compare(*self.chosen()))
-        self.export_button = push_button(text("Save the results…"), picture=icon("export", self._theme))
-        self.export_button.clicked.connect(lambda: self.export_wanted.emit(self.chosen()[0]))
-        self.delete_button = push_button(text("Delete…"))
-        self.delete_button.clicked.connect(lambda: self._runs.plan(self.chosen()))
-        row = QHBoxLayout()
-        for button in (self.open_button, self.compare_button, self.export_button):
-            row.addWidget(button)
-        row.addStretch(1)
-        row.addWidget(self.delete_button)
-        return row
+        self.open_button = push_button(text("Open"), self._open, role="primary")
+        self.compare_button = push_button(text("Compare two"), lambda: self._runs.compare(*self.chosen()))
+        self.export_button = push_button(
+            text("Save the results…"),
+            lambda: self.export_wanted.emit(self.chosen()[0]),
+            picture=icon("export", self._theme),
+        )
+        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
+        return lay_row(None, self.open_button, self.compare_button, self.export_button, 1, self.delete_button)
 
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
@@ -179,11 +157,11 @@ class HistoryPage(QScrollArea):
         return [self._listed[row].run.run_id for row in sorted(rows)]
 
     def _filter(self) -> None:
-        days = int(self.dates.currentData())
+        days, today = int(self.dates.currentData()), datetime.date.today()
         self._runs.filter(
             RunFilter(
                 text=self.search.text().strip(),
-                since=first_day(days, today=datetime.date.today()),
+                since=None if days == ANY_TIME else today - datetime.timedelta(days=days),
                 verdict=self.verdicts.currentData(),
                 backend=self.devices.currentData(),
             )
@@ -235,8 +213,7 @@ class HistoryPage(QScrollArea):
         self._listed = summaries
         before, self.table = self.table, self._make_table()
         self._inside.replaceWidget(before, self.table)
-        before.hide()
-        before.deleteLater()
+        discard(before)
         mark = QItemSelectionModel.SelectionFlag.Select | QItemSelectionModel.SelectionFlag.Rows
         for row, found in enumerate(summaries):
             if found.run.run_id in chosen:
@@ -251,11 +228,122 @@ class HistoryPage(QScrollArea):
 
     def _show_comparison(self) -> None:
         if self.comparison is not None:
-            self.comparison.hide()
-            self.comparison.deleteLater()
+            discard(self.comparison)
             self.comparison = None
         self._compared = found = self._runs.comparison
         if found is not None:
             self.comparison = ComparisonView(found, self._translator)
             self.comparison.image_wanted.connect(lambda run_id, row_id: self._runs.open(run_id, row_id=row_id))
             self._column.insertWidget(2, self.comparison)
+
+
+def time_choices(translator: Translator) -> tuple[tuple[str, int], ...]:
+    """By the day on which a run began: how many days before today at most."""
+    return (
+        (translator.text("Any date"), ANY_TIME),
+        (translator.text("Today"), 0),
+        (translator.text("Last 7 days"), 6),
+        (translator.text("Last 30 days"), 29),
+        (translator.text("Last 12 months"), 364),
+    )
+
+
+class ComparisonView(QWidget):
+    """How two runs differ, in counts and image by image; a double click on one opens the run on whose side it was."""
+
+    image_wanted = Signal(int, int)  # number of the run, row
+
+    def __init__(self, comparison: Comparison, translator: Translator) -> None:
+        super().__init__()
+        self._found, self._translator = comparison, translator
+        self._pairs = comparison.pairs[:_MOST_ROWS]
+        lay_column(self, card(*self._words(), *(self._table() if self._pairs else ())))
+
+    def _words(self) -> Iterator[QWidget]:
+        translator, found = self._translator, self._found
+        yield label(translator.text("Two runs compared"), role="title")
+        yield label(self._name(found.first), self._name(found.second))
+        both = translator.plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
+        changed = translator.plural(
+            "{count} of them is in another class.", "{count} of them are in another class.", found.changed
+        )
+        yield label(f"{both} {changed}", role="heading")
+        yield self._moves()
+        if not found.is_same_label:
+            yield label(translator.reason(reason("history_other_label")), role="warning")
+        for run, only in ((found.first, found.only_first), (found.second, found.only_second)):
+            if only:
+                alone = translator.plural(
+                    "{count} image is only in run {run}.",
+                    "{count} images are only in run {run}.",
+                    len(only),
+                    run=run.run_id,
+                )
+                yield label(alone, role="muted")
+
+    def _name(self, run: Run) -> str:
+        when = moment(self._translator, run.started_s)
+        return self._translator.text(
+            "Run {number} of {day}: {pack}", number=run.run_id, day=when, pack=pack_of_run(self._translator, run.spec)
+        )
+
+    def _moves(self) -> QFrame:
+        """Counts of changes, the most frequent first; what stayed is below."""
+        frame = QFrame()
+        grid = QGridLayout(frame)
+        grid.setContentsMargins(0, 0, 0, 0)
+        moves = sorted(self._found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
+        for row, ((before, after), count) in enumerate(moves):
+            words = " → ".join(
+                category_word(self._translator, category, pack)
+                for category, pack in zip((before, after), self._found.manifests, strict=True)
+            )
+            line = PlainLabel(words)
+            line.setProperty("role", "muted" if before == after else "")
+            grid.addWidget(line, row, 0)
+            grid.addWidget(PlainLabel(str(count)), row, 1)
+        grid.setColumnStretch(2, 1)
+        return frame
+
+    def _table(self) -> Iterator[QWidget]:
+        text, found = self._translator.text, self._found
+        first, second = (text("Run {number}", number=run.run_id) for run in (found.first, found.second))
+        score = text("Score")
+        headings = (
+            first,
+            f"{score} ({found.first.run_id})",
+            second,
+            f"{score} ({found.second.run_id})",
+            text("Change"),
+        )
+        self.table = reading_table((*headings, text("Image")), [self._cells(pair) for pair in self._pairs])
+        header = self.table.horizontalHeader()
+        for column in range(len(headings)):
+            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
+        self.table.setAccessibleName(text("Two runs compared"))
+        self.table.cellActivated.connect(self._open)
+        yield label(text("Double-click a row to see its image."), role="muted")
+        yield self.table
+        if len(found.pairs) > _MOST_ROWS:
+            most = self._translator.text(
+                "The first {count} are shown. fieldray history compare lists all.", count=_MOST_ROWS
+            )
+            yield label(most, role="muted")
+
+    def _cells(self, pair: ResultPair) -> tuple[str, ...]:
+        difference = pair.difference
+        size = number(self._translator, abs(difference or 0), digits=2)
+        shown = "–" if difference is None else f"{'+' if difference >= 0 else '−'}{size}"
+        first, second = self._found.manifests
+        sides = (*self._side(pair.first, first), *self._side(pair.second, second))
+        return (*sides, shown, pair.first.image)
+
+    def _side(self, found: ResultBrief, pack: Manifest | None) -> tuple[str, str]:
+        score = "–" if found.score is None else score_text(self._translator, found.score, found.point)
+        return category_word(self._translator, found.category, pack), score
+
+    def _open(self, row: int, column: int) -> None:
+        pair, found = self._pairs[row], self._found
+        is_first = column in _FIRST_COLUMNS
+        run, result = (found.first, pair.first) if is_first else (found.second, pair.second)
+        self.image_wanted.emit(run.run_id, result.row_id)

@@ -6,23 +6,23 @@ while the list has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import get_args
+from typing import Final, get_args
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.icons import icon
 from fieldray.desktop.image_painting import like_window
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words
-from fieldray.desktop.style import Theme
+from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import Tool, Viewer
-from fieldray.desktop.widgets import PlainLabel, name_surface, plain, push_button, set_tip
-from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, plain, push_button, set_tip
 from fieldray.formatting import date, file_name, person
 from fieldray.translation import Translator
 
@@ -42,20 +42,16 @@ class ImageArea(QWidget):
         self.viewer, self.beside = Viewer(image, translator, theme), Viewer(kept, translator, theme)
         self.prior_view = PriorView(comparing, image, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
-        close = push_button("", picture=icon("close", theme))
-        close.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        close.setAccessibleName(translator.text("Close the kept image"))
-        set_tip(close, translator.text("Close the kept image"))
-        close.clicked.connect(lambda: self._kept.show(None))
-        self._heads = _Head(None), _Head(close)
+        named = translator.text("Close the kept image")
+        close = push_button("", lambda: self._kept.show(None), picture=icon("close", theme), named=named)
+        self._heads = _Head(), _Head(close)
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
         self._splitter.setChildrenCollapsible(False)
-        self._parts = [_under(head, viewer) for head, viewer in zip(self._heads, self.viewers, strict=True)]
-        for part in self._parts:
+        self._parts = QWidget(), QWidget()
+        for part, head, viewer in zip(self._parts, self._heads, self.viewers, strict=True):
+            lay_column(part, head, (viewer, 1), spacing=0)
             self._splitter.addWidget(part)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._splitter)
+        lay_column(self, self._splitter)
         self._connect()
         self._show_kept()
 
@@ -85,8 +81,8 @@ class ImageArea(QWidget):
 
         tools: tuple[Tool, ...] = get_args(Tool)
         return {
-            "heat_map": lambda: self.show_heat_map(not self.viewer.shows_heat_map),
-            "lung_outline": lambda: self.show_outline(not self.viewer.shows_outline),
+            "heat_map": lambda: self._on_both(Viewer.show_heat_map, not self.viewer.shows_heat_map),
+            "lung_outline": lambda: self._on_both(Viewer.show_outline, not self.viewer.shows_outline),
             "network_view": lambda: self.active.show_network_view(not self.active.shows_network_view),
             "magnifier": lambda: self._on_both(Viewer.show_magnifier, not self.viewer.shows_magnifier),
             "keep_beside": self.keep_or_close,
@@ -116,18 +112,6 @@ class ImageArea(QWidget):
         }
 
     # ---- both images
-
-    def show_heat_map(self, shown: bool) -> None:
-        """Show or hide the heat maps."""
-        self._on_both(Viewer.show_heat_map, shown)
-
-    def show_outline(self, shown: bool) -> None:
-        """Show or hide the outlines of the lungs."""
-        self._on_both(Viewer.show_outline, shown)
-
-    def set_opacity(self, percent: int) -> None:
-        """Opacity of the heat maps, 0 to 100."""
-        self._on_both(Viewer.set_opacity, percent)
 
     def set_hide_patient(self, hidden: bool) -> None:
         """Show or hide names and numbers."""
@@ -230,24 +214,99 @@ class ImageArea(QWidget):
 class _Head(QWidget):
     """The line above an image, with a button to close it where it can be."""
 
-    def __init__(self, close: QWidget | None) -> None:
+    def __init__(self, *close: QWidget) -> None:
         super().__init__()
         name_surface(self, "panel")
         self.name = PlainLabel()
         self.name.setMinimumWidth(1)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(10, 4, 6, 4)
-        row.addWidget(self.name, 1)
-        if close is not None:
-            row.addWidget(close)
+        lay_row(self, (self.name, 1), *close, margins=(10, 4, 6, 4))
         self.setFixedHeight(44)
 
 
-def _under(head: QWidget, viewer: Viewer) -> QWidget:
-    part = QWidget()
-    column = QVBoxLayout(part)
-    column.setContentsMargins(0, 0, 0, 0)
-    column.setSpacing(0)
-    column.addWidget(head)
-    column.addWidget(viewer, 1)
-    return part
+# ---- The small buttons over the image: everything the keys can do, for the mouse.
+
+_GAP: Final = 8
+_BUTTON_ROOM: Final = 41
+
+# Command of the key table, its picture, whether it stays pressed, and which ones are left out first where there is no
+# room (1; the menu and the keys still have them), which never (0); "" leaves a gap.
+_BUTTONS: Final = (
+    ("tool_window", "window", True, 11),
+    ("tool_zoom", "zoom", True, 9),
+    ("tool_pan", "pan", True, 10),
+    ("tool_measure", "measure", True, 12),
+    ("magnifier", "magnifier", True, 8),
+    ("", "", False, 0),
+    ("heat_map", "heat-map", True, 0),
+    ("lung_outline", "lungs", True, 15),
+    ("network_view", "network", True, 14),
+    ("", "", False, 0),
+    ("invert", "invert", False, 0),
+    ("rotate_left", "rotate-left", False, 3),
+    ("rotate_right", "rotate-right", False, 4),
+    ("flip_left_right", "flip-horizontal", False, 2),
+    ("flip_top_bottom", "flip-vertical", False, 1),
+    ("fit", "fit", False, 5),
+    ("reset", "reset", False, 0),
+    ("", "", False, 0),
+    ("keep_beside", "beside", True, 13),
+    ("link", "link", True, 6),
+    ("hide_patient", "hide", True, 7),
+)
+
+
+class ViewTools(QWidget):
+    """One row of buttons, as many as there is room for."""
+
+    def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
+        super().__init__()
+        name_surface(self, "panel")
+        row = lay_row(self, 1, margins=(_GAP, 6, _GAP, 6), spacing=3)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.buttons: dict[str, QToolButton] = {}
+        for command, picture, is_checkable, _ in _BUTTONS:
+            if not command:
+                row.addSpacing(_GAP)
+                continue
+            self.buttons[command] = self._button(actions[command], picture, theme)
+            self.buttons[command].setCheckable(is_checkable)
+            row.addWidget(self.buttons[command])
+        row.addStretch(1)
+        viewer = area.viewer
+        viewer.tool_changed.connect(self._show_tool)
+        viewer.heat_map_shown.connect(self.buttons["heat_map"].setChecked)
+        viewer.outline_shown.connect(self.buttons["lung_outline"].setChecked)
+        viewer.magnifier_shown.connect(self.buttons["magnifier"].setChecked)
+        area.kept_changed.connect(self._show_kept)
+        area.link_changed.connect(self.buttons["link"].setChecked)
+        viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
+        self._show_tool(viewer.tool)
+        self.buttons["heat_map"].setChecked(viewer.shows_heat_map)
+        self.buttons["link"].setChecked(area.is_linked)
+        self._show_kept(area.has_kept)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
+        for command, _, _, rank in _BUTTONS:
+            if command:
+                self.buttons[command].setVisible(not 0 < rank <= len(self.buttons) - room)
+
+    def _button(self, action: QAction, picture: str, theme: Theme) -> QToolButton:
+        button = QToolButton()
+        button.setIcon(icon(picture, theme))
+        button.setIconSize(QSize(18, 18))
+        button.setAutoRaise(True)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        set_tip(button, action.toolTip())
+        button.setAccessibleName(action.iconText())
+        button.clicked.connect(action.trigger)
+        return button
+
+    def _show_tool(self, tool: str) -> None:
+        for name in ("window", "zoom", "pan", "measure"):
+            self.buttons[f"tool_{name}"].setChecked(name == tool)
+
+    def _show_kept(self, is_kept: bool) -> None:
+        self.buttons["keep_beside"].setChecked(is_kept)
+        self.buttons["link"].setEnabled(is_kept)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
+from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Size, ViewState
-from fieldray.desktop.work_row import WorkRow
 from fieldray.domain import heat_map
 from fieldray.domain.heat_map import OUTLINE
 from fieldray.domain.image import Image, Window
@@ -141,24 +142,22 @@ def draw_image(painter: QPainter, picture: Picture, state: ViewState, view: Size
     grey = cut(
         level, picture.table(state.window, inverted=state.inverted), top=top, bottom=bottom, left=left, right=right
     )
-    painter.save()
-    painter.setTransform(way, combine=True)
-    painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
-    painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
-    painter.restore()
+    with kept(painter):
+        painter.setTransform(way, combine=True)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
+        painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
 
 
 def draw_heat_map(
     painter: QPainter, heat: HeatMap, state: ViewState, *, image: Size, view: Size, opacity: float
 ) -> None:
     """Lay a heat map over the image; what lies outside the image is left out."""
-    painter.save()
-    painter.setTransform(transform(state, image, view), combine=True)
-    painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
-    painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
-    painter.setOpacity(opacity)
-    painter.drawImage(heat.region, heat.image)
-    painter.restore()
+    with kept(painter):
+        painter.setTransform(transform(state, image, view), combine=True)
+        painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+        painter.setOpacity(opacity)
+        painter.drawImage(heat.region, heat.image)
 
 
 def outline_of(lungs: LungFields | None) -> QPainterPath | None:
@@ -174,12 +173,10 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
 
 def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, image: Size, view: Size) -> None:
     """Draw an outline in pixels of `image`: bright on a dark edge, of the same width at every zoom."""
-    painter.save()
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    shown = transform(state, image, view).map(outline)
-    for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
-        painter.strokePath(shown, QPen(shade, width))
-    painter.restore()
+    with kept(painter, QPainter.RenderHint.Antialiasing):
+        shown = transform(state, image, view).map(outline)
+        for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
+            painter.strokePath(shown, QPen(shade, width))
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) -> None:
@@ -188,11 +185,10 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) 
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
-    painter.save()
-    painter.setOpacity(0.5)
-    painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
-    painter.drawImage(target, small)
-    painter.restore()
+    with kept(painter):
+        painter.setOpacity(0.5)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+        painter.drawImage(target, small)
 
 
 def grey_image(grey: NDArray[np.uint8]) -> QImage:

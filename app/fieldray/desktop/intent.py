@@ -173,10 +173,6 @@ class IntentPlaybook:
 
     # ---- what happens
 
-    def look(self) -> Commands:
-        """It can be found out now what is known of paths."""
-        return (Look(self.intent),) if self.intent and self._known is None else ()
-
     def looked(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
         """What was remembered of the paths of an intent, and whether their files may lack ages."""
         if self.intent is None or self.intent.since != intent.since:

@@ -8,16 +8,13 @@ from functools import partial
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
+from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.services import SessionPort
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, Verdicts, Write
-from fieldray.desktop.work_row import WorkRow, image_title
-from fieldray.domain.finding import Outcome
-from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.domain.run import VerdictChoice
 from fieldray.errors import FieldrayError
 from fieldray.translation import Translator
 
-ReadVerdict = Callable[[int, Outcome], Verdict | None]
 _CHANNEL = "verdict"
 
 
@@ -30,14 +27,8 @@ class Judging(QObject):
     def __init__(self, background: Background, board: NoticeBoard, hides_patient: Callable[[], bool]) -> None:
         super().__init__()
         self._background, self._board, self._hides_patient = background, board, hides_patient
-        self._session: SessionPort | None = None
-        self._read_verdict: ReadVerdict | None = None
         self.verdicts = Verdicts()
         self._told: list[tuple[Judged, object]] = []
-
-    def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
-        """The session is open."""
-        self._session, self._read_verdict = session, read_verdict
 
     @property
     def is_saving(self) -> bool:
@@ -85,20 +76,18 @@ class Judging(QObject):
             self.settled.emit()
 
     def _begin(self, command: Read | Write) -> None:
-        judged, read, session = command.judged, self._read_verdict, self._session
-        assert read is not None and session is not None, "no image is open before the session"
-        row_id, outcome = judged.row_id, judged.outcome
+        judged, row_id, outcome = command.judged, command.judged.row_id, command.judged.outcome
         if isinstance(command, Read):
-            self._background.run(
-                lambda: read(row_id, outcome),
+            self._background.ask(
+                lambda services: services.read_verdict(row_id, outcome),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
                 failed=_not_read,
             )
             return
         verdict, over = command.verdict, command.over
-        self._background.run(
-            lambda: session.set_verdict(row_id, verdict, judged=outcome, over=over),
+        self._background.ask(
+            lambda services: services.session.set_verdict(row_id, verdict, judged=outcome, over=over),
             channel=_CHANNEL,
             done=lambda stored: self._carry_out(self.verdicts.written(judged, stored), judged),
             failed=partial(self._not_written, judged),

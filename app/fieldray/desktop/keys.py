@@ -14,14 +14,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
-    QDialogButtonBox,
     QGridLayout,
-    QHBoxLayout,
-    QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.widgets import card, fit_dialog, label, name_surface, push_button, scrolled, set_tip
+from fieldray.desktop.dialogs import answer_row, fit_dialog
+from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "compare", "tools", "program"]
@@ -174,6 +172,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     shortcut.activatedAmbiguously.connect(action.trigger)
 
 
+_MARGINS: Final = (12, 12, 12, 12)
 _COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("compare", "program"))
 
 
@@ -186,26 +185,12 @@ class KeySheet(QDialog):
         fit_dialog(self, 1160, 660)
         page = QWidget()
         name_surface(page, "page")
-        columns = QHBoxLayout(page)
-        for groups in _COLUMNS:
-            column = QVBoxLayout()
-            for group in groups:
-                column.addWidget(_group_card(translator, group))
-            column.addStretch(1)
-            columns.addLayout(column, 1)
-        close = push_button(translator.text("Close"))
-        box = QDialogButtonBox()
-        box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
-        box.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 12, 12, 12)
-        layout.addWidget(scrolled(page), 1)
-        layout.addWidget(box)
+        columns = [[_group_card(translator, group) for group in groups] for groups in _COLUMNS]
+        lay_row(page, *((lay_column(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
+        lay_column(self, (scrolled(page), 1), answer_row(self, translator.text("Close")), margins=_MARGINS)
 
 
 def _group_card(translator: Translator, group: Group) -> QWidget:
-    frame, column = card()
-    column.addWidget(label(group_title(translator, group), role="heading"))
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
     lines = [(_key_names(key.keys), key.text(translator)) for key in KEYS if key.group == group]
@@ -214,8 +199,7 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
     for row, (keys, meaning) in enumerate(lines):
         grid.addWidget(label(keys, role="heading"), row, 0)
         grid.addWidget(label(meaning), row, 1)
-    column.addLayout(grid)
-    return frame
+    return card(label(group_title(translator, group), role="heading"), grid)
 
 
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:

@@ -5,19 +5,31 @@ During a run the list is read again and again, so seldom that it takes a tenth o
 
 from __future__ import annotations
 
+import itertools
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
+from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, why_of
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.study import ImageHeader
 from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
+from fieldray.formatting import file_name, person
+from fieldray.reasons import Reason
+from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.pipeline.work_list import WorkList
+    from fieldray.desktop.services import Services
 
+_states = itertools.count()
 _CHANNEL: Final = "list"
 _COMPLETING: Final = "listing"
 _AGAIN_MS: Final = 120
@@ -30,23 +42,19 @@ class ListReader(QObject):
     """Which results are wanted of which run, and in which order; `arrived` has them, and whether these are all."""
 
     arrived = Signal(object, bool)
+    _told = Signal(int, int)
 
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, board
-        self._source: WorkList | None = None
         self.run_id: int | None = None
         self.wanted, self.order = ResultFilter(), ResultOrder()
-        self._is_reading = self._is_old = self._is_new = False
+        self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
-        self._told = -1
+        self._told.connect(self._tell)
         self._again = QTimer(self)
         self._again.setSingleShot(True)
         self._again.timeout.connect(self.read)
-
-    def attach(self, source: WorkList) -> None:
-        """The results are open."""
-        self._source = source
 
     def open(self, run_id: int | None) -> None:
         """Read another run, its first rows before all the others; None for none."""
@@ -61,7 +69,7 @@ class ListReader(QObject):
     def end(self) -> None:
         """The program closes: nothing is read any more."""
         self.open(None)
-        self._source = None
+        self._has_ended = True
 
     def refresh(self) -> None:
         """Something has changed: read the list again soon."""
@@ -71,19 +79,19 @@ class ListReader(QObject):
 
     def read(self) -> None:
         """Read the list as it is wanted now; what was being read is not wanted any more."""
-        source, run_id, wanted, order = self._source, self.run_id, self.wanted, self.order
-        if source is None or run_id is None:
+        run_id, wanted, order = self.run_id, self.wanted, self.order
+        if run_id is None or self._has_ended:
             return
         self._again.stop()
         self._stop()
         limit = _FIRST_ROWS if self._is_new else None
 
-        def work() -> tuple[Listed, float]:
+        def work(services: Services) -> tuple[Listed, float]:
             began_s = time.perf_counter()
-            return source.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
+            return services.work_list.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
 
         self._is_reading, self._is_old = True, False
-        self._background.run(
+        self._background.ask(
             work,
             channel=_CHANNEL,
             newest_only=True,
@@ -93,8 +101,9 @@ class ListReader(QObject):
 
     def _stop(self) -> None:
         """End what is being read before anything else is wanted: its answer, an error, is thrown away then."""
-        if self._source is not None and self._is_reading:
-            self._source.interrupt()
+        services = self._background.services
+        if services is not None and self._is_reading:
+            services.work_list.interrupt()
         self._background.forget(_CHANNEL)
         self._is_reading = False
 
@@ -111,7 +120,7 @@ class ListReader(QObject):
         elif self._is_old:
             self.refresh()
         if is_first and not found.is_whole:
-            self._find_unlisted()
+            self._complete()
 
     def _not_read(self, error: Exception) -> None:
         self._is_reading = False
@@ -119,43 +128,28 @@ class ListReader(QObject):
 
     # ---- a run of an older version of the program, of which the store has no list
 
-    def _find_unlisted(self) -> None:
-        source, run_id = self._source, self.run_id
-        if source is None or run_id is None:
-            return
-        self._background.run(
-            lambda: source.unlisted(run_id).tolist(),
-            channel=_COMPLETING,
-            newest_only=True,
-            done=lambda row_ids: self._complete(row_ids, 0),
-            failed=self._not_read,
-        )
+    def _complete(self) -> None:
+        run_id = self.run_id
 
-    def _complete(self, row_ids: Sequence[int], done: int) -> None:
-        source, run_id, end = self._source, self.run_id, done + _COMPLETED_ROWS
-        if source is None or run_id is None:
-            return
-        is_last = end >= len(row_ids)
-        self._background.run(
-            lambda: source.complete(run_id, row_ids[done:end], is_last=is_last),
-            channel=_COMPLETING,
-            newest_only=True,
-            done=lambda _: self._has_completed(row_ids, end),
-            failed=self._not_read,
-        )
+        def work(services: Services) -> None:
+            assert run_id is not None
+            row_ids = services.work_list.unlisted(run_id).tolist()
+            for start in range(0, max(len(row_ids), 1), _COMPLETED_ROWS):
+                end = start + _COMPLETED_ROWS
+                if self.run_id != run_id:
+                    return
+                services.work_list.complete(run_id, row_ids[start:end], is_last=end >= len(row_ids))
+                self._told.emit(run_id, 100 if end >= len(row_ids) else 100 * end // len(row_ids))
 
-    def _has_completed(self, row_ids: Sequence[int], done: int) -> None:
+        self._background.ask(work, channel=_COMPLETING, newest_only=True, failed=self._not_read)
+
+    def _tell(self, run_id: int, percent: int) -> None:
+        if run_id != self.run_id:
+            return
         self.refresh()
-        if done >= len(row_ids):
+        if percent == 100:
             self._board.withdraw("listing")
             return
-        self._tell(100 * done // len(row_ids))
-        self._complete(row_ids, done)
-
-    def _tell(self, percent: int) -> None:
-        if percent == self._told:
-            return
-        self._told = percent
         self._board.post(
             "listing",
             lambda t: t.text(
@@ -163,3 +157,174 @@ class ListReader(QObject):
                 percent=percent,
             ),
         )
+
+
+# ---- The rows that are or were in sight, with thumbnails and maps: read in the background once they are asked for.
+
+_ROWS_CHANNEL: Final = "rows"
+_MOST_KEPT: Final = 256
+_MOST_WAITING: Final = 3
+
+
+class SeenRows(QObject):
+    """Keeps the rows that were asked for last. A row that somebody still holds is never there twice.
+
+    `arrived` says that rows were read, `missed` that some are not in the store any more: they are not asked for again.
+    """
+
+    arrived = Signal()
+    missed = Signal()
+
+    def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
+        super().__init__(parent)
+        self._background, self._board = background, board
+        self.manifest: Manifest | None = None
+        self._kept: OrderedDict[int, WorkRow] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
+        self._waiting: OrderedDict[int, Sequence[int]] = OrderedDict()
+        self._is_reading = False
+        self._outdated: set[int] = set()  # done again since they are being read
+        self._gone: set[int] = set()
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(0)
+        self._soon.timeout.connect(self._read)
+
+    def clear(self, manifest: Manifest | None = None) -> None:
+        """Forget all rows; those to come are of a run of this pack."""
+        self.manifest, self._is_reading = manifest, False
+        self._background.forget(_ROWS_CHANNEL)
+        for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
+            rows.clear()
+
+    def get(self, row_id: int) -> WorkRow | None:
+        """A row, None while it is not read."""
+        row = self._alive.get(row_id)
+        if row is not None:
+            self._keep(row)
+        return row
+
+    def want(self, row_ids: Sequence[int]) -> None:
+        """Read these rows soon, all of them at once. Of what waits, only what was wanted last is read."""
+        self._waiting[row_ids[0]] = row_ids
+        self._waiting.move_to_end(row_ids[0])
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+        if not self._is_reading and not self._soon.isActive():
+            self._soon.start()
+
+    def row_of(self, stored: StoredResult) -> WorkRow:
+        """The row of a stored result, which may be there already."""
+        row = self._alive.get(stored.row_id)
+        if row is None:
+            row = WorkRow(stored.row_id, stored.outcome, self.manifest, stored.verdict)
+            self._alive[stored.row_id] = row
+        return row
+
+    def replace(self, row_id: int, outcome: Outcome) -> bool:
+        """The image was done again: whether its row is one of these."""
+        row = self._alive.get(row_id)
+        if row is not None:
+            row.take(WorkRow(row_id, outcome, self.manifest))
+        elif self._is_reading:
+            self._outdated.add(row_id)
+        return row is not None
+
+    def _keep(self, row: WorkRow) -> None:
+        self._kept[row.row_id] = row
+        self._kept.move_to_end(row.row_id)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+
+    def _read(self) -> None:
+        wanted = dict.fromkeys(row_id for rows in self._waiting.values() for row_id in rows)
+        self._waiting.clear()
+        missing = [row_id for row_id in wanted if row_id not in self._alive and row_id not in self._gone]
+        if not missing:
+            return
+        self._is_reading = True
+        self._background.ask(
+            lambda services: services.work_list.results(missing),
+            channel=_ROWS_CHANNEL,
+            done=lambda found: self._has_read(missing, found),
+            failed=self._not_read,
+        )
+
+    def _has_read(self, asked: Sequence[int], found: Sequence[StoredResult]) -> None:
+        for stored in found:
+            if stored.row_id not in self._outdated:  # it is read again when it is painted
+                self._keep(self.row_of(stored))
+        gone = set(asked) - {stored.row_id for stored in found}
+        self._gone |= gone
+        self._end_reading()
+        self.arrived.emit()
+        if gone:
+            self.missed.emit()
+
+    def _not_read(self, error: Exception) -> None:
+        self._end_reading()
+        self._board.post_error("list", error)
+
+    def _end_reading(self) -> None:
+        self._is_reading = False
+        self._outdated.clear()
+        if self._waiting:
+            self._soon.start()
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class WorkRow:
+    """An outcome with what the list needs to sort, find and show it.
+
+    manifest  the pack's, whose texts and calibration belong to the result
+    finding   the one that decides the class, None without a score
+    state     a number that no other row has, nor this one once it took another outcome
+    """
+
+    row_id: int
+    outcome: Outcome
+    manifest: Manifest | None = None
+    verdict: Verdict | None = None
+    category: Category = field(init=False)
+    finding: Finding | None = field(init=False)
+    state: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = next(_states)
+        self.category = self.outcome.category
+        self.finding = leading_finding(self.outcome)
+
+    def take(self, newer: WorkRow) -> None:
+        """The image was done again: the row stays, its outcome is the newer one, with no verdict of its own yet."""
+        self.outcome, self.manifest, self.verdict = newer.outcome, newer.manifest, newer.verdict
+        self.__post_init__()
+
+    @property
+    def header(self) -> ImageHeader:
+        return self.outcome.ref.header
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the image has no score, or must be read first."""
+        return why_of(self.outcome)
+
+    @property
+    def score(self) -> float:
+        """The deciding finding's score, -1 without one (sorts below all others)."""
+        return self.finding.score if self.finding else -1.0
+
+    @property
+    def backend(self) -> str:
+        return self.outcome.backend if isinstance(self.outcome, Screened) else ""
+
+    @property
+    def inference_ms(self) -> float:
+        """Time of the network alone, -1 if it did not run."""
+        return self.outcome.inference_ms if isinstance(self.outcome, Screened) else -1.0
+
+
+def image_title(translator: Translator, row_id: int, outcome: Outcome, *, hides_patient: bool = False) -> str:
+    """What an image is called in the list: the patient's name, else that of the file; its number if both are hidden."""
+    if hides_patient:
+        return translator.text("Image {number}", number=row_id)
+    return person(outcome.ref.header.patient_name) or file_name(outcome.ref)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from PySide6.QtCore import QPoint, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QShowEvent
@@ -16,39 +17,31 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QMainWindow,
     QMenu,
-    QScrollArea,
     QSplitter,
     QStackedWidget,
-    QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.about import AboutDialog
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.export_dialog import ExportDialog
-from fieldray.desktop.guide_dialog import GuideDialog
+from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, ModelCard, SettingsDialog
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.image_area import ImageArea
+from fieldray.desktop.image_area import ImageArea, ViewTools
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import Action, BannerArea
-from fieldray.desktop.pack_cards import ModelCard
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
-from fieldray.desktop.prior_bar import PriorBar
-from fieldray.desktop.prior_card import PriorCard, choose_file, prior_box
+from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
 from fieldray.desktop.result_panel import ResultPanel
-from fieldray.desktop.settings_dialog import SettingsDialog
-from fieldray.desktop.status import Status
 from fieldray.desktop.style import Theme
-from fieldray.desktop.toolbar import Toolbar
+from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.verdict_bar import leave
-from fieldray.desktop.view_tools import ViewTools
 from fieldray.desktop.welcome import Welcome, ages_box
-from fieldray.desktop.widgets import is_typing, question_box, scrolled
+from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
+from fieldray.domain.run import VerdictChoice
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
@@ -111,12 +104,7 @@ class MainWindow(QMainWindow):
 
     def _lay_out(self) -> None:
         image = QWidget()
-        column = QVBoxLayout(image)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self.tools)
-        column.addWidget(self.prior_bar)
-        column.addWidget(self.area, 1)
+        lay_column(image, self.tools, self.prior_bar, (self.area, 1), spacing=0)
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
         self.panes.setHandleWidth(6)
@@ -125,30 +113,27 @@ class MainWindow(QMainWindow):
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
         self.panes.setSizes([450, 570, 340])
         self.pages = QStackedWidget()
-        self.images = _whole(self.panes)
+        self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
+        self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         for page in (self.welcome, self.images, self.packs_page, self.audit_page, self.history_page):
             self.pages.addWidget(page)
         middle = QWidget()
-        layout = QVBoxLayout(middle)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.toolbar)
-        layout.addWidget(self.banners)
-        layout.addWidget(self.pages, 1)
+        lay_column(middle, self.toolbar, self.banners, (self.pages, 1), spacing=0)
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
         self.work_list.row_chosen.connect(bench.image.show)
+        result = self.result
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
-        self.viewer.heat_map_shown.connect(self.result.heat_map_box.setChecked)
-        self.result.heat_map_box.toggled.connect(self.area.show_heat_map)
-        self.viewer.outline_shown.connect(self.result.lungs.outline_box.setChecked)
-        self.result.lungs.outline_box.toggled.connect(self.area.show_outline)
-        self.result.opacity.valueChanged.connect(self.area.set_opacity)
+            result.heat_map_box.toggled.connect(viewer.show_heat_map)
+            result.lungs.outline_box.toggled.connect(viewer.show_outline)
+            result.opacity.valueChanged.connect(viewer.set_opacity)
+        self.viewer.heat_map_shown.connect(result.heat_map_box.setChecked)
+        self.viewer.outline_shown.connect(result.lungs.outline_box.setChecked)
         self.packs_page.left.connect(self._show_images_or_welcome)
         self.audit_page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
@@ -165,7 +150,7 @@ class MainWindow(QMainWindow):
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """What each key of the key table does."""
-        rows, run = self.work_list, self._bench.screening
+        rows, run, text = self.work_list, self._bench.screening, self._translator.text
         return {
             "next_image": lambda: rows.step(1),
             "previous_image": lambda: rows.step(-1),
@@ -177,8 +162,8 @@ class MainWindow(QMainWindow):
             **self.area.commands(),
             "prior_file": self._choose_prior,
             "hide_patient": self._toggle_patient,
-            "open_folder": self._open_folder,
-            "open_files": self._open_files,
+            "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
+            "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
             "start": self._bench.start,
             "pause": run.pause_or_resume,
             "stop": run.stop,
@@ -187,9 +172,7 @@ class MainWindow(QMainWindow):
             "history": lambda: self._toggle(self.history_page),
             "settings": self._open_settings,
             "export": self._export,
-            "agree": partial(self._bench.judging.choose, "agree"),
-            "disagree": partial(self._bench.judging.choose, "disagree"),
-            "unsure": partial(self._bench.judging.choose, "unsure"),
+            **{choice: partial(self._bench.judging.choose, choice) for choice in get_args(VerdictChoice)},
             "cancel": self._cancel,
             "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
@@ -202,17 +185,8 @@ class MainWindow(QMainWindow):
 
     # ---- commands
 
-    def _open_folder(self) -> None:
-        dialog = QFileDialog(self, self._translator.text("Open a folder"))
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._choose([Path(path)]))
-        dialog.open()
-
-    def _open_files(self) -> None:
-        dialog = QFileDialog(self, self._translator.text("Open files"))
-        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
-        dialog.filesSelected.connect(lambda paths: self._choose([Path(path) for path in paths]))
-        dialog.open()
+    def _open(self, title: str, mode: QFileDialog.FileMode) -> None:
+        ask_for_paths(self, title, mode, self._choose)
 
     def _choose(self, paths: Sequence[Path]) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
@@ -230,10 +204,11 @@ class MainWindow(QMainWindow):
         chosen.open()
 
     def _export_to_folder(self, formats: Sequence[str], options: ReportOptions, run_id: int | None) -> None:
-        dialog = QFileDialog(self, self._translator.text("Save the results to a folder"))
-        dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats, options, run_id=run_id))
-        dialog.open()
+        def export(paths: Sequence[Path]) -> None:
+            self._bench.export(paths[0], formats, options, run_id=run_id)
+
+        title = self._translator.text("Save the results to a folder")
+        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export)
 
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
@@ -289,14 +264,14 @@ class MainWindow(QMainWindow):
         """Hide or show names and numbers everywhere."""
         self.area.set_hide_patient(hidden)
         self.work_list.set_hide_patient(hidden)
-        self.tools.buttons["hide_patient"].setCheckable(True)
         self.tools.buttons["hide_patient"].setChecked(hidden)
 
     def apply_settings(self) -> None:
         """Put those settings in force that need no new window."""
         self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
         self.hide_patient(bool(self._bench.settings["hide_patient"]))
-        self.area.set_opacity(self.result.opacity.value())
+        for viewer in self.area.viewers:
+            viewer.set_opacity(self.result.opacity.value())
 
     def _toggle(self, page: QWidget) -> None:
         if self.pages.currentWidget() is page:
@@ -314,12 +289,11 @@ class MainWindow(QMainWindow):
         else:
             self.welcome.take_focus()
 
-    def _show_row(self, row_id: int) -> None:
-        self._show_images_or_welcome()
-        self.work_list.choose(row_id)
-
     def _show_past(self, _past: object, row_id: int) -> None:
         """A run of the past is in sight, with one of its images or the first one."""
+        self._show_row(row_id)
+
+    def _show_row(self, row_id: int) -> None:
         self._show_images_or_welcome()
         if row_id:
             self.work_list.choose(row_id)
@@ -388,20 +362,6 @@ class MainWindow(QMainWindow):
         question_box(self, text("Screening is in progress."), more, answers=answers, no=text("Keep screening")).open()
 
 
-def _whole(panes: QSplitter) -> QScrollArea:
-    """Where the window has too little room for list, image and result, they are scrolled and never cut off."""
-    area = scrolled(panes)
-    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    return area
-
-
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:
     is_here = sys.platform == "win32"  # where file://server/share is a path as any other; elsewhere it is none
     return [Path(url.toLocalFile()) for url in urls if url.isLocalFile() and (is_here or not url.host())]
-
-
-def run(paths: Sequence[Path] = ()) -> int:
-    """Open the window, screen `paths` once it is up, and return the exit code when it was closed."""
-    from fieldray.desktop.application import run_application
-
-    return run_application(paths)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 
-from fieldray.desktop.icons import icon
-from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import icon_label, label, push_button, set_tip
+from fieldray.desktop.style import Theme, icon
+from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, push_button, set_tip
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason
 from fieldray.translation import LocalText, Translator
@@ -82,15 +81,11 @@ class Banner(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("level", notice.level)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 6, 8, 6)
         self.words = label(notice.text(translator))
-        layout.addWidget(icon_label(icon(_SIGNS[notice.level], theme), side=20))
-        layout.addWidget(self.words, 1)
+        sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
+        layout = lay_row(self, sign, (self.words, 1), margins=(12, 6, 8, 6))
         if notice.action is not None:
-            action = notice.action
-            self.button = push_button(action.text(translator))
-            self.button.clicked.connect(lambda: _answer(board, notice))
+            self.button = push_button(notice.action.text(translator), lambda: _answer(board, notice))
             layout.addWidget(self.button)
         cross = QToolButton()
         cross.setIcon(icon("close", theme))
@@ -106,12 +101,9 @@ class BannerArea(QWidget):
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._board, self._translator = board, translator
-        self._theme: Theme = theme
+        self._board, self._translator, self._theme = board, translator, theme
         self._banners: dict[Notice, Banner] = {}
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(0)
+        self._layout = lay_column(self, spacing=0)
         board.changed.connect(self.refresh)
         self.refresh()
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, Signal
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtGui import QImage
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.image_painting import Picture, pyramid_of
-from fieldray.desktop.kept_preview import enlarged
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.services import SessionPort
-from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
-from fieldray.domain.image import Box, Image
+from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Wishes
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.reasons import Reason, reason
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.session import Session
 
 
 class OpenImage(QObject):
@@ -29,7 +35,6 @@ class OpenImage(QObject):
     def __init__(self, background: Background, board: NoticeBoard, *, channel: str = "image") -> None:
         super().__init__()
         self._background, self._board, self._channel = background, board, channel
-        self._session: SessionPort | None = None
         self.row: WorkRow | None = None
         self.picture: Picture | None = None
         self.network_image: Picture | None = None
@@ -37,28 +42,22 @@ class OpenImage(QObject):
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = False
 
-    def attach(self, session: SessionPort) -> None:
-        """The session is open."""
-        self._session = session
-        self.show(self.row)
-
     def show(self, row: WorkRow | None) -> None:
         """Open another image, or none."""
         self.row, self.picture, self.network_image, self.problem = row, None, None, None
         self.preview_note = None
-        session = self._session
-        self.is_loading = row is not None and session is not None
+        self.is_loading = row is not None
         self._background.forget(self._channel)
         self.changed.emit()
-        if row is None or session is None:
+        if row is None:
             return
         ref, content = row.outcome.ref, row.outcome.facts.content_sha256
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
             return
         seen = _seen(row)
-        self._background.run(
-            lambda: _pictures(session.read_image(ref, content_sha256=content), seen),
+        self._background.ask(
+            lambda services: _pictures(services.session.read_image(ref, content_sha256=content), seen),
             channel=self._channel,
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),
@@ -71,14 +70,14 @@ class OpenImage(QObject):
 
     def screen_again(self, wishes: Wishes) -> None:
         """Screen this image as a person asks for it, or as it was before they did; one at a time."""
-        row, session = self.row, self._session
-        if row is None or session is None or self.is_screening:
+        row = self.row
+        if row is None or self.is_screening:
             return
         judged = row.outcome
         self._board.withdraw("again")
         self._set_screening(True)
-        self._background.run(
-            lambda: session.screen_again(row.row_id, judged=judged, wishes=wishes),
+        self._background.ask(
+            lambda services: services.session.screen_again(row.row_id, judged=judged, wishes=wishes),
             channel="again",
             done=lambda outcome: self._screened_again(row, judged, outcome, wishes),
             failed=self._not_screened_again,
@@ -110,14 +109,14 @@ class OpenImage(QObject):
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
         """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
-        session, facts = self._session, row.outcome.facts
+        facts = row.outcome.facts
         if row is not self.row:
             return
-        if session is None or not facts.content_sha256 or not facts.rows:
+        if not facts.content_sha256 or not facts.rows:
             self._show_kept(row, why, None, None)
             return
-        self._background.run(
-            lambda: _kept(session, row.outcome),
+        self._background.ask(
+            lambda services: _kept(services.session, row.outcome),
             channel=self._channel,
             newest_only=True,
             done=lambda kept: self._show_kept(row, why, *kept),
@@ -150,7 +149,7 @@ def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
-def _kept(session: SessionPort, outcome: Outcome) -> tuple[Picture | None, Reason | None]:
+def _kept(session: Session, outcome: Outcome) -> tuple[Picture | None, Reason | None]:
     """The preview, else the thumbnail that is kept with the result, and what to say of it."""
     facts = outcome.facts
     try:
@@ -168,3 +167,22 @@ def _why(error: Exception) -> Reason:
     if isinstance(error, FieldrayError):
         return error.reason
     raise error
+
+
+# ---- A preview at the size of the image it stands for, so that map, outline and measures lie where they belong.
+
+_MOST_PIXELS: Final = 2**26
+_AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey levels as shown
+
+
+def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Picture | None:
+    """Grey levels (h, w) as an image of (rows, columns); None where the image is too large for that."""
+    if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
+        return None
+    grey = np.ascontiguousarray(pixels)
+    small = QImage(grey.tobytes(), grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
+    large = small.scaled(
+        columns, rows, Qt.AspectRatioMode.IgnoreAspectRatio, Qt.TransformationMode.SmoothTransformation
+    ).convertToFormat(QImage.Format.Format_Grayscale8)
+    lines = np.frombuffer(large.constBits(), np.uint8).reshape(rows, large.bytesPerLine())
+    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS))

@@ -1,21 +1,27 @@
-"""The words in the four corners of the image, and the heat map's legend."""
+"""What lies over the image: the words in its four corners, the heat map's legend, measures, and the magnifier."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from PySide6.QtCore import QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
+from PySide6.QtCore import QPointF, QRect, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen
 
-from fieldray.desktop.image_painting import Picture
-from fieldray.desktop.view_state import ViewState
+from fieldray.desktop.image_painting import HeatMap, Picture, draw_heat_map, draw_image, draw_outline, transform
+from fieldray.desktop.style import Theme, colour, kept
+from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
+from fieldray.domain.image import Image, SpacingPlane
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import date, number, person
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.desktop.prior_layer import PriorLayer
 
 _MARGIN: Final = 12
 _LEGEND: Final = (120, 8)
@@ -167,3 +173,116 @@ def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str
 def _legend_image() -> QImage:
     ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
     return QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy()
+
+
+# ---- What is painted in a view at one time: the image, what lies over it, and the magnifier's glass with the same.
+
+_GLASS_RADIUS: Final = 110
+_GLASS_ZOOM: Final = 2.5
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Scene:
+    """An image with what lies over it, each None where it is not shown; `pixel_ratio` is the screen's."""
+
+    picture: Picture
+    layer: PriorLayer | None  # what the pack found is hidden then
+    heat_map: HeatMap | None
+    outline: QPainterPath | None
+    opacity: float
+    translator: Translator
+    font: QFont
+    pixel_ratio: float
+
+    def draw(self, painter: QPainter, state: ViewState, view: Size) -> None:
+        """Draw everything as `state` has it."""
+        size = Size(self.picture.columns, self.picture.rows)
+        draw_image(painter, self.picture, state, view, pixel_ratio=self.pixel_ratio)
+        if self.layer is not None:
+            self.layer.draw(painter, self.picture, state, view)
+        if self.heat_map is not None:
+            draw_heat_map(painter, self.heat_map, state, image=size, view=view, opacity=self.opacity)
+        if self.outline is not None:
+            draw_outline(painter, self.outline, state, image=size, view=view)
+        draw_lines(painter, state, self.picture.image, self.translator, self.font, image=size, view=view)
+
+    def draw_magnified(self, painter: QPainter, state: ViewState, view: Size, *, at: QPointF, theme: Theme) -> None:
+        """Draw a round glass at a point of the view, with the same nearer."""
+        glass = QPainterPath()
+        glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
+        nearer = state.zoomed(_GLASS_ZOOM, Size(self.picture.columns, self.picture.rows), view, about=(at.x(), at.y()))
+        with kept(painter, QPainter.RenderHint.Antialiasing):
+            painter.setClipPath(glass)
+            painter.fillPath(glass, colour(theme, "image"))
+            self.draw(painter, nearer, view)
+            painter.setClipping(False)
+            painter.strokePath(glass, QPen(colour(theme, "on_image"), 2))
+
+
+# ---- What a line on an image measures: millimetres and what they are measured in, or pixels.
+
+_LINE_COLOUR: Final = (255, 214, 64)
+_END: Final = 4.0
+_CROSS: Final = 14.0
+_BESIDE: Final = 8
+
+
+def length(line: Line, image: Image) -> float:
+    """How long a line is: in millimetres where the image states its spacing, else in its pixels."""
+    across, down = line.end[0] - line.start[0], line.end[1] - line.start[1]
+    if image.spacing_mm is None:
+        return math.hypot(across, down)
+    row_mm, column_mm = image.spacing_mm
+    return math.hypot(across * column_mm, down * row_mm)
+
+
+def length_words(translator: Translator, line: Line, image: Image) -> str:
+    """The length with its unit, and for millimetres what they are measured in."""
+    figure = number(translator, length(line, image), digits=1)
+    if image.spacing_mm is None:
+        return translator.text("{length} px", length=figure)
+    measured_in = plane_words(translator, image.spacing_plane)
+    return translator.text("{length} mm ({plane})", length=figure, plane=measured_in)
+
+
+def plane_words(translator: Translator, plane: SpacingPlane) -> str:
+    """What the millimetres of an image are measured in."""
+    return {
+        "detector": translator.text("in the detector plane"),
+        "calibrated": translator.text("calibrated"),
+    }.get(plane, translator.text("plane not stated"))
+
+
+def draw_lines(
+    painter: QPainter, state: ViewState, shown: Image, translator: Translator, font: QFont, *, image: Size, view: Size
+) -> None:
+    """Draw what was measured, each line with its length beside its end."""
+    way = transform(state, image, view)
+    with kept(painter, QPainter.RenderHint.Antialiasing):
+        painter.setFont(font)
+        for line in state.lines:
+            start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
+            for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*_LINE_COLOUR), 1.8)):
+                painter.setPen(QPen(shade, width))
+                painter.drawLine(start, end)
+                for point in (start, end):
+                    painter.drawEllipse(point, _END, _END)
+            _draw_words(painter, length_words(translator, line, shown), end, view)
+
+
+def draw_cross(painter: QPainter, at: QPointF) -> None:
+    """A cross where the keys set a point."""
+    with kept(painter):
+        for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
+            painter.setPen(QPen(shade, width))
+            painter.drawLine(at - QPointF(_CROSS, 0), at + QPointF(_CROSS, 0))
+            painter.drawLine(at - QPointF(0, _CROSS), at + QPointF(0, _CROSS))
+
+
+def _draw_words(painter: QPainter, words: str, end: QPointF, view: Size) -> None:
+    """Beside the end of the line, inside the view."""
+    room = painter.fontMetrics().boundingRect(QRect(0, 0, round(view.width), 1000), Qt.TextFlag.TextWordWrap, words)
+    left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
+    top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)
+    box = QRect(round(left), round(top), room.width() + 2, room.height())
+    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
@@ -17,9 +17,6 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import Reason, reason
-
-if TYPE_CHECKING:
-    from fieldray.packs.library import PackLibrary
 
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
@@ -46,7 +43,6 @@ class PackChoice(QObject):
         """`default` gives the names of the site's default pack and of its operating point, "" for none."""
         super().__init__()
         self._background, self._board, self._default = background, board, default
-        self._library: PackLibrary | None = None
         self.candidates: tuple[PackCandidate, ...] = ()
         self.drives: tuple[Drive, ...] = ()
         self.model: Model | None = None
@@ -62,11 +58,6 @@ class PackChoice(QObject):
 
     # ---- what happens
 
-    def attach(self, library: PackLibrary) -> None:
-        """The library is open: look at what is there."""
-        self._library = library
-        self.look()
-
     def take_drives(self, event: DrivesChanged) -> None:
         """Drives came or went."""
         self.drives = event.drives
@@ -74,12 +65,9 @@ class PackChoice(QObject):
 
     def look(self) -> None:
         """List the packs again, in the background."""
-        library = self._library
-        if library is None:
-            return
         mount_points = tuple(Path(drive.mount_point) for drive in self.drives)
-        self._background.run(
-            lambda: library.available(mount_points),
+        self._background.ask(
+            lambda services: services.library.available(mount_points),
             channel="packs",
             done=self._listed,
             failed=lambda error: self._problem(error, None),
@@ -102,15 +90,14 @@ class PackChoice(QObject):
         `asked_for`: a person chose it, so a question is put at once, not in a notice. `signer`: the key whose pack may
         have another signer's name.
         """
-        library = self._library
-        if library is None:
-            return
         self.loading, self.question, self._noticed, self.is_persons_choice = candidate, None, None, True
         self._board.withdraw("pack")
         self.asked.emit()
         self.listed.emit()
-        self._background.run(
-            lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer),
+        self._background.ask(
+            lambda services: services.library.load(
+                candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy, signer=signer
+            ),
             channel="packs",
             done=lambda model: self._loaded(candidate, model, point),
             failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
@@ -123,13 +110,12 @@ class PackChoice(QObject):
 
     def answer_yes(self, question: PackQuestion) -> None:
         """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once."""
-        library = self._library
-        if library is None or question is not self.question:
+        if question is not self.question:
             return
         self.loading = question.candidate
         if question.kind == "unknown_key":
-            self._background.run(
-                lambda: library.trust(question.fingerprint),
+            self._background.ask(
+                lambda services: services.library.trust(question.fingerprint),
                 channel="packs",
                 done=lambda _: self.use(question.candidate),
                 failed=lambda error: self._problem(error, question.candidate),
@@ -149,11 +135,8 @@ class PackChoice(QObject):
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
-        library = self._library
-        if library is None:
-            return
-        self._background.run(
-            lambda: library.install(candidate.folder),
+        self._background.ask(
+            lambda services: services.library.install(candidate.folder),
             channel="packs",
             done=lambda _: self.look(),
             failed=lambda error: self._problem(error, candidate),
@@ -161,11 +144,8 @@ class PackChoice(QObject):
 
     def show_card(self, candidate: PackCandidate) -> None:
         """Read a pack's model card, in use or not; `card_read` has it."""
-        library = self._library
-        if library is None:
-            return
-        self._background.run(
-            lambda: library.card(candidate.folder),
+        self._background.ask(
+            lambda services: services.library.card(candidate.folder),
             channel="packs",
             done=self.card_read.emit,
             failed=lambda error: self._problem(error, None),
@@ -283,10 +263,8 @@ class PackChoice(QObject):
 
     def _look_for_site_problem(self) -> None:
         """Whether the operating points that this site chose could be read with the pack."""
-        library = self._library
-        assert library is not None
-        self._background.run(
-            library.site_problem,
+        self._background.ask(
+            lambda services: services.library.site_problem(),
             channel="packs",
             done=lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
             failed=lambda error: self._problem(error, None),
@@ -344,11 +322,11 @@ class PackChoice(QObject):
 
     def _use_default_meanwhile(self) -> None:
         """Without a word of the question that waits: its notice stays."""
-        default, library = self.default, self._library
-        if default is None or library is None:
+        default = self.default
+        if default is None:
             return
-        self._background.run(
-            lambda: library.load(default.folder),
+        self._background.ask(
+            lambda services: services.library.load(default.folder),
             channel="packs",
             done=lambda model: self._loaded_meanwhile(default, model),
             failed=lambda error: self._problem(error, default, asked_for=False),

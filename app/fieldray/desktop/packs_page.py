@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontDatabase, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.icons import icon
-from fieldray.desktop.pack_cards import add_purpose, card_button
+from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
-from fieldray.desktop.style import Theme
+from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
+    Page,
+    Part,
     PlainButton,
     PlainLabel,
-    TallArea,
     card,
     choice_box,
+    discard,
     icon_label,
     label,
-    name_surface,
+    lay_column,
+    lay_row,
     paragraphs,
     path_words,
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.formatting import border_text, class_lines, percent
+from fieldray.domain.purpose import patients, performance
+from fieldray.formatting import border_text, class_lines, label_meaning, percent
+from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import reason
 from fieldray.translation import Translator
-
-if TYPE_CHECKING:
-    from fieldray.packs.candidate import PackCandidate
 
 
 class PackDialog(QDialog):
@@ -45,30 +47,20 @@ class PackDialog(QDialog):
         self.setMinimumWidth(460)
         title, advice, yes = _texts(translator, question)
         self.setWindowTitle(title)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(24, 20, 24, 16)
-        column.setSpacing(12)
-        column.addWidget(label(title, role="title"))
         name = translator.pick(question.candidate.names) or question.candidate.pack_name
-        column.addWidget(label(f"{name}  {question.candidate.version}", role="heading"))
+        parts = [label(title, role="title"), label(f"{name}  {question.candidate.version}", role="heading")]
         if question.kind in ("older", "namesake"):
-            column.addWidget(label(translator.reason(question.reason)))
+            parts.append(label(translator.reason(question.reason)))
         if question.fingerprint:
             fingerprint = label(*fingerprint_lines(question.fingerprint))
             fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
-            column.addWidget(fingerprint)
-        column.addWidget(label(advice))
-        self.yes_button = push_button(yes)
-        self.no_button = push_button(translator.text("Do not use"))
-        box = QDialogButtonBox()
-        box.addButton(self.yes_button, QDialogButtonBox.ButtonRole.AcceptRole)
-        box.addButton(self.no_button, QDialogButtonBox.ButtonRole.RejectRole)
-        box.accepted.connect(self.accept)
-        box.rejected.connect(self.reject)
+            parts.append(fingerprint)
+        self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
+        buttons = answer_row(self, self.no_button, self.yes_button)
+        lay_column(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
         self.accepted.connect(lambda: packs.answer_yes(question))
         self.rejected.connect(lambda: packs.answer_no(question))
-        column.addWidget(box)
         self.no_button.setDefault(True)
         self.no_button.setFocus()
 
@@ -115,26 +107,15 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
     )
 
 
-class PacksPage(TallArea):
+class PacksPage(Page):
     """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
 
-    left = Signal()
-
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
-        super().__init__()
-        self.setAccessibleName(translator.text("Packs"))
         packs = controller.packs
-        self._bench, self._packs, self._translator = controller, packs, translator
-        self._theme: Theme = theme
-        page = QWidget()
-        name_surface(page, "page")
-        self._column = QVBoxLayout(page)
-        self._column.setContentsMargins(24, 16, 24, 24)
-        self._column.setSpacing(12)
-        self._column.addLayout(self._make_top())
+        look = push_button(translator.text("Refresh"), packs.look, picture=icon("refresh", theme))
+        super().__init__(translator.text("Packs"), translator.text("Model packs"), translator, theme, look)
+        self._bench, self._packs = controller, packs
         self._cards: list[QWidget] = []
-        self._column.addStretch(1)
-        self.show_page(page)
         self._is_stale = True
         packs.listed.connect(self._changed)
         packs.model_changed.connect(self._changed)
@@ -154,77 +135,55 @@ class PacksPage(TallArea):
     def _refresh(self) -> None:
         """Build the cards again."""
         self._is_stale = False
-        for old in self._cards:
-            old.hide()
-            old.deleteLater()
+        discard(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
-            self._cards.append(self._make_none())
+            none = self._translator.text("No packs found. Plug in a model drive, then press Refresh.")
+            self._cards.append(card(label(none)))
         for position, new in enumerate(self._cards):
             self._column.insertWidget(1 + position, new)
 
-    def _make_top(self) -> QHBoxLayout:
-        back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))
-        back.clicked.connect(self.left)
-        look = push_button(self._translator.text("Refresh"), picture=icon("refresh", self._theme))
-        look.clicked.connect(self._packs.look)
-        row = QHBoxLayout()
-        row.addWidget(back)
-        row.addWidget(label(self._translator.text("Model packs"), role="title"), 1)
-        row.addWidget(look)
-        return row
-
     def _make_used(self) -> QWidget:
-        frame, column = card()
-        translator, model = self._translator, self._packs.model
-        column.addWidget(label(translator.text("In use"), role="muted"))
+        text, model = self._translator.text, self._packs.model
+        in_use = label(text("In use"), role="muted")
         if model is None:
-            column.addWidget(label(translator.text("No pack is in use. Plug in a model drive or choose one below.")))
-            return frame
-        manifest = model.manifest
-        column.addWidget(label(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
-        column.addWidget(label(*paragraphs(translator.pick(manifest.descriptions))))
-        add_purpose(column, translator, manifest)
-        self._add_points(column, manifest)
-        self._add_default(column)
-        column.addWidget(card_button(translator, lambda _: self._packs.card_read.emit(model.card)))
+            return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
+        manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
-            column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
-        checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
-        column.addWidget(label(checksum, role="muted"))
+            facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
         if model.lungs_pack:
-            found_by = translator.text("Lung fields: {pack}", pack=model.lungs_pack)
-            column.addWidget(label(found_by, role="muted"))
-        return frame
+            facts.append(text("Lung fields: {pack}", pack=model.lungs_pack))
+        return card(
+            in_use,
+            label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
+            label(*paragraphs(self._translator.pick(manifest.descriptions))),
+            *purpose(self._translator, manifest),
+            *self._points(manifest),
+            *self._default(),
+            card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
+            *(label(fact, role="muted") for fact in facts),
+        )
 
-    def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:
+    def _points(self, manifest: Manifest) -> Sequence[Part]:
         translator = self._translator
         titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
         if manifest.is_bare:
-            column.addWidget(label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning"))
-            return
+            return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
-            column.addWidget(label(translator.text("No operating point: images get a score but are not assessed.")))
-            return
-        choice = choice_box((title, name) for name, title in titles.items())
-        point = self._packs.point
-        choice.setCurrentIndex(choice.findData(point.name) if point else 0)
-        choice.setAccessibleName(translator.text("Operating point for the next run"))
+            return [label(translator.text("No operating point: images get a score but are not assessed."))]
+        point, words = self._packs.point, translator.text("Operating point for the next run")
+        choices = ((title, name) for name, title in titles.items())
+        choice = choice_box(choices, named=words, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
-        row = QHBoxLayout()
-        row.addWidget(PlainLabel(translator.text("Operating point for the next run")))
-        row.addWidget(choice)
-        row.addStretch(1)
-        column.addLayout(row)
-        if point is not None:
-            for line in (point_label(translator, point), *class_lines(translator, manifest, point)):
-                column.addWidget(label(line, role="muted"))
+        row = lay_row(None, PlainLabel(words), choice, 1)
+        lines = (point_label(translator, point), *class_lines(translator, manifest, point)) if point else ()
+        return [row, *(label(line, role="muted") for line in lines)]
 
-    def _add_default(self, column: QVBoxLayout) -> None:
+    def _default(self) -> Sequence[QWidget]:
         """Whether this pack is the one for all folders of which nobody said otherwise."""
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
-            return
+            return []
         is_default = self._packs.is_in_use(str(self._bench.settings["pack"]))
         box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
         box.setChecked(is_default)
@@ -232,55 +191,41 @@ class PacksPage(TallArea):
         box.toggled.connect(
             lambda is_on: self._bench.choose_default(source.lasting_name if is_on else "", point if is_on else "")
         )
-        column.addWidget(box)
+        return [box]
 
     def _make_card(self, candidate: PackCandidate) -> QWidget:
         translator = self._translator
-        frame, column = card()
-        row = QHBoxLayout()
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
-        row.addWidget(sign, 0, Qt.AlignmentFlag.AlignTop)
-        column_of_words = QVBoxLayout()
         name = translator.pick(candidate.names) or candidate.pack_name
-        column_of_words.addWidget(label(f"{name}  {candidate.version}", role="heading"))
         standing = f"{origin_label(translator, candidate)}. {trust_state_label(translator, candidate)}"
-        column_of_words.addWidget(label(standing))
+        words: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading"), label(standing)]
         if candidate.problem is not None and candidate.trust != "legacy":
-            column_of_words.addWidget(label(translator.reason(candidate.problem), role="muted"))
+            words.append(label(translator.reason(candidate.problem), role="muted"))
         is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
         if candidate.manifest is not None and not (is_used and self._packs.model is not None):
-            add_purpose(column_of_words, translator, candidate.manifest)
+            words += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
-            column_of_words.addWidget(path_words(candidate.folder, role="muted"))
-        row.addLayout(column_of_words, 1)
-        for button in self._buttons(candidate):
-            row.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
-        column.addLayout(row)
-        return frame
+            words.append(path_words(candidate.folder, role="muted"))
+        row = lay_row(None, sign, (lay_column(None, *words), 1), *self._buttons(candidate))
+        row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
+        return card(row)
 
     def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
         translator, buttons = self._translator, []
         if candidate.trust == "broken":
             return []
         if candidate.origin == "drive" and candidate.problem is None:
-            copy = push_button(translator.text("Copy to this computer"))
-            copy.clicked.connect(lambda: self._packs.install(candidate))
-            buttons.append(copy)
+            copy = translator.text("Copy to this computer")
+            buttons.append(push_button(copy, lambda: self._packs.install(candidate)))
         if candidate.manifest is not None and candidate.trust != "legacy":
-            buttons.append(card_button(translator, lambda _: self._packs.show_card(candidate)))
+            buttons.append(card_button(translator, partial(self._packs.show_card, candidate)))
         source = self._packs.source
         if source is not None and source.folder == candidate.folder and self._packs.model is not None:
             used = push_button(translator.text("In use"), picture=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
-        use = push_button(translator.text("Review…") if candidate.problem else translator.text("Use"))
-        use.clicked.connect(lambda: self._packs.use(candidate))
-        return [*buttons, use]
-
-    def _make_none(self) -> QWidget:
-        frame, column = card()
-        column.addWidget(label(self._translator.text("No packs found. Plug in a model drive, then press Refresh.")))
-        return frame
+        use = translator.text("Review…") if candidate.problem else translator.text("Use")
+        return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 
 def point_label(translator: Translator, point: OperatingPoint) -> str:
@@ -317,3 +262,63 @@ def trust_state_label(translator: Translator, candidate: PackCandidate) -> str:
         "broken": translator.text("Cannot be used"),
     }
     return known[candidate.trust]
+
+
+# ---- What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits.
+
+
+def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
+    """What opens a pack's model card."""
+    return push_button(translator.text("Model card…"), wanted)
+
+
+class PackCard(QFrame):
+    """One pack as an answer to the question whose images these are."""
+
+    def __init__(
+        self,
+        candidate: PackCandidate,
+        translator: Translator,
+        choose: Callable[[], None],
+        *,
+        show_card: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self.setObjectName("card")
+        name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
+        words = [label(f"{name} {candidate.version}", role="title")]
+        words += purpose(translator, manifest) if manifest is not None else []
+        if candidate.problem is not None:
+            words.append(label(translator.reason(candidate.problem), role="muted"))
+        self.button = push_button(answer_label(translator, candidate), choose, role="primary")
+        # A long name is cut, as the title above has it whole, and does not widen the page.
+        self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.card_button = card_button(translator, show_card)
+        lay_column(self, *words, 1, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
+
+
+def answer_label(translator: Translator, candidate: PackCandidate) -> str:
+    """What a person says by choosing a pack."""
+    if candidate.problem is not None:
+        return translator.text("Review…")
+    ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
+    if ages is None:
+        return translator.text("Use this pack")
+    name = translator.pick(candidate.names) or candidate.pack_name  # several packs are for the same ages
+    return translator.text(
+        "{name}: patients aged {youngest} to {oldest} years", name=name, youngest=ages[0], oldest=ages[1]
+    )
+
+
+def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:
+    """The lines on a pack for a card."""
+    meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
+    warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
+    return [
+        label(translator.reason(patients(manifest.accepted)), role="heading"),
+        label(translator.text("Looks for: {meaning}", meaning=meanings)),
+        *(label(translator.reason(why)) for why in performance(manifest)),
+        *(label(*lines, role="warning") for lines in warnings),
+        label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
+    ]

@@ -1,51 +1,82 @@
-"""Runs of the past in the window: listed, opened, compared, deleted. No widget."""
+"""Runs in the store: listed, opened, compared, deleted; the one in sight is audited and saved. No widget."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
+from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import Background
-from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
+from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import ExportCancelled, ReportOptions
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
+    from fieldray.desktop.services import Services, Tell
     from fieldray.pipeline.history import History
 
+_TOLD_EVERY_S: Final = 0.25
 T = TypeVar("T")
 
 
-class PastRuns(QObject):
-    """The list as it was last read, which of it is wanted, and the last comparison."""
+class RunRoom(QObject):
+    """What is done with runs, one thing at a time; `problem` says why the last one could not be."""
 
     changed = Signal()
-    opened = Signal(object, int)  # a PastRun, and the row that is wanted of it or 0
-    planned = Signal(object)  # a DeletionPlan that a person is to be asked about
-    deleted = Signal(object)  # a Deletion
 
     def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
         super().__init__()
         self._background, self._board = background, board
         self._screening, self._packs = screening, packs
-        self._service: History | None = None
-        self.summaries: tuple[RunSummary, ...] = ()
-        self.wanted = RunFilter()
-        self.comparison: Comparison | None = None
         self.problem: Reason | None = None
         self.is_busy = False
         screening.changed.connect(self.changed)
 
-    def attach(self, service: History) -> None:
-        """The results are open."""
-        self._service = service
+    def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
+        self.is_busy, self.problem = True, None
+        self.changed.emit()
+
+        def answered(result: T) -> None:
+            self.is_busy = False
+            done(result)
+            self.changed.emit()
+
+        self._background.ask(work, channel=channel, done=answered, failed=self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        self.is_busy = False
+        if isinstance(error, FieldrayError):
+            self.problem = error.reason
+        self.changed.emit()
+        if not isinstance(error, FieldrayError):
+            raise error
+
+
+class PastRuns(RunRoom):
+    """The list as it was last read, which of it is wanted, and the last comparison."""
+
+    opened = Signal(object, int)  # a PastRun, and the row that is wanted of it or 0
+    planned = Signal(object)  # a DeletionPlan that a person is to be asked about
+    deleted = Signal(object)  # a Deletion
+
+    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
+        super().__init__(background, board, screening, packs)
+        self.summaries: tuple[RunSummary, ...] = ()
+        self.wanted = RunFilter()
+        self.comparison: Comparison | None = None
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
@@ -55,7 +86,7 @@ class PastRuns(QObject):
     @property
     def can_open(self) -> bool:
         """Whether the list of images is free for another run."""
-        return self._service is not None and not self._screening.is_busy and not self.is_busy
+        return not self._screening.is_busy and not self.is_busy
 
     # ---- what a person does
 
@@ -66,66 +97,40 @@ class PastRuns(QObject):
 
     def refresh(self) -> None:
         """Read the list again."""
-        service = self._service
-        if service is not None:
-            self._run(service.runs, self._listed)
+        self._ask(lambda history: history.runs(), self._listed)
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Bring a run into sight, and one of its images."""
-        service, model = self._service, self._packs.model
-        if service is None:
-            return
+        model = self._packs.model
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
             return
-        self._run(lambda: service.open(run_id, model=model), lambda past: self._opened(past, row_id))
+        self._ask(lambda history: history.open(run_id, model=model), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
         """Compare two runs: the older one is the first."""
-        service = self._service
-        if service is not None:
-            self._run(lambda: service.compare(*sorted((first, second))), self._compared)
+        self._ask(lambda history: history.compare(*sorted((first, second))), self._compared)
 
     def plan(self, run_ids: Sequence[int]) -> None:
         """Find out what deleting would take away; then `planned`."""
-        service = self._service
-        if service is not None and run_ids:
-            self._run(lambda: service.plan_deletion(run_ids), self._planned)
+        if run_ids:
+            self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
         """A person said yes twice."""
-        service = self._service
-        if service is not None:
-            self._run(lambda: service.delete(plan), self._deleted)
+        self._ask(lambda history: history.delete(plan), self._deleted)
 
     # ---- inside
 
-    def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        self.is_busy, self.problem = True, None
-        self.changed.emit()
-
-        def answered(result: T) -> None:
-            self.is_busy = False
-            done(result)
-            self.changed.emit()
-
-        self._background.run(work, channel="history", done=answered, failed=self._failed)
+    def _ask(self, work: Callable[[History], T], done: Callable[[T], None]) -> None:
+        self._run(lambda services: work(services.history), done, channel="history")
 
     def _failed(self, error: Exception) -> None:
-        self.is_busy = False
-        if not isinstance(error, FieldrayError):
-            self.changed.emit()
-            raise error
-        self.problem = error.reason
-        self.changed.emit()
-        if error.reason.code == "history_no_run":  # another program deleted it
-            self._relist()
-
-    def _relist(self) -> None:
-        """Read the list again and keep the sentence in sight."""
-        service = self._service
-        if service is not None:
-            self._background.run(service.runs, channel="history", done=self._relisted, failed=self._failed)
+        super()._failed(error)
+        if isinstance(error, FieldrayError) and error.reason.code == "history_no_run":  # another program deleted it
+            self._background.ask(  # and the sentence stays in sight
+                lambda services: services.history.runs(), channel="history", done=self._relisted, failed=self._failed
+            )
 
     def _relisted(self, summaries: tuple[RunSummary, ...]) -> None:
         self._listed(summaries)
@@ -147,9 +152,6 @@ class PastRuns(QObject):
     def _compared(self, comparison: Comparison) -> None:
         self.comparison = comparison
 
-    def _planned(self, plan: DeletionPlan) -> None:
-        self.planned.emit(plan)
-
     def _deleted(self, done: Deletion) -> None:
         said = deletion_sentences(done)
 
@@ -159,3 +161,179 @@ class PastRuns(QObject):
         self._board.post("history", text, level="info" if done.is_wiped else "warning")
         self.deleted.emit(done)
         self.refresh()
+
+
+class Auditing(RunRoom):
+    """An audit of the run in sight, worked out in the background; it is saved, and a local point taken, on demand."""
+
+    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
+        super().__init__(background, board, screening, packs)
+        self._model: Model | None = None
+        self.report: AuditReport | None = None
+        screening.started.connect(self.forget)
+
+    @property
+    def can_audit(self) -> bool:
+        """Whether a run is there and over."""
+        return bool(self._screening.run_id) and not self._screening.is_busy and not self.is_busy
+
+    @property
+    def can_take(self) -> bool:
+        """Whether the proposed operating point can become the site's."""
+        model = self._model
+        return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
+
+    def audit(self, request: AuditRequest) -> None:
+        """Work out the figures of the run."""
+        run_id, model = self._screening.run_id, self._screening.run_model
+        if not self.can_audit or not run_id:
+            return
+        self._model = model
+        self._run(
+            lambda services: services.audit.audit(run_id, request, model=model), self._take_report, channel="audit"
+        )
+
+    def save(self, folder: Path, language: str) -> None:
+        """Write the report into a folder."""
+        report = self.report
+        if report is None:
+            return
+        self._background.ask(
+            lambda services: services.audit.save(folder, report, language=language),
+            channel="export",
+            done=lambda written: self._saved(folder, written),
+        )
+
+    def take(self, name: str, person: str) -> None:
+        """A person said yes: keep the proposed operating point, and offer it with the pack in use."""
+        report, model = self.report, self._model
+        if report is None or model is None:
+            return
+        self._background.ask(
+            lambda services: services.audit.take(report, name=name, person=person, model=model),
+            channel="audit",
+            done=self._taken,
+            failed=lambda error: self._board.post_error("site_points", error),
+        )
+
+    # ---- inside
+
+    def _take_report(self, report: AuditReport) -> None:
+        self.report = report
+
+    def _failed(self, error: Exception) -> None:
+        self.report = None
+        super()._failed(error)
+
+    def _saved(self, folder: Path, written: Sequence[Path]) -> None:
+        text = "{count} file was saved in {folder}.", "{count} files were saved in {folder}."
+        self._board.post("export", lambda t: t.plural(text[0], text[1], len(written), folder=folder))
+
+    def _taken(self, model: Model) -> None:
+        point = model.manifest.operating_points[-1]
+        self._packs.adopt(model)
+        self._board.post(
+            "site_points",
+            lambda t: t.text(
+                "The local operating point “{name}” was kept. Choose it under Packs.", name=t.pick(point.titles)
+            ),
+        )
+
+    def forget(self) -> None:
+        """Another run is in sight: the report is not about it."""
+        self.report, self.problem, self.is_busy = None, None, False
+        self._background.forget("audit")
+        self.changed.emit()
+
+
+class Exporting(QObject):
+    """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
+
+    _told = Signal(object, int, int)
+
+    def __init__(self, background: Background, board: NoticeBoard) -> None:
+        super().__init__()
+        self._background, self._board = background, board
+        self._stops: list[threading.Event] = []  # of the export that runs, then of those that wait
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._action = Action(lambda t: t.text("Stop"), self.cancel)
+        self._told.connect(self._show)
+
+    def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
+        """Write a run into a folder in the background."""
+        stop, notes = threading.Event(), list[Reason]()
+        self._stops.append(stop)
+        self._show(stop, 0, 0)
+        self._background.ask(
+            lambda services: self._work(
+                stop, lambda tell: services.export(run_id, folder, formats, options, tell, notes.append)
+            ),
+            channel="export",
+            done=lambda written: self._saved(stop, folder, len(written), notes),
+            failed=lambda error: self._failed(stop, error),
+        )
+
+    def cancel(self) -> None:
+        """Stop the one that runs: what is half done is discarded."""
+        for stop in self._stops[:1]:
+            stop.set()
+
+    def end(self, *, wait_s: float) -> None:
+        """Cancel all, and wait until it is over; from any thread."""
+        for stop in tuple(self._stops):
+            stop.set()
+        self._is_idle.wait(wait_s)
+
+    def _work(self, stop: threading.Event, export: Callable[[Tell], tuple[Path, ...]]) -> tuple[Path, ...]:
+        told_s = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told_s
+            if stop.is_set():
+                raise ExportCancelled
+            if time.monotonic() - told_s > _TOLD_EVERY_S:
+                told_s = time.monotonic()
+                self._told.emit(stop, done, total)
+
+        self._is_idle.clear()
+        try:
+            tell(0, 0)  # it may have been stopped while it waited
+            return export(tell)
+        finally:
+            self._is_idle.set()
+
+    def _show(self, stop: threading.Event, done: int, total: int) -> None:
+        if stop not in self._stops[:1] or stop.is_set():
+            return
+        self._board.post(
+            "export",
+            lambda t: t.text("Saving: {done} of {total}", done=done, total=total) if total else t.text("Saving…"),
+            action=self._action,
+        )
+
+    def _saved(self, stop: threading.Event, folder: Path, count: int, notes: Sequence[Reason]) -> None:
+        self._stops.remove(stop)  # what is told late is not shown over this
+        for note in notes:
+            self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
+        self._board.post(
+            "export",
+            lambda t: (
+                t.plural(
+                    "{count} file or folder was saved in {folder}.",
+                    "{count} files or folders were saved in {folder}.",
+                    count,
+                    folder=folder,
+                )
+                if count
+                else t.text("Nothing was saved: no result of this run has what these formats need.")
+            ),
+            level="info" if count else "warning",
+        )
+
+    def _failed(self, stop: threading.Event, error: Exception) -> None:
+        self._stops.remove(stop)
+        if isinstance(error, ExportCancelled):
+            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
+        else:
+            self._board.post_error("export", error)

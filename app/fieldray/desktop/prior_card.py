@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMessageBox, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtGui import QAction, QPainter, QPaintEvent
+from PySide6.QtWidgets import QFileDialog, QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words, problem_words
+from fieldray.desktop.style import Theme, icon, kept
 from fieldray.desktop.view_state import Size, ViewState
-from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box, slider
-from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.widgets import (
+    PlainButton,
+    ask_for_paths,
+    card,
+    choice_box,
+    label,
+    lay_column,
+    lay_row,
+    name_surface,
+    plain,
+    push_button,
+    question_box,
+    set_tip,
+    slider,
+)
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
 from fieldray.formatting import (
     category_word,
+    differences_only,
     file_name,
     gap_of_pair,
     number,
@@ -31,6 +47,7 @@ from fieldray.formatting import (
 )
 from fieldray.translation import Translator
 
+_MODES: Final = ("beside", "swipe", "blink", "difference")
 _MAP_HEIGHT: Final = 132
 _MOST_REGIONS: Final = 12
 
@@ -46,14 +63,10 @@ class PriorCard(QWidget):
         super().__init__()
         self._comparing, self._view, self._translator = comparing, view, translator
         self._image, self._beside = image, beside
-        self.start, self.file = (
-            push_button(translator.text("Compare (E)")),
-            push_button(translator.text("Choose a file…")),
-        )
+        self.start = push_button(translator.text("Compare (E)"), comparing.start_or_stop)
+        self.file = push_button(translator.text("Choose a file…"), self.file_wanted.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.start.clicked.connect(comparing.start_or_stop)
-        self.file.clicked.connect(self.file_wanted)
         self.said, self.scores, self.found = label(role="muted"), label(), label()
         self.scores.setAccessibleName(translator.text("Scores of both images"))
         self.maps = PairMaps(image, beside, translator)
@@ -61,8 +74,7 @@ class PriorCard(QWidget):
         self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
         self.opacity.valueChanged.connect(view.set_opacity)
         self._strength = QWidget()
-        self.priors = choice_box(())
-        self.priors.setAccessibleName(translator.text("Prior images of this patient"))
+        self.priors = choice_box((), named=translator.text("Prior images of this patient"))
         self.priors.setMinimumContentsLength(12)
         self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.priors.activated.connect(self._choose)
@@ -73,23 +85,13 @@ class PriorCard(QWidget):
         self._refresh()
 
     def _lay_out(self) -> None:
-        strength = QHBoxLayout(self._strength)
-        strength.setContentsMargins(0, 0, 0, 0)
-        strength.addWidget(label(self._translator.text("Opacity of the difference")))
-        strength.addWidget(self.opacity, 1)
-        frame, column = card()
-        column.addWidget(label(self._translator.text("Prior image"), role="heading"))
-        buttons = QHBoxLayout()
-        buttons.addWidget(self.start, 1)
-        buttons.addWidget(self.file, 1)
-        column.addWidget(self.said)
-        column.addWidget(self.priors)
-        column.addLayout(buttons)
-        for widget in (self.scores, self.maps, self.found, self._strength):
-            column.addWidget(widget)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(frame)
+        lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
+        title, buttons = (
+            label(self._translator.text("Prior image"), role="heading"),
+            lay_row(None, self.start, self.file),
+        )
+        below = self.scores, self.maps, self.found, self._strength
+        lay_column(self, card(title, self.said, self.priors, buttons, *below))
 
     # ---- what is said
 
@@ -120,8 +122,7 @@ class PriorCard(QWidget):
             return translator.plural(
                 "{count} prior image can be compared.", "{count} prior images can be compared.", len(comparing.priors)
             )
-        none = comparing.none_found
-        return translator.reason(none) if none else translator.text("Looking for prior images…")
+        return _search_words(translator, comparing)
 
     def _show_priors(self, row: WorkRow) -> None:
         comparing, box = self._comparing, self.priors
@@ -224,17 +225,21 @@ class PairMaps(QWidget):
             picture, row = opened.picture, opened.row
             if picture is None or row is None:
                 continue
-            painter.save()
-            painter.setClipRect(box)
-            painter.translate(box.topLeft())
-            state, view = ViewState(), Size(box.width(), box.height())
-            draw_image(painter, picture, state, view, pixel_ratio=self.devicePixelRatio())
-            heat = heat_map_of(row)
-            if heat is not None:
-                size = Size(picture.columns, picture.rows)
-                draw_heat_map(painter, heat, state, image=size, view=view, opacity=0.45)
-            painter.restore()
+            with kept(painter):
+                painter.setClipRect(box)
+                painter.translate(box.topLeft())
+                state, view = ViewState(), Size(box.width(), box.height())
+                draw_image(painter, picture, state, view, pixel_ratio=self.devicePixelRatio())
+                heat = heat_map_of(row)
+                if heat is not None:
+                    size = Size(picture.columns, picture.rows)
+                    draw_heat_map(painter, heat, state, image=size, view=view, opacity=0.45)
         painter.end()
+
+
+def _search_words(translator: Translator, comparing: Comparing) -> str:
+    none = comparing.none_found
+    return translator.reason(none) if none else translator.text("Looking for prior images…")
 
 
 def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
@@ -244,10 +249,8 @@ def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
 
 def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -> None:
     """Ask for the file of a prior image."""
-    dialog = QFileDialog(parent, translator.text("Choose the file of a prior image"))
-    dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
-    dialog.fileSelected.connect(lambda path: comparing.choose_file(Path(path)))
-    dialog.open()
+    title = translator.text("Choose the file of a prior image")
+    ask_for_paths(parent, title, QFileDialog.FileMode.ExistingFile, lambda paths: comparing.choose_file(*paths))
 
 
 def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:
@@ -257,3 +260,88 @@ def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, tr
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
     return question_box(parent, doubts, more, answers=answers, no=no, declined=declined)
+
+
+class PriorBar(QWidget):
+    """Over a pair as long as it is compared: both dates and the time between, its doubts, how it is looked at."""
+
+    def __init__(
+        self,
+        comparing: Comparing,
+        view: PriorView,
+        actions: Mapping[str, QAction],
+        translator: Translator,
+        theme: Theme,
+    ) -> None:
+        super().__init__()
+        name_surface(self, "panel")
+        self._comparing, self._view, self._translator = comparing, view, translator
+        self.dates, self.doubts = label(role="heading"), label(role="warning")
+        self.state, self.notice = label(), label(differences_only(translator), role="muted")
+        self.buttons = self._make_buttons(actions)
+        close = push_button("", comparing.stop, picture=icon("close", theme), named=translator.text("Stop comparing"))
+        set_tip(close, actions["prior"].toolTip())
+        first = lay_row(None, (self.dates, 1), close)
+        first.setAlignment(close, Qt.AlignmentFlag.AlignTop)
+        modes = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
+        lay_column(self, first, self.doubts, self.state, modes, self.notice, margins=(10, 6, 6, 6), spacing=4)
+        comparing.changed.connect(self._refresh)
+        view.changed.connect(self._refresh)
+        self._refresh()
+
+    def _make_buttons(self, actions: Mapping[str, QAction]) -> dict[str, PlainButton]:
+        text = self._translator.text
+        titles = {
+            "prior_beside": text("Side by side"),
+            "prior_swipe": text("Swipe"),
+            "prior_blink": text("Blink"),
+            "prior_difference": text("Difference"),
+            "prior_mesh": text("Mesh"),
+        }
+        buttons = {}
+        for command, title in titles.items():
+            button = push_button(title, actions[command].trigger, role="choice")
+            button.setAccessibleDescription(actions[command].iconText())
+            set_tip(button, actions[command].toolTip())
+            buttons[command] = button
+        return buttons
+
+    def _refresh(self) -> None:
+        comparing, row, prior = self._comparing, self._comparing.row, self._comparing.prior
+        self.setVisible(comparing.is_on and row is not None)
+        if not comparing.is_on or row is None:
+            return
+        translator = self._translator
+        if prior is None:
+            self.dates.setText(translator.text("Open: {image}", image=day_words(translator, row.header)))
+        else:
+            self.dates.setText(
+                translator.text(
+                    "Open: {open}. Prior: {prior}, {gap}",
+                    open=day_words(translator, row.header),
+                    prior=day_words(translator, prior.header),
+                    gap=gap_of_pair(translator, prior.header, row.header),
+                )
+            )
+        doubts = [translator.reason(doubt) for doubt in comparing.doubts]
+        self.doubts.setText(*doubts)
+        self.doubts.setVisible(bool(doubts))
+        self.state.setText(self._state())
+        self.state.setVisible(bool(self.state.text()))
+        can_lay = comparing.laid is not None
+        for mode in _MODES:
+            button = self.buttons[f"prior_{mode}"]
+            button.setChecked(self._view.mode == mode)
+            button.setEnabled(can_lay or mode == "beside")
+        self.buttons["prior_mesh"].setChecked(self._view.shows_mesh)
+        self.buttons["prior_mesh"].setEnabled(can_lay)
+
+    def _state(self) -> str:
+        comparing, translator = self._comparing, self._translator
+        if comparing.prior is None:
+            return "" if comparing.priors and not comparing.is_searching else _search_words(translator, comparing)
+        if comparing.problem is not None:
+            return problem_words(translator, comparing)
+        if comparing.laid is not None:
+            return ""
+        return translator.text("Comparing…")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, QPen
 
-from fieldray.desktop.image_painting import Picture, draw_heat_map, transform
+from fieldray.desktop.image_painting import (
+    HeatMap,
+    Picture,
+    coloured,
+    draw_heat_map,
+    grey_image,
+    like_window,
+    transform,
+)
 from fieldray.desktop.overlay import edged_text
-from fieldray.desktop.prior_painting import LaidOver, difference_legend, draw_mesh, draw_prior
+from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import plain
-from fieldray.domain.comparison import CHANGE_SHOWN
+from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, FRAME_SIDE, LESS_DENSE, PairComparison, change_colours
+from fieldray.domain.image import Box, PixelMap
 from fieldray.translation import Translator
 
 Mode = Literal["beside", "swipe", "blink", "difference"]
@@ -49,10 +60,11 @@ class PriorLayer:
         """Draw over the open image."""
         size = Size(picture.columns, picture.rows)
         if self.mode == "swipe":
-            painter.save()
-            painter.setClipRect(QRectF(0, 0, self.divider * view.width, view.height), Qt.ClipOperation.IntersectClip)
-            self._draw_prior(painter, picture, state, view)
-            painter.restore()
+            with kept(painter):
+                painter.setClipRect(
+                    QRectF(0, 0, self.divider * view.width, view.height), Qt.ClipOperation.IntersectClip
+                )
+                self._draw_prior(painter, picture, state, view)
         elif self.mode == "blink" and self.shows_prior:
             self._draw_prior(painter, picture, state, view)
         elif self.mode == "difference":
@@ -76,10 +88,9 @@ class PriorLayer:
 
     def _draw_prior(self, painter: QPainter, picture: Picture, state: ViewState, view: Size) -> None:
         """Outside the bent prior is nothing: the open image must not look out from under it."""
-        painter.save()
-        painter.setTransform(transform(state, Size(picture.columns, picture.rows), view), combine=True)
-        painter.fillRect(QRectF(0, 0, picture.columns, picture.rows), QColor(0, 0, 0))
-        painter.restore()
+        with kept(painter):
+            painter.setTransform(transform(state, Size(picture.columns, picture.rows), view), combine=True)
+            painter.fillRect(QRectF(0, 0, picture.columns, picture.rows), QColor(0, 0, 0))
         draw_prior(painter, self.laid, picture, state, view)
 
     def _draw_numbers(self, painter: QPainter, state: ViewState, size: Size, view: Size) -> None:
@@ -92,20 +103,18 @@ class PriorLayer:
 
     def _draw_divider(self, painter: QPainter, area: QRect) -> None:
         x = area.left() + self.divider * area.width()
-        painter.save()
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
-            painter.setPen(QPen(shade, width))
-            painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
-        painter.setPen(QPen(QColor(0, 0, 0, 160), 1))
-        painter.setBrush(_LINE)
-        painter.drawEllipse(QPointF(x, area.center().y()), _HANDLE, _HANDLE)
-        painter.setPen(QPen(QColor(30, 36, 42), 2))
-        for side in (-1, 1):
-            tip = QPointF(x + side * 9, area.center().y())
-            for down in (-4, 4):
-                painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
-        painter.restore()
+        with kept(painter, QPainter.RenderHint.Antialiasing):
+            for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
+                painter.setPen(QPen(shade, width))
+                painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
+            painter.setPen(QPen(QColor(0, 0, 0, 160), 1))
+            painter.setBrush(_LINE)
+            painter.drawEllipse(QPointF(x, area.center().y()), _HANDLE, _HANDLE)
+            painter.setPen(QPen(QColor(30, 36, 42), 2))
+            for side in (-1, 1):
+                tip = QPointF(x + side * 9, area.center().y())
+                for down in (-4, 4):
+                    painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
         left = QRect(area.left(), area.top(), round(x) - area.left(), area.height())
         right = QRect(round(x), area.top(), area.right() - round(x), area.height())
         for part, side, words in (
@@ -158,3 +167,182 @@ def _tag(painter: QPainter, area: QRect, words: str, side: Qt.AlignmentFlag) -> 
 
 def _height(metrics: QFontMetrics, words: str, width: int) -> int:
     return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, words).height()
+
+
+# ---- What is laid over the open image of a pair: the prior as it was bent, the difference with its legend, the mesh.
+
+MOST_PIXELS: Final = 1024  # of the longer side of a bent prior: what a screen shows at once
+_BAND_ROWS: Final = 32
+_MESH_STEP: Final = 32
+_MESH_TURNS: Final = 20
+_DOT: Final = 2.5
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LaidOver:
+    """All that can be laid over the open image.
+
+    prior        the prior image bent to the open one, with the windows of the prior
+    step         how many of the open image's pixels, each way, one of these stands for
+    difference   colours and the region of the open image that they cover
+    middles      the middle of each region, the strongest first, in pixels of the image
+    mesh, kept   the prior's straight lines as they were bent, and the matches they were bent by, in pixels of the image
+    """
+
+    prior: Picture
+    step: int
+    difference: HeatMap
+    mesh: QPainterPath
+    kept: tuple[QPointF, ...]
+    middles: tuple[QPointF, ...]
+
+
+def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
+    """Bend a prior image over the open one, of so many rows and columns; takes a fraction of a second.
+
+    Raises ValueError for a pair that is not comparable.
+    """
+    aligned, first, second = pair.aligned, pair.prior, pair.current
+    if aligned is None or first is None or second is None:
+        raise ValueError("nothing of this pair may be laid over each other")
+    step = -(-max(rows, columns) // MOST_PIXELS)
+    field, here, there = aligned.alignment.displacement, second.pixel_map, first.pixel_map
+    pixels = _bent(prior, field, here, there, shape=(-(-rows // step), -(-columns // step)), step=step)
+    image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
+    bent = Picture(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
+    points = [QPointF(*_in_file(match.row, match.column, here)) for match in aligned.alignment.matches if match.is_kept]
+    return LaidOver(
+        prior=bent,
+        step=step,
+        difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
+        mesh=_mesh(field, here),
+        kept=tuple(points),
+        middles=tuple(_middle(region.box, here) for region in aligned.regions),
+    )
+
+
+def draw_prior(painter: QPainter, laid: LaidOver, open_picture: Picture, state: ViewState, view: Size) -> None:
+    """Draw the bent prior in the place of the open image, in the like window."""
+    window = like_window(state.window, open_picture, laid.prior)
+    grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
+    with kept(painter):
+        painter.setTransform(transform(state, Size(open_picture.columns, open_picture.rows), view), combine=True)
+        painter.setClipRect(QRectF(0, 0, open_picture.columns, open_picture.rows), Qt.ClipOperation.IntersectClip)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+        height, width = grey.shape
+        painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
+
+
+def draw_mesh(painter: QPainter, laid: LaidOver, state: ViewState, *, image: Size, view: Size) -> None:
+    """Draw the bent lines, and a dot at each match."""
+    way = transform(state, image, view)
+    with kept(painter, QPainter.RenderHint.Antialiasing):
+        painter.setClipPath(way.map(_outline(image)), Qt.ClipOperation.IntersectClip)
+        shown = way.map(laid.mesh)
+        for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):
+            painter.strokePath(shown, QPen(shade, width))
+        painter.setPen(QPen(QColor(0, 0, 0, 180), 1))
+        painter.setBrush(QColor(255, 255, 255))
+        for point in laid.kept:
+            painter.drawEllipse(way.map(point), _DOT, _DOT)
+
+
+def difference_legend(translator: Translator, *, is_blank: bool) -> tuple[tuple[tuple[int, int, int], str], ...]:
+    """Colours of the difference with their words; none where nothing differs."""
+    if is_blank:
+        return ()
+    return (
+        (DENSER, translator.text("Denser (whiter) in the open image")),
+        (LESS_DENSE, translator.text("Less dense (darker) in the open image")),
+    )
+
+
+def _outline(image: Size) -> QPainterPath:
+    path = QPainterPath()
+    path.addRect(QRectF(0, 0, image.width, image.height))
+    return path
+
+
+def _region(pixel_map: PixelMap) -> QRectF:
+    return QRectF(
+        pixel_map.column_offset,
+        pixel_map.row_offset,
+        FRAME_SIDE * pixel_map.column_scale,
+        FRAME_SIDE * pixel_map.row_scale,
+    )
+
+
+def _middle(box: Box, pixel_map: PixelMap) -> QPointF:
+    x, y = _in_file(box.top + box.rows / 2 - 0.5, box.left + box.columns / 2 - 0.5, pixel_map)
+    return QPointF(x, y)
+
+
+def _in_file(row: float, column: float, pixel_map: PixelMap) -> tuple[float, float]:
+    """x and y in the file of a point of the frame (pixel centres)."""
+    x = (column + 0.5) * pixel_map.column_scale + pixel_map.column_offset
+    return x, (row + 0.5) * pixel_map.row_scale + pixel_map.row_offset
+
+
+def _bent(
+    prior: Picture, field: Values, here: PixelMap, there: PixelMap, *, shape: tuple[int, int], step: int
+) -> NDArray[Any]:
+    """The prior's pixels for each of `shape`, a band at a time: no other thread waits long for this one."""
+    wanted = step / here.row_scale * there.row_scale  # pixels of the prior for one of the result
+    number = max(0, min(len(prior.levels) - 1, int(np.log2(max(wanted, 1.0)))))
+    level, shrink = prior.levels[number], 2**number
+    rows = ((np.arange(shape[0]) + 0.5) * step - here.row_offset) / here.row_scale - 0.5
+    columns = ((np.arange(shape[1]) + 0.5) * step - here.column_offset) / here.column_scale - 0.5
+    across = _between(field, columns, axis=1)
+    bent = np.zeros(shape, level.dtype)
+    for start in range(0, shape[0], _BAND_ROWS):
+        band = slice(start, start + _BAND_ROWS)
+        moved = _between(across, rows[band], axis=0)
+        down = (rows[band, None] + moved[:, :, 0] + 0.5) * there.row_scale + there.row_offset
+        side = (columns[None, :] + moved[:, :, 1] + 0.5) * there.column_scale + there.column_offset
+        bent[band] = _sampled(level, down / shrink - 0.5, side / shrink - 0.5)
+    return bent
+
+
+def _between(values: Values, places: NDArray[np.float64], *, axis: int) -> Values:
+    """Values between those along an axis, and beyond the last ones as these."""
+    inside = places.clip(0, values.shape[axis] - 1)
+    first = np.minimum(inside.astype(np.intp), values.shape[axis] - 2)
+    share = (inside - first).astype(np.float32)
+    share = share.reshape([-1 if number == axis else 1 for number in range(values.ndim)])
+    mixed: Values = values.take(first, axis=axis) * (1 - share) + values.take(first + 1, axis=axis) * share
+    return mixed
+
+
+def _sampled(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[Any]:
+    """Grey levels between the pixels of an image; 0 (air) outside of it."""
+    height, width = image.shape
+    inside = (rows > -0.5) & (rows < height - 0.5) & (columns > -0.5) & (columns < width - 0.5)
+    rows, columns = rows.clip(0, height - 1), columns.clip(0, width - 1)
+    top, left = rows.astype(np.intp), columns.astype(np.intp)
+    below, beside = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
+    down, right = rows - top, columns - left
+    upper = image[top, left] * (1 - right) + image[top, beside] * right
+    lower = image[below, left] * (1 - right) + image[below, beside] * right
+    return np.where(inside, np.rint(upper * (1 - down) + lower * down), 0).astype(image.dtype)
+
+
+def _mesh(field: Values, here: PixelMap) -> QPainterPath:
+    """Straight lines of the prior where they lie in the open image.
+
+    A point of the prior q lies at p with p + field(p) = q, which is found by going to q - field(p) again and again.
+    """
+    lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
+    targets = np.stack(np.meshgrid(lines, lines, indexing="ij"), axis=-1)
+    points = targets.copy()
+    for _ in range(_MESH_TURNS):
+        near = np.rint(points).astype(np.intp).clip(0, FRAME_SIDE - 1)
+        points = targets - field[near[..., 0], near[..., 1]]
+    path = QPainterPath()
+    for lane in (*points, *points.transpose(1, 0, 2)):
+        corners = [_in_file(float(row), float(column), here) for row, column in lane]
+        path.moveTo(*corners[0])
+        for corner in corners[1:]:
+            path.lineTo(*corner)
+    return path

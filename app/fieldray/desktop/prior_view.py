@@ -106,13 +106,10 @@ class PriorView(QObject):
             shows_prior=self.shows_prior,
             shows_mesh=self.shows_mesh,
             opacity=self.opacity_percent / 100,
-            prior_name=text("Prior: {day}", day=self._day(prior.header)),
-            own_name=text("Open: {image}", image=self._day(row.header)),
+            prior_name=text("Prior: {day}", day=day_words(self._translator, prior.header)),
+            own_name=text("Open: {image}", image=day_words(self._translator, row.header)),
             translator=self._translator,
         )
-
-    def _day(self, header: ImageHeader) -> str:
-        return day_words(self._translator, header)
 
     # ---- the divider under the mouse
 

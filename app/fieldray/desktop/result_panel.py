@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from typing import Final
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QHBoxLayout,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtWidgets import QCheckBox, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
-from fieldray.desktop.icons import ClassMark
 from fieldray.desktop.judging import Judging
-from fieldray.desktop.lungs_card import EVIDENCE_NOTE, LungsCard
+from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.pack_cards import card_button
-from fieldray.desktop.score_scale import ScoreScale
-from fieldray.desktop.style import Theme, colours
+from fieldray.desktop.packs_page import card_button
+from fieldray.desktop.style import ClassMark, Theme, colour, colours, scaled
 from fieldray.desktop.verdict_bar import VerdictBar
-from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button, slider
-from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Finding, Refused, Screened, asked_for, can_be_overruled, can_be_turned
-from fieldray.domain.model import Manifest
+from fieldray.desktop.widgets import (
+    Part,
+    PlainButton,
+    PlainLabel,
+    card,
+    discard,
+    label,
+    lay_column,
+    lay_row,
+    name_surface,
+    paragraphs,
+    push_button,
+    slider,
+)
+from fieldray.domain.finding import (
+    Finding,
+    Outcome,
+    Refused,
+    Screened,
+    asked_for,
+    can_be_overruled,
+    can_be_turned,
+    lungs_of,
+    notes_of,
+    place_on_scale,
+)
+from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.run import Wishes
 from fieldray.formatting import (
     backend_name,
@@ -39,6 +55,7 @@ from fieldray.formatting import (
 from fieldray.reasons import OF_MANY
 from fieldray.translation import Translator
 
+EVIDENCE_NOTE: Final = "evidence_outside"
 _LEAST_WIDTH: Final = 260
 _FOCUS_FRAME: Final = 2  # of the style sheet
 
@@ -65,14 +82,9 @@ class ResultPanel(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
-        self._image, self._judging, self._translator = image, judging, translator
-        self._theme: Theme = theme
+        self._image, self._judging, self._translator, self._theme = image, judging, translator, theme
         self._page = page = QWidget()
         name_surface(page, "panel")
-        self._layout = QVBoxLayout(page)
-        self._layout.setContentsMargins(16, 14, 16, 14)
-        self._layout.setSpacing(10)
-        self.setWidget(page)
         self.wishes: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self._head = self._make_head()
@@ -93,9 +105,8 @@ class ResultPanel(QScrollArea):
             self._verdict_card,
             self._pack,
         )
-        for widget in (self._empty, *parts):
-            self._layout.addWidget(widget)
-        self._layout.addStretch(1)
+        self._layout = lay_column(page, self._empty, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
+        self.setWidget(page)
         image.changed.connect(self.refresh)
         image.loaded.connect(self._show_kept)
         image.screening_changed.connect(self._show_screening)
@@ -141,14 +152,10 @@ class ResultPanel(QScrollArea):
 
     def _make_head(self) -> QWidget:
         head = QWidget()
-        row = QHBoxLayout(head)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(10)
         self._mark = ClassMark(self._theme, side=30)
         self._word = PlainLabel()
         self._word.setWordWrap(True)  # a pack may have a long name for a class
-        row.addWidget(self._mark)
-        row.addWidget(self._word, 1)
+        lay_row(head, self._mark, (self._word, 1), spacing=10)
         return head
 
     def _make_heat_map(self, opacity_percent: int) -> QWidget:
@@ -156,31 +163,18 @@ class ResultPanel(QScrollArea):
         self.heat_map_box.setChecked(True)
         self.opacity = slider(opacity_percent)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
-        inside = QWidget()
-        column = QVBoxLayout(inside)
-        column.setContentsMargins(0, 0, 0, 0)
-        opacity = QHBoxLayout()
-        opacity.addWidget(label(self._translator.text("Opacity")))
-        opacity.addWidget(self.opacity, 1)
-        column.addWidget(self.heat_map_box)
-        column.addLayout(opacity)
+        opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
         meaning = self._translator.text("What influenced the score, not the outline of a lesion")
-        column.addWidget(label(meaning, role="muted"))
-        return self._card(self._translator.text("Heat map"), inside)
+        return self._card(self._translator.text("Heat map"), self.heat_map_box, opacity, label(meaning, role="muted"))
 
-    def _card(self, title: str, inside: QWidget) -> QWidget:
-        frame, column = card()
-        column.addWidget(label(title, role="heading"))
-        column.addWidget(inside)
-        return frame
+    def _card(self, title: str, *inside: Part) -> QWidget:
+        return card(label(title, role="heading"), *inside)
 
     # ---- parts that are built for each image
 
     def _make_result(self, row: WorkRow) -> QWidget:
         box = QWidget()
-        column = QVBoxLayout(box)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(6)
+        column = lay_column(box, spacing=6)
         outcome, self.wishes = row.outcome, []
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
@@ -214,8 +208,7 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
 
     def _add_wish(self, column: QVBoxLayout, words: str, wishes: Wishes) -> None:
-        button = push_button(words)
-        button.clicked.connect(lambda: self._image.screen_again(wishes))
+        button = push_button(words, lambda: self._image.screen_again(wishes))
         self.wishes.append(button)
         column.addWidget(button)
         self._show_screening()
@@ -273,22 +266,139 @@ class ResultPanel(QScrollArea):
         )
 
     def _make_pack(self, row: WorkRow) -> QWidget:
-        box = QWidget()
-        column = QVBoxLayout(box)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(10)
-        manifest = row.manifest
+        box, manifest, translator = QWidget(), row.manifest, self._translator
         if manifest is not None:
-            translator = self._translator
             use = label(*paragraphs(translator.pick(manifest.intended_use)))
-            column.addWidget(self._card(translator.text("What this pack is for"), use))
             limits = label(*paragraphs(translator.pick(manifest.limits)))
-            column.addWidget(self._card(translator.text("What it cannot do"), limits))
-            column.addWidget(card_button(translator, lambda _: self.card_wanted.emit()))
+            lay_column(
+                box,
+                self._card(translator.text("What this pack is for"), use),
+                self._card(translator.text("What it cannot do"), limits),
+                card_button(translator, self.card_wanted.emit),
+                spacing=10,
+            )
         return box
 
     def _exchange(self, old: QWidget, new: QWidget) -> QWidget:
         self._layout.replaceWidget(old, new)
-        old.hide()
-        old.deleteLater()
+        discard(old)
         return new
+
+
+class LungsCard(QWidget):
+    """The areas of the lungs, the evidence inside them, and what to look at; hidden where no lung fields are usable."""
+
+    def __init__(self, translator: Translator) -> None:
+        super().__init__()
+        self._translator = translator
+        self.outline_box = QCheckBox(translator.text("Show the outline of the lungs (O)"))
+        self._areas = label()
+        self._evidence = label(role="heading")
+        self._warning = label(role="warning")
+        title = label(translator.text("Lungs"), role="heading")
+        lay_column(self, card(title, self.outline_box, self._areas, self._evidence, self._warning))
+
+    def show_outcome(self, outcome: Outcome) -> None:
+        """Show what was found in an image; nothing where it was not usable."""
+        lungs, translator = lungs_of(outcome), self._translator
+        self.setVisible(lungs is not None and lungs.refusal is None)
+        if lungs is None:
+            return
+        right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
+        self._areas.setText(
+            translator.text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
+        )
+        inside = lungs.evidence_inside
+        self._evidence.setVisible(inside is not None)
+        if inside is not None:
+            share = round(100 * inside)
+            self._evidence.setText(translator.text("Heat map inside the lungs: {percent} %", percent=share))
+        warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
+        self._warning.setVisible(bool(warnings))
+        self._warning.setText(*map(translator.reason, warnings))
+
+
+# ---- The score on a scale whose middle is the operating point, with the zone where the pack is not sure.
+
+_BAR_HEIGHT: Final = 12
+_SCALE_SIDE: Final = 10
+
+
+class ScoreScale(QWidget):
+    """below | not sure | above, with a mark at the score. Without an operating point: a plain 0 to 1."""
+
+    def __init__(self, finding: Finding, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self._finding, self._translator, self._theme = finding, translator, theme
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setMinimumWidth(180)
+
+    def sizeHint(self) -> QSize:
+        return QSize(240, self._line_height() * 2 + _BAR_HEIGHT + 22)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(180, self.sizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setFont(scaled(self.font(), 0.9))
+        bar = QRectF(_SCALE_SIDE, self._line_height() + 12, self.width() - 2 * _SCALE_SIDE, _BAR_HEIGHT)
+        point = self._finding.point
+        if point is None:
+            self._draw_plain(painter, bar)
+        else:
+            self._draw_zones(painter, bar, point)
+        self._draw_mark(painter, bar, self._place(self._finding.score))
+        painter.end()
+
+    def _draw_zones(self, painter: QPainter, bar: QRectF, point: OperatingPoint) -> None:
+        low, high = self._place(point.unsure_low), self._place(point.unsure_high)
+        for start, end, name in ((0.0, low, "normal"), (low, high, "unsure"), (high, 1.0, "abnormal")):
+            part = QRectF(bar.x() + start * bar.width(), bar.y(), (end - start) * bar.width(), bar.height())
+            painter.fillRect(part, _softened(self._theme, name))
+        middle = bar.center().x()
+        painter.setPen(QPen(colour(self._theme, "text"), 2))
+        painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
+        below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
+        painter.setPen(colour(self._theme, "muted"))
+        digits = score_digits(self._finding.score, point, least=2)
+        written = number(self._translator, point.threshold, digits=digits)
+        painter.drawText(below, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, written)
+        painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, self._translator.text("below"))
+        painter.drawText(below, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, self._translator.text("above"))
+        if high > low:
+            self._draw_zone_name(painter, bar, (low + high) / 2)
+
+    def _draw_zone_name(self, painter: QPainter, bar: QRectF, position: float) -> None:
+        words = self._translator.text("not sure")
+        width = painter.fontMetrics().horizontalAdvance(words)
+        left = min(max(bar.x() + position * bar.width() - width / 2, 0), self.width() - width)
+        painter.drawText(QRectF(left, 0, width + 2, self._line_height()), Qt.AlignmentFlag.AlignLeft, words)
+
+    def _draw_plain(self, painter: QPainter, bar: QRectF) -> None:
+        painter.fillRect(bar, colour(self._theme, "pressed"))
+        below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
+        painter.setPen(colour(self._theme, "muted"))
+        painter.drawText(below, Qt.AlignmentFlag.AlignLeft, "0")
+        painter.drawText(below, Qt.AlignmentFlag.AlignRight, "1")
+
+    def _draw_mark(self, painter: QPainter, bar: QRectF, position: float) -> None:
+        x = bar.x() + position * bar.width()
+        mark = QPolygonF([QPointF(x, bar.bottom() - 1), QPointF(x - 7, bar.top() - 8), QPointF(x + 7, bar.top() - 8)])
+        painter.setPen(QPen(colour(self._theme, "surface"), 1.5))
+        painter.setBrush(colour(self._theme, "text"))
+        painter.drawPolygon(mark)
+
+    def _place(self, score: float) -> float:
+        point = self._finding.point
+        return place_on_scale(score, point.threshold) if point else score
+
+    def _line_height(self) -> int:
+        return self.fontMetrics().height()
+
+
+def _softened(theme: Theme, name: str) -> QColor:
+    shade = colour(theme, name)
+    shade.setAlpha(150)
+    return shade

@@ -12,16 +12,16 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.services import Services, SessionPort
+from fieldray.desktop.services import Services
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
+from fieldray.packs.candidate import PackCandidate
 from fieldray.packs.legacy import known_manifest
 from fieldray.reasons import Reason
 
 if TYPE_CHECKING:
-    from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.memory import RememberedPack
     from fieldray.pipeline.batch import Batch
 
@@ -56,8 +56,6 @@ class Screening(QObject):
         super().__init__()
         self._background, self._board, self._packs, self._default = background, board, packs, default
         self._playbook = IntentPlaybook()
-        self._services: Services | None = None
-        self._session: SessionPort | None = None
         self._model: Model | None = None
         self._used: Model | None = None
         self._batch: Batch | None = None
@@ -82,7 +80,7 @@ class Screening(QObject):
 
     @property
     def can_start(self) -> bool:
-        return bool(self.paths) and not self.is_busy and self._session is not None and self._model is not None
+        return bool(self.paths) and not self.is_busy and self._model is not None
 
     @property
     def question(self) -> IntentQuestion | None:
@@ -90,11 +88,8 @@ class Screening(QObject):
         return self._playbook.question
 
     @property
-    def can_pause(self) -> bool:
-        return self.state in ("running", "paused")
-
-    @property
     def can_stop(self) -> bool:
+        """And pause, or resume."""
         return self.state in ("running", "paused")
 
     # ---- what a person does
@@ -133,9 +128,9 @@ class Screening(QObject):
 
     def pause_or_resume(self) -> None:
         """Pause a running batch or resume a paused one."""
-        if self._batch is not None and self.can_pause:
+        if self._batch is not None and self.can_stop:
             command = self._batch.pause if self.state == "running" else self._batch.resume
-            self._background.run(command, channel="run", failed=self._command_failed)
+            self._background.run(command, channel="run")
 
     def stop(self) -> None:
         """End the run. Its results stay, and Start resumes from there."""
@@ -145,15 +140,9 @@ class Screening(QObject):
             self._board.withdraw("next")
             self._name_unscreened(waiting)
             self._enter("stopping")
-            self._background.run(batch.cancel, channel="run", failed=self._command_failed)
+            self._background.run(batch.cancel, channel="run")
 
     # ---- what happens
-
-    def attach(self, services: Services) -> None:
-        """The working rooms are open."""
-        self._services, self._session = services, services.session
-        self._warm_up()
-        self._do(self._playbook.look())
 
     def show_past(self, run: Run, model: Model | None) -> None:
         """A run of the past is in sight: it can be saved and audited, and Start screens its folders again.
@@ -178,15 +167,11 @@ class Screening(QObject):
 
     def try_again(self, name: BackendName) -> None:
         """Try a backend again that was given up."""
-        session = self._session
-        if session is not None:
-            self._background.run(lambda: session.reconsider(name), channel="run", failed=self._command_failed)
+        self._ask(lambda services: services.session.reconsider(name))
 
     def choose_devices(self) -> None:
         """Put the settings on devices in force, also in the middle of a run."""
-        session = self._session
-        if session is not None:
-            self._background.run(session.choose_devices, channel="run", failed=self._command_failed)
+        self._ask(lambda services: services.session.choose_devices())
 
     def take_run(self, event: RunChanged) -> None:
         """The batch entered a state."""
@@ -258,19 +243,16 @@ class Screening(QObject):
 
     def _look(self, intent: Intent) -> None:
         """What is known of these paths; the disk may be slow."""
-        services = self._services
-        if services is not None:
-            self._background.run(
-                lambda: (services.memory.find(intent.paths), services.may_lack_ages(intent.paths)),
-                channel="whose",
-                done=lambda known: self._do(self._playbook.looked(intent, *known)),
-                failed=lambda error: self._board.post_error("whose", error),
-                newest_only=True,
-            )
+        self._background.ask(
+            lambda services: (services.memory.find(intent.paths), services.may_lack_ages(intent.paths)),
+            channel="whose",
+            done=lambda known: self._do(self._playbook.looked(intent, *known)),
+            newest_only=True,
+        )
 
     def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
-        session, model = self._session, self._model
-        assert session is not None and model is not None
+        model = self._model
+        assert model is not None
         for key in ("run", "question", *_RUN_NOTES):
             self._board.withdraw(key)
         self.paths, self.manifest, self.run_model = intent.paths, model.manifest, model
@@ -279,9 +261,9 @@ class Screening(QObject):
         self._enter("starting")
         self.started.emit()
         point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
-        self._use(session, model)
-        self._background.run(
-            lambda: session.start(intent.paths, operating_point=point, ages_confirmed=ages_confirmed),
+        self._use(model)
+        self._background.ask(
+            lambda services: services.session.start(intent.paths, operating_point=point, ages_confirmed=ages_confirmed),
             channel="run",
             done=self._has_started,
             failed=self._not_started,
@@ -289,25 +271,27 @@ class Screening(QObject):
 
     def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
         """What a folder is screened with is known the next time. The site's default needs no remembering."""
-        services, pack, point = self._services, intent.pack, self._packs.point_name or ""
-        assert services is not None and pack is not None
+        pack, point = intent.pack, self._packs.point_name or ""
+        assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self._default()
         if (pack.name, point) != known and pack.source.trust != "legacy":
-            self._background.run(
-                lambda: services.memory.remember(intent.paths, pack.name, operating_point=point),
+            self._background.ask(
+                lambda services: services.memory.remember(intent.paths, pack.name, operating_point=point),
                 channel="whose",
-                failed=lambda error: self._board.post_error("whose", error),
             )
 
     def _warm_up(self) -> None:
         """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
-        if self._session is not None and self._model is not None and not self.is_busy:
-            self._use(self._session, self._model)
+        if self._model is not None and not self.is_busy:
+            self._use(self._model)
 
-    def _use(self, session: SessionPort, model: Model) -> None:
+    def _use(self, model: Model) -> None:
         if self._used is not model:
             self._used = model
-            self._background.run(lambda: session.use_pack(model), channel="run", failed=self._command_failed)
+            self._ask(lambda services: services.session.use_pack(model))
+
+    def _ask(self, work: Callable[[Services], object]) -> None:
+        self._background.ask(work, channel="run")
 
     def _has_started(self, batch: Batch) -> None:
         if self.state in ("starting", "running", "paused"):
@@ -318,7 +302,7 @@ class Screening(QObject):
         if isinstance(error, FieldrayError):
             self._post_failure(error.reason)
         else:
-            self._command_failed(error)
+            self._board.post_error("run", error)
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
@@ -349,9 +333,6 @@ class Screening(QObject):
                 level="warning",
                 action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths)),
             )
-
-    def _command_failed(self, error: Exception) -> None:
-        self._board.post_error("run", error)
 
     def _after_run(self) -> None:
         self._warm_up()

@@ -7,56 +7,33 @@ their own.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from fieldray.desktop.exporting import Export
 from fieldray.domain.events import Publish, StoreUpgrading
 from fieldray.domain.finding import Outcome
-from fieldray.domain.image import Image
-from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import Verdict, Wishes
-from fieldray.domain.study import ImageRef
+from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
+from fieldray.reasons import Reason
+from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.memory import PackMemory
     from fieldray.pipeline.auditing import Auditor
-    from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.history import History
     from fieldray.pipeline.priors import Priors
+    from fieldray.pipeline.session import Session
     from fieldray.pipeline.work_list import WorkList
 
 
-class SessionPort(Protocol):
-    """Screening (`pipeline.session.Session`); every call may block shortly."""
-
-    def use_pack(self, model: Model | None) -> None: ...
-    def choose_devices(self) -> None: ...
-    def reconsider(self, name: BackendName) -> None: ...
-    def start(
-        self,
-        paths: Sequence[Path],
-        *,
-        operating_point: str | None = None,
-        fresh: bool = False,
-        ages_confirmed: bool = False,
-    ) -> Batch: ...
-    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
-    def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]: ...
-    def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome: ...
-    def set_verdict(
-        self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None]
-    ) -> Verdict | None: ...
-    def close(self) -> None: ...
+Tell = Callable[[int, int], None]
+Note = Callable[[Reason], None]
+Export = Callable[[int, Path, Sequence[str], ReportOptions, Tell, Note], tuple[Path, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -66,7 +43,7 @@ class Services:
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
     """
 
-    session: SessionPort
+    session: Session
     library: PackLibrary
     memory: PackMemory
     may_lack_ages: Callable[[Sequence[Path]], bool]
@@ -104,18 +81,16 @@ def open_services(settings: Settings, publish: Publish) -> Services:
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)
-    if is_older(session.database):
+    database, comparer = session.database, system_comparer(settings)
+    if is_older(database):
         with contextlib.suppress(StorageProblem):
-            bring_up_to_date(session.database, tell=lambda share: publish(StoreUpgrading(share=share)))
+            bring_up_to_date(database, tell=lambda share: publish(StoreUpgrading(share=share)))
     drives = DriveWatch(publish)
     drives.start()
 
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
-        with ResultQuery(session.database) as query:
+        with ResultQuery(database) as query:
             return query.verdict(row_id, outcome)
-
-    def screen_one(ref: ImageRef, point: str | None) -> Outcome | None:
-        return session.screen_one(ref, operating_point=point)
 
     return Services(
         session=session,
@@ -123,10 +98,10 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         memory=PackMemory(user_data()),
         may_lack_ages=may_lack_ages,
         drives=drives,
-        audit=Auditor(session.database, library.site_points),
-        history=History(session.database),
-        work_list=WorkList(session.database),
-        priors=Priors(session.database, system_comparer(settings), screen_one),
+        audit=Auditor(database, library.site_points),
+        history=History(database),
+        work_list=WorkList(database),
+        priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell, note: session.export(
             run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True

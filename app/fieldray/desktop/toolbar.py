@@ -7,18 +7,26 @@ from typing import Final
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMenu, QProgressBar, QSizePolicy, QStatusBar, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
-from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
-from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
+from fieldray.desktop.style import Theme, icon
+from fieldray.desktop.widgets import (
+    PlainButton,
+    PlainLabel,
+    lay_column,
+    lay_row,
+    name_surface,
+    plain,
+    push_button,
+    set_tip,
+)
+from fieldray.domain.events import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
-from fieldray.formatting import backend_name, duration, moment, number, unsigned
+from fieldray.formatting import backend_name, duration, moment, number, research_only, unsigned
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
@@ -45,8 +53,7 @@ class Toolbar(QWidget):
         """`export` is asked to save the results in the format of that name."""
         super().__init__()
         name_surface(self, "toolbar")
-        self._controller, self._translator = controller, translator
-        self._theme: Theme = theme
+        self._controller, self._translator, self._theme = controller, translator, theme
         self._export = export
         self._is_narrow = False
         self.open_button = self._button("folder", translator.text("Open folder"), actions["open_folder"])
@@ -79,7 +86,7 @@ class Toolbar(QWidget):
         screening, translator = self._controller.screening, self._translator
         self.start_button.setEnabled(screening.can_start)
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if screening.can_start else "disabled"))
-        self.pause_button.setEnabled(screening.can_pause)
+        self.pause_button.setEnabled(screening.can_stop)
         pause = translator.text("Resume") if screening.state == "paused" else translator.text("Pause")
         self.pause_button.setText("" if self._is_narrow else pause)
         self.pause_button.setAccessibleName(pause)
@@ -113,26 +120,16 @@ class Toolbar(QWidget):
     # ---- building
 
     def _lay_out(self) -> None:
-        row = QHBoxLayout(self)
-        row.setContentsMargins(10, 8, 10, 8)
-        row.setSpacing(8)
-        for button in (self.open_button, self.start_button, self.pause_button, self.stop_button):
-            row.addWidget(button)
-        progress = QVBoxLayout()
-        progress.setSpacing(4)
-        progress.addStretch(1)
-        progress.addWidget(self.progress_text)
-        progress.addWidget(self.bar)
-        progress.addStretch(1)
+        buttons = self.open_button, self.start_button, self.pause_button, self.stop_button
+        progress = lay_column(None, 1, self.progress_text, self.bar, 1, spacing=4)
+        chips = self.pack_chip, self.backend_chip
         self.progress_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.progress_text.setMinimumWidth(120)
         self.progress_text.setWordWrap(True)
-        row.addLayout(progress, 1)
-        for chip in (self.pack_chip, self.backend_chip):
+        for chip in chips:
             chip.setProperty("role", "chip")
             chip.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-            row.addWidget(chip)
-        row.addWidget(self.menu_button)
+        lay_row(self, *buttons, (progress, 1), *chips, self.menu_button, margins=(10, 8, 10, 8), spacing=8)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """A narrow window shows icons only; their texts are in the tool tips."""
@@ -145,11 +142,10 @@ class Toolbar(QWidget):
         self.refresh_pack()
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
-        button = push_button(text, picture=icon(icon_name, self._theme))
+        button = push_button(text, action.trigger, picture=icon(icon_name, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         set_tip(button, action.toolTip())
         button.setAccessibleName(action.iconText())
-        button.clicked.connect(action.trigger)
         return button
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
@@ -161,10 +157,7 @@ class Toolbar(QWidget):
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
         menu.addActions([actions[command] for command in ("settings", "guide", "keys", "about")])
-        button = push_button("", picture=icon("menu", self._theme))
-        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        button.setAccessibleName(self._translator.text("Menu"))
-        set_tip(button, self._translator.text("Menu"))
+        button = push_button("", picture=icon("menu", self._theme), named=self._translator.text("Menu"))
         button.setMenu(menu)
         return button
 
@@ -260,3 +253,40 @@ def backend_label(
         name += " · USB 3" if device.port_mbit >= _USB3_MBIT else " · USB 2"
     detail = used.detail if used.state == "ready" and used.detail else states[used.state]
     return name, detail
+
+
+class Status(QStatusBar):
+    """The strip at the bottom: FPS now and min / avg / max, CPU and memory load, always in sight: research use only."""
+
+    def __init__(self, controller: Controller, translator: Translator) -> None:
+        super().__init__()
+        self.setSizeGripEnabled(False)
+        self._translator = translator
+        self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
+        set_tip(self.speed, translator.text("Images per second that the model processes: now; lowest / mean / highest"))
+        set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
+        self.research.setProperty("role", "research")
+        self.speed.setContentsMargins(8, 0, 8, 0)
+        self.load.setContentsMargins(8, 0, 8, 0)
+        self.research.setContentsMargins(8, 4, 8, 4)
+        self.addWidget(self.speed)
+        self.addWidget(self.load)
+        self.addPermanentWidget(self.research)
+        controller.measured.connect(self.show_speed)
+        self.show_speed(controller.speed)
+
+    def show_speed(self, speed: Speed) -> None:
+        """Write the figures; a dash for what is not measured yet."""
+        now, low, mean, high = (
+            self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
+        )
+        self.speed.setText(
+            self._translator.text(
+                "FPS {now}   min {low} / avg {mean} / max {high}", now=now, low=low, mean=mean, high=high
+            )
+        )
+        processor, memory = self._figure(speed.cpu_percent, 0), self._figure(speed.memory_mb, 0)
+        self.load.setText(self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=processor, memory=memory))
+
+    def _figure(self, value: float | None, digits: int) -> str:
+        return "–" if value is None else number(self._translator, value, digits=digits)

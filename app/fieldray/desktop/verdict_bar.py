@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, get_args
 
-from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QLineEdit, QWidget
 
 from fieldray.desktop.judging import Judging
 from fieldray.desktop.verdicts import Given, Judged, State
-from fieldray.desktop.widgets import PlainButton, label, plain, push_button, question_box
+from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.translation import Translator
 
@@ -31,16 +32,10 @@ class VerdictBar(QWidget):
             "disagree": translator.text("Disagree"),
             "unsure": translator.in_context("verdict of a person", "Not sure"),
         }
-        row = QHBoxLayout()
-        row.setSpacing(6)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
-            button = push_button(self._names[choice], role="choice")
-            button.setCheckable(True)
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            button.clicked.connect(lambda _=False, chosen=choice: judging.choose(chosen))
+            button = push_button(self._names[choice], partial(judging.choose, choice), role="choice")
             self.buttons[choice] = button
-            row.addWidget(button, 1)
         self.note = QLineEdit()
         self.note.setAccessibleName(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
@@ -48,21 +43,11 @@ class VerdictBar(QWidget):
         self.note.editingFinished.connect(judging.commit)
         self._meaning, self._how = label(), label(role="muted")
         self._why_not = label(role="warning")
-        self.again, self.withdraw = push_button(""), push_button("")
-        self.again.clicked.connect(lambda: self._answer(judging.insist))
-        self.withdraw.clicked.connect(lambda: self._answer(judging.give_in))
-        answers = QHBoxLayout()
-        answers.setSpacing(6)
-        answers.addWidget(self.again)
-        answers.addWidget(self.withdraw)
-        answers.addStretch(1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._meaning)
-        layout.addLayout(row)
-        for widget in (self.note, self._how, self._why_not):
-            layout.addWidget(widget)
-        layout.addLayout(answers)
+        self.again = push_button("", lambda: self._answer(judging.insist))
+        self.withdraw = push_button("", lambda: self._answer(judging.give_in))
+        choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
+        answers = lay_row(None, self.again, self.withdraw, 1, spacing=6)
+        lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
 

@@ -8,7 +8,6 @@ from typing import Final, Literal
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
-    QFont,
     QMouseEvent,
     QPainter,
     QPainterPath,
@@ -24,11 +23,19 @@ from fieldray.desktop.image_painting import (
     heat_map_of,
     outline_of,
 )
-from fieldray.desktop.measuring import draw_cross, length_words
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.overlay import Corners, corner_texts, draw_corners, draw_legend, legend_strip
-from fieldray.desktop.scene import Layer, Scene
-from fieldray.desktop.style import Theme, colour
+from fieldray.desktop.overlay import (
+    Corners,
+    Scene,
+    corner_texts,
+    draw_corners,
+    draw_cross,
+    draw_legend,
+    legend_strip,
+    length_words,
+)
+from fieldray.desktop.prior_layer import PriorLayer
+from fieldray.desktop.style import Theme, colour, scaled
 from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
@@ -66,8 +73,7 @@ class Viewer(QWidget):
 
     def __init__(self, open_image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._open_image, self._translator = open_image, translator
-        self._theme: Theme = theme
+        self._open_image, self._translator, self._theme = open_image, translator, theme
         self.state = ViewState()
         self.tool: Tool = "window"
         self.hide_patient = False
@@ -76,7 +82,7 @@ class Viewer(QWidget):
         self.shows_network_view = False
         self.shows_magnifier = False
         self.opacity = 0.45
-        self._layer: Layer | None = None
+        self._layer: PriorLayer | None = None
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
@@ -178,7 +184,7 @@ class Viewer(QWidget):
         self.outline_shown.emit(shown)
         self.update()
 
-    def show_layer(self, layer: Layer | None) -> None:
+    def show_layer(self, layer: PriorLayer | None) -> None:
         """Lay something over the image, in the place of what the pack found, or nothing (None)."""
         self._layer = layer
         self.update()
@@ -266,7 +272,7 @@ class Viewer(QWidget):
             outline=self._outline if self.shows_outline and not is_input and layer is None else None,
             opacity=self.opacity,
             translator=self._translator,
-            font=self._small_font(),
+            font=scaled(self.font(), 0.92),
             pixel_ratio=self.devicePixelRatio(),
         )
 
@@ -406,8 +412,3 @@ class Viewer(QWidget):
     def view_size(self) -> Size:
         """Points of the view."""
         return Size(max(self.width(), 1), max(self.height(), 1))
-
-    def _small_font(self) -> QFont:
-        font = QFont(self.font())
-        font.setPointSizeF(font.pointSizeF() * 0.92)
-        return font

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QMessageBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QMessageBox, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.icons import icon
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.pack_cards import PackCard, chosen_card
+from fieldray.desktop.packs_page import PackCard
 from fieldray.desktop.screening import Screening
-from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button, question_box
+from fieldray.desktop.style import Theme, icon
+from fieldray.desktop.widgets import (
+    TallArea,
+    card,
+    discard,
+    label,
+    lay_column,
+    lay_row,
+    name_surface,
+    plain,
+    push_button,
+    question_box,
+)
+from fieldray.packs.candidate import PackCandidate
 from fieldray.translation import Translator
-
-if TYPE_CHECKING:
-    from fieldray.packs.candidate import PackCandidate
 
 _WIDEST = 1180
 _SIDE_BY_SIDE = 2
@@ -32,53 +39,34 @@ class Welcome(QWidget):
         self, controller: Controller, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
-        self._bench, self._translator = controller, translator
-        self._theme: Theme = theme
+        self._bench, self._translator, self._theme = controller, translator, theme
         self.cards: list[PackCard] = []
         self._shown: list[QWidget] = []
+        self._answers: tuple[IntentQuestion | None, list[PackCandidate]] | None = None
         self._title, self._lead = label("", role="title"), label("", role="muted")
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
         self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
-        column = QVBoxLayout()
-        column.setSpacing(12)
-        for part in (self._title, self._lead):
-            column.addWidget(part)
-        column.addLayout(self._grid)
-        column.addWidget(self.default_box)
-        column.addLayout(self._make_buttons(open_folder, open_files))
-        column.addStretch(1)
-        self._lay_out(column)
+        inner, buttons = QWidget(), self._make_buttons(open_folder, open_files)
+        inner.setMaximumWidth(_WIDEST)
+        lay_column(inner, self._title, self._lead, self._grid, self.default_box, buttons, 1, spacing=12)
+        page = QWidget()
+        name_surface(page, "page")
+        lay_row(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
+        self._area = TallArea()
+        self._area.setAccessibleName(translator.text("Whose images are these?"))
+        self._area.show_page(page)
+        lay_column(self, self._area)
         for signal in (controller.packs.listed, controller.packs.model_changed, controller.screening.asked):
             signal.connect(self.refresh)
         self.refresh()
 
     # ---- building
 
-    def _lay_out(self, column: QVBoxLayout) -> None:
-        inner = QWidget()
-        inner.setMaximumWidth(_WIDEST)
-        inner.setLayout(column)
-        page = QWidget()
-        name_surface(page, "page")
-        row = QHBoxLayout(page)
-        row.setContentsMargins(24, 18, 24, 18)
-        row.addStretch(1)
-        row.addWidget(inner, 1000)
-        row.addStretch(1)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self._area = TallArea()
-        self._area.setAccessibleName(self._translator.text("Whose images are these?"))
-        self._area.show_page(page)
-        outer.addWidget(self._area)
-
     def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
-        translator, buttons = self._translator, QHBoxLayout()
-        self.open_button = push_button(translator.text("Open folder"), picture=icon("folder", self._theme))
-        self.open_button.clicked.connect(open_folder.trigger)
-        self._files_button = files = push_button(translator.text("Open files"), picture=icon("file", self._theme))
-        files.clicked.connect(open_files.trigger)
+        translator, picture = self._translator, partial(icon, theme=self._theme)
+        self.open_button = push_button(translator.text("Open folder"), open_folder.trigger, picture=picture("folder"))
+        self._files_button = push_button(translator.text("Open files"), open_files.trigger, picture=picture("file"))
         kinds = label(
             translator.text(
                 "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
@@ -86,10 +74,7 @@ class Welcome(QWidget):
             ),
             role="muted",
         )
-        for button in (self.open_button, files):
-            buttons.addWidget(button)
-        buttons.addWidget(kinds, 1)
-        return buttons
+        return lay_row(None, self.open_button, self._files_button, (kinds, 1))
 
     # ---- what changes
 
@@ -118,25 +103,26 @@ class Welcome(QWidget):
         self._area.verticalScrollBar().setValue(0)
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
+        found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
+        if self._answers == (question, found):
+            return
+        self._answers = question, found
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
             self.take_focus()  # before Qt gives it to the next button and scrolls there
-        for old in self._shown:
-            old.hide()
-            old.deleteLater()
-        found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
+        discard(*self._shown)
         self.cards = [
             PackCard(
                 entry,
                 self._translator,
                 partial(self._choose, question, entry),
-                show_card=partial(self._show_card, entry),
+                show_card=partial(self._bench.packs.show_card, entry),
             )
             for entry in found
         ]
         none = self._translator.text("No pack is here. Plug in a model drive.")
-        self._shown = list(self.cards) or [chosen_card(none)]
+        self._shown = list(self.cards) or [card(label(none))]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
@@ -144,15 +130,12 @@ class Welcome(QWidget):
 
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
-        buttons = (button for card in self.cards for button in (card.card_button, card.button))
+        buttons = (button for shown in self.cards for button in (shown.card_button, shown.button))
         order = [*buttons, self.default_box, self.open_button, self._files_button]
         for before, after in itertools.pairwise(order):
             self.setTabOrder(before, after)
 
-    def _show_card(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
-        self._bench.packs.show_card(candidate)
-
-    def _choose(self, question: IntentQuestion | None, candidate: PackCandidate, _is_checked: bool = False) -> None:
+    def _choose(self, question: IntentQuestion | None, candidate: PackCandidate) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.lasting_name)

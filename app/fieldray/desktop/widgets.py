@@ -9,19 +9,24 @@ several gives several.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextCursor, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
+    QAbstractItemView,
     QApplication,
+    QBoxLayout,
     QComboBox,
-    QDialog,
+    QFileDialog,
     QFrame,
+    QHBoxLayout,
+    QHeaderView,
     QLabel,
+    QLayout,
     QLineEdit,
     QMessageBox,
     QPushButton,
@@ -29,17 +34,24 @@ from PySide6.QtWidgets import (
     QSlider,
     QSpinBox,
     QStyledItemDelegate,
+    QTableWidget,
     QTableWidgetItem,
     QTextBrowser,
     QVBoxLayout,
     QWidget,
 )
 
+from fieldray.desktop.style import Theme, icon
 from fieldray.plain_text import visible
+from fieldray.translation import Translator
 
 Surface = Literal["page", "panel", "toolbar"]
-_FRAME: Final = 40  # what the system draws around a window, at most
-_LEAST_DIALOG: Final = 480
+Part = (
+    QWidget | QLayout | int | tuple[QWidget | QLayout, int]
+)  # a number is room that stretches, beside a part its share
+Box = TypeVar("Box", bound=QBoxLayout)
+Margins = tuple[int, int, int, int]  # left, top, right, bottom
+NO_MARGINS: Final[Margins] = (0, 0, 0, 0)
 
 
 class PlainLabel(QLabel):
@@ -157,24 +169,67 @@ def paragraphs(text: str) -> tuple[str, ...]:
     return tuple(text.expandtabs(4).split("\n"))
 
 
-def card() -> tuple[QFrame, QVBoxLayout]:
-    """A card and the column inside it."""
+def lay_column(
+    on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
+) -> QVBoxLayout:
+    """Lay parts out one below the other, on a widget or for another layout; see `Part`."""
+    return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
+
+
+def lay_row(on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None) -> QHBoxLayout:
+    """As `lay_column`, beside each other."""
+    return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
+
+
+def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | None) -> Box:
+    layout.setContentsMargins(*margins)
+    if spacing is not None:
+        layout.setSpacing(spacing)
+    for each in parts:
+        part, stretch = each if isinstance(each, tuple) else (each, 0)
+        if isinstance(part, QWidget):
+            layout.addWidget(part, stretch)
+        elif isinstance(part, QLayout):
+            layout.addLayout(part, stretch)
+        else:
+            layout.addStretch(part)
+    return layout
+
+
+def card(*parts: Part, margins: Margins = (14, 12, 14, 12)) -> QFrame:
+    """A card with parts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
-    column = QVBoxLayout(frame)
-    column.setContentsMargins(14, 12, 14, 12)
-    column.setSpacing(6)
-    return frame, column
+    lay_column(frame, *parts, margins=margins, spacing=6)
+    return frame
 
 
-def push_button(text: str, *, picture: QIcon | None = None, role: str = "") -> PlainButton:
-    """A button; role: "primary", "chip", "filter" or "choice" (see the style sheet)."""
+def push_button(
+    text: str,
+    act: Callable[[], object] | None = None,
+    *,
+    picture: QIcon | None = None,
+    role: str = "",
+    named: str = "",
+) -> PlainButton:
+    """A button and what it does; `named` where it has no text.
+
+    role  "primary", "chip", or "filter" and "choice", which stay pressed (see the style sheet)
+    """
     button = PlainButton(text)
+    if act is not None:
+        button.clicked.connect(lambda _=False: act())
     if picture is not None:
         button.setIcon(picture)
         button.setIconSize(QSize(20, 20))
     if role:
         button.setProperty("role", role)
+    if named:
+        button.setAccessibleName(named)
+        set_tip(button, named)
+    if named or role in ("filter", "choice"):
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    button.setCheckable(role in ("filter", "choice"))
     return button
 
 
@@ -218,15 +273,36 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
     return made
 
 
-def choice_box(choices: Iterable[tuple[str, Any]]) -> QComboBox:
-    """A box to choose from texts, each with what it stands for."""
+def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: object = None) -> QComboBox:
+    """A box to choose from texts, each with what it stands for; `chosen` is one of these."""
     box = QComboBox()
     # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
     box.setItemDelegate(QStyledItemDelegate(box))
+    box.setAccessibleName(named)
     pass_wheel_on(box)
     for text, value in choices:
         box.addItem(plain(text), value)
+    box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
     return box
+
+
+def search_field(words: str, text: str = "") -> QLineEdit:
+    """A field to search with."""
+    field = QLineEdit(text)
+    field.setPlaceholderText(words)
+    field.setAccessibleName(words)
+    field.setClearButtonEnabled(True)
+    return field
+
+
+def ask_for_paths(
+    parent: QWidget, title: str, mode: QFileDialog.FileMode, chosen: Callable[[list[Path]], object]
+) -> None:
+    """Let a person choose a folder, a file or files."""
+    dialog = QFileDialog(parent, title)
+    dialog.setFileMode(mode)
+    dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
+    dialog.open()
 
 
 def question_box(
@@ -299,29 +375,29 @@ class TallArea(QScrollArea):
             page.setMinimumHeight(high)
 
 
-def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
-    """Give a dialog this size, or what the screen and the window behind it leave."""
-    room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
-    behind = dialog.parentWidget()
-    if behind is not None:
-        room = room.boundedTo(QSize(max(behind.width() - _FRAME, _LEAST_DIALOG), room.height()))
-    dialog.resize(QSize(width, height).boundedTo(room))
+class Page(TallArea):
+    """A page of the window: a way back to the images beside the title, and room for more under them."""
+
+    left = Signal()
+
+    def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *beside: QWidget) -> None:
+        """`beside` stands at the other end of the title's line."""
+        super().__init__()
+        self.setAccessibleName(name)
+        self._translator, self._theme = translator, theme
+        page = QWidget()
+        name_surface(page, "page")
+        back = push_button(translator.text("Back to the images"), self.left.emit, picture=icon("back", theme))
+        top = lay_row(None, back, (label(title, role="title"), 1), *beside)
+        self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
+        self.show_page(page)
 
 
-def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: int) -> None:
-    """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
-    area = TallArea()
-    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    area.show_page(page)
-    column = QVBoxLayout(dialog)
-    column.setContentsMargins(24, 20, 24, 16)
-    column.setSpacing(12)
-    column.addWidget(area, 1)
-    column.addWidget(buttons)
-    layout, sides = page.layout(), column.contentsMargins()
-    high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
-    around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height()
-    fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
+def discard(*widgets: QWidget) -> None:
+    """Take widgets out of sight at once; Qt deletes them later."""
+    for widget in widgets:
+        widget.hide()
+        widget.deleteLater()
 
 
 def scrolled(page: QWidget) -> QScrollArea:
@@ -330,3 +406,29 @@ def scrolled(page: QWidget) -> QScrollArea:
     area.setWidgetResizable(True)
     area.setWidget(page)
     return area
+
+
+# ---- A table of plain texts: the disagreements of an audit, past runs, the images of a comparison.
+
+FIELD_MARGIN: Final = 8
+_TABLE_HEIGHT: Final = 260
+
+
+def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _TABLE_HEIGHT) -> QTableWidget:
+    """A table to read, with rows to activate; at most `most` points high. The last column takes the room there is."""
+    table = QTableWidget(len(rows), len(headings))
+    table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
+    for place, row in enumerate(rows):
+        for column, text in enumerate(row):
+            table.setItem(place, column, QTableWidgetItem(plain(text)))
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    table.setTabKeyNavigation(False)
+    table.setShowGrid(False)
+    table.verticalHeader().hide()
+    header = table.horizontalHeader()
+    header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
+    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+    rows_height = sum(table.rowHeight(place) for place in range(len(rows)))
+    table.setFixedHeight(min(rows_height + header.sizeHint().height() + FIELD_MARGIN, most))
+    return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, Literal
 
 from PySide6.QtCore import QPoint, Qt, Signal
@@ -10,25 +11,33 @@ from PySide6.QtGui import QAction, QFont, QFontMetrics, QPainter, QPaintEvent, Q
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QButtonGroup,
+    QComboBox,
     QGridLayout,
-    QHBoxLayout,
     QHeaderView,
-    QLineEdit,
     QMenu,
     QSizePolicy,
     QTableView,
-    QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.history_filters import device_choices, verdict_choices
-from fieldray.desktop.icons import class_icon
-from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import PlainButton, choice_box, label, name_surface, push_button, set_tip
-from fieldray.desktop.work_row import WorkRow
+from fieldray.backends import BACKENDS
+from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.style import Theme, class_icon
+from fieldray.desktop.widgets import (
+    PlainButton,
+    choice_box,
+    label,
+    lay_column,
+    lay_row,
+    name_surface,
+    push_button,
+    search_field,
+    set_tip,
+)
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
+from fieldray.domain.history import VerdictFilter
 from fieldray.domain.model import Manifest
 from fieldray.formatting import category_word, count
 from fieldray.reasons import reason
@@ -41,6 +50,24 @@ _MARGIN: Final = 24
 _NAME: Final = 100  # a name or reason needs that much: with less room classes are shown by their shapes alone
 _RARE: Final = ("not_assessed", "not_an_image")
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
+
+
+def verdict_box(translator: Translator, chosen: VerdictFilter) -> QComboBox:
+    """Which results are shown, by the verdict of a person."""
+    choices = (
+        (translator.text("Any verdict"), "any"),
+        (translator.text("With a verdict"), "given"),
+        (translator.text("Without a verdict"), "none"),
+        (translator.text("Disagreed"), "disagreed"),
+    )
+    return choice_box(choices, named=translator.text("Verdict"), chosen=chosen)
+
+
+def device_box(translator: Translator, chosen: str) -> QComboBox:
+    """Which results are shown, by what ran the model."""
+    devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
+    choices = ((translator.text("Any device"), ""), *devices)
+    return choice_box(choices, named=translator.text("Run on"), chosen=chosen)
 
 
 class FilterBar(QWidget):
@@ -58,35 +85,22 @@ class FilterBar(QWidget):
         layout.setSpacing(6)
         shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
         for category in shown:
-            button = push_button("", role="filter")
-            button.setCheckable(True)
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            button = push_button("", partial(model.filter, category=category), role="filter")
             if category:
                 button.setIcon(class_icon(category, theme))
-            button.clicked.connect(lambda _=False, chosen=category: model.set_category(chosen))
             group.addButton(button)
             self._buttons[category] = button
-        self.search = QLineEdit()
-        self.search.setPlaceholderText(translator.text("Search name, number, date, file"))
-        self.search.setAccessibleName(translator.text("Search name, number, date, file"))
-        self.search.setClearButtonEnabled(True)
-        self.search.textChanged.connect(model.set_search)
-        self.verdicts = choice_box(verdict_choices(translator))
-        self.verdicts.setAccessibleName(translator.text("Verdict"))
-        self.verdicts.setCurrentIndex(self.verdicts.findData(model.verdict_filter))
-        self.verdicts.activated.connect(lambda _: model.set_verdict_filter(self.verdicts.currentData()))
-        self.devices = choice_box(device_choices(translator))
-        self.devices.setAccessibleName(translator.text("Run on"))
-        self.devices.setCurrentIndex(self.devices.findData(model.backend_filter))
-        self.devices.activated.connect(lambda _: model.set_backend_filter(self.devices.currentData()))
+        self.search = search_field(translator.text("Search name, number, date, file"))
+        self.search.textChanged.connect(lambda text: model.filter(text=text.strip()))
+        self.verdicts = verdict_box(translator, model.wanted.verdict)
+        self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
+        self.devices = device_box(translator, model.wanted.backend)
+        self.devices.activated.connect(lambda _: model.filter(backend=self.devices.currentData()))
         self._choices = QWidget()
-        beside = QHBoxLayout(self._choices)
-        beside.setContentsMargins(0, 0, 0, 0)
-        beside.setSpacing(6)
+        lay_row(self._choices, (self.verdicts, 1), (self.devices, 1), spacing=6)
         for box in (self.verdicts, self.devices):
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-            beside.addWidget(box, 1)
-        self._buttons[model.category].setChecked(True)
+        self._buttons[model.wanted.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
         self.unsigned = label(role="warning")
         self._layout = layout
@@ -266,12 +280,6 @@ class WorkList(QWidget):
 
     row_chosen = Signal(object)
 
-    def _fit_classes(self) -> None:
-        """Room for what the run's pack calls its classes."""
-        self._named = self._model.manifest
-        self.table.class_width = class_width(self._translator, self.table.font(), self._named)
-        self.table.fit_columns(self.table.width())
-
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
@@ -280,27 +288,28 @@ class WorkList(QWidget):
         self._chosen: WorkRow | None = None
         self._chosen_id: int | None = None
         self._goal: int | Literal["first", "last"] | None = None
+        self._named: object = ""  # no pack yet, and none is None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))
         self._translator = translator
         self._fit_classes()
-        model.counts_changed.connect(self._fit_other_classes)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.filter_bar)
-        layout.addWidget(self.table, 1)
+        model.counts_changed.connect(self._fit_classes)
+        lay_column(self, self.filter_bar, (self.table, 1), spacing=0)
         self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)
         model.changed.connect(self._go)
         model.loaded.connect(self._report_chosen)
         model.study_found.connect(self.choose)
 
-    def _fit_other_classes(self) -> None:
-        if self._model.manifest is not self._named:
-            self._fit_classes()
+    def _fit_classes(self) -> None:
+        """Room for what the run's pack calls its classes."""
+        if self._model.manifest is self._named:
+            return
+        self._named = self._model.manifest
+        self.table.class_width = class_width(self._translator, self.table.font(), self._named)
+        self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

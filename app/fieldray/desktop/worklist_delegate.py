@@ -16,11 +16,10 @@ from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from fieldray.desktop.icons import draw_class, draw_verdict
-from fieldray.desktop.style import Theme, colour
+from fieldray.desktop.list_reader import WorkRow, image_title
+from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
-from fieldray.desktop.work_row import WorkRow, image_title
 from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
 from fieldray.formatting import category_word, date, file_name, person, unsigned
@@ -56,8 +55,7 @@ class WorkListDelegate(QStyledItemDelegate):
 
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
-        self._translator = translator
-        self._theme: Theme = theme
+        self._translator, self._theme = translator, theme
         self._kept = _Kept()
         self.hide_patient = False
         self.date_below = False
@@ -131,7 +129,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if not below:
             self._line(painter, box.adjusted(0, 0, -name_room, 0), name, "text", font)
             return
-        small = _smaller(font)
+        small = scaled(font, 0.87)
         lines = [below] if shade == "muted" else wrapped(below, small, box.width(), most=2)
         step = QFontMetrics(small).lineSpacing()
         top = 6 if len(lines) == 1 else 2
@@ -162,7 +160,7 @@ class WorkListDelegate(QStyledItemDelegate):
         words, beside = category_word(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
-            self._line(painter, below, unsigned(self._translator), "muted", _smaller(font))
+            self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
         self._line(painter, beside, words, row.category, strong)
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
@@ -211,9 +209,3 @@ def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:
         lines.append(" ".join(words[:count]))
         rest = " ".join(words[count:])
     return lines
-
-
-def _smaller(font: QFont) -> QFont:
-    small = QFont(font)
-    small.setPointSizeF(font.pointSizeF() * 0.87)
-    return small

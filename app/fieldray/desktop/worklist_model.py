@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import ListReader
+from fieldray.desktop.list_reader import ListReader, SeenRows, WorkRow, image_title
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.seen_rows import SeenRows
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
-from fieldray.desktop.work_row import WorkRow, image_title
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
-from fieldray.domain.history import VerdictFilter
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
-from fieldray.domain.work_list import ListColumn, Listed, ResultOrder
+from fieldray.domain.work_list import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
 from fieldray.translation import Translator
-
-if TYPE_CHECKING:
-    from fieldray.pipeline.work_list import WorkList
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
@@ -117,7 +111,6 @@ class WorkListModel(QAbstractTableModel):
         self._verdicts = verdicts
         self._reader = ListReader(background, board, self)
         self._rows = SeenRows(background, board, self)
-        self._source: WorkList | None = None
         self._ids = _NO_ROWS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
@@ -128,29 +121,17 @@ class WorkListModel(QAbstractTableModel):
 
     # ---- what is in it
 
-    def attach(self, source: WorkList) -> None:
-        """The results are open."""
-        self._source = source
-        self._reader.attach(source)
-        self._rows.attach(source)
-
     @property
     def run_id(self) -> int | None:
         """The run whose rows these are."""
         return self._reader.run_id
 
-    def open(self, run_id: int, manifest: Manifest | None) -> None:
-        """List a run, made with a pack if that is at hand."""
+    def open(self, run_id: int | None, manifest: Manifest | None = None) -> None:
+        """List a run, made with a pack if that is at hand; nothing for None."""
         self.is_by_larger = manifest is not None and manifest.is_bare
         self._forget(manifest)
-        self.is_whole = False
+        self.is_whole = run_id is None
         self._reader.open(run_id)
-
-    def clear(self) -> None:
-        """List nothing."""
-        self.is_by_larger = False
-        self._forget(None)
-        self._reader.open(None)
 
     def end(self) -> None:
         """The program closes: what is in sight stays, and nothing more is read."""
@@ -185,9 +166,9 @@ class WorkListModel(QAbstractTableModel):
     # ---- what is shown of it
 
     @property
-    def category(self) -> Category | None:
-        """The only class that is shown, None for all."""
-        return self._reader.wanted.category
+    def wanted(self) -> ResultFilter:
+        """Which results are shown."""
+        return self._reader.wanted
 
     @property
     def manifest(self) -> Manifest | None:
@@ -202,37 +183,17 @@ class WorkListModel(QAbstractTableModel):
         """The number of images, whatever is filtered."""
         return sum(self._counts.values())
 
-    @property
-    def verdict_filter(self) -> VerdictFilter:
-        """Which results are shown, by the verdict on them."""
-        return self._reader.wanted.verdict
-
-    @property
-    def backend_filter(self) -> str:
-        """The device whose results are shown, "" for all."""
-        return self._reader.wanted.backend
-
-    def set_verdict_filter(self, wanted: VerdictFilter) -> None:
-        """Show results with such a verdict. A row that gets another verdict stays until this is chosen again."""
+    def filter(self, **changes: Any) -> None:
+        """Show other results; see `ResultFilter`. A row that gets another verdict stays until one is chosen again."""
+        if "verdict" not in changes:
+            self._filter(**changes)
+            return
         # After the verdicts that are being saved
         self._background.run(
             lambda: None,
             channel="verdict",
-            done=lambda _: self._filter(verdict=wanted, staying=frozenset()),
-            failed=lambda error: self._board.post_error("verdict", error),
+            done=lambda _: self._filter(**changes, staying=frozenset()),
         )
-
-    def set_backend_filter(self, backend: str) -> None:
-        """Show only what this device ran, or all ("")."""
-        self._filter(backend=backend)
-
-    def set_category(self, category: Category | None) -> None:
-        """Show only one class, or all (None)."""
-        self._filter(category=category)
-
-    def set_search(self, text: str) -> None:
-        """Show only rows with this text in name, number, date or file name."""
-        self._filter(text=text.strip())
 
     def row_at(self, index: Index) -> WorkRow | None:
         """The row under an index; None for no index, and while it is being read."""
@@ -259,11 +220,11 @@ class WorkListModel(QAbstractTableModel):
 
     def find_study(self, position: int, step: int) -> None:
         """Look for the first shown row of the next (step 1) or previous (-1) study: `study_found` has its number."""
-        source, run_id, row_ids = self._source, self.run_id, self._ids
-        if source is None or run_id is None or not 0 <= position < len(row_ids):
+        run_id, row_ids = self.run_id, self._ids
+        if run_id is None or not 0 <= position < len(row_ids):
             return
-        self._background.run(
-            lambda: source.next_study(run_id, row_ids, position, step),
+        self._background.ask(
+            lambda services: services.work_list.next_study(run_id, row_ids, position, step),
             channel="study",
             newest_only=True,
             done=lambda row_id: self.study_found.emit(row_id) if row_id is not None else None,

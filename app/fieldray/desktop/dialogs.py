@@ -1,0 +1,398 @@
+"""What this program is, what it connects to (nothing), and the licences of what others made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QFontDatabase
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QDialogButtonBox,
+    QFormLayout,
+    QListWidget,
+    QPlainTextEdit,
+    QSplitter,
+    QWidget,
+)
+
+from fieldray.backends import BACKENDS
+from fieldray.desktop.widgets import (
+    DocumentView,
+    Margins,
+    PlainButton,
+    PlainLabel,
+    TallArea,
+    card,
+    choice_box,
+    label,
+    lay_column,
+    name_surface,
+    number_box,
+    plain,
+    push_button,
+    scrolled,
+    set_tip,
+)
+from fieldray.formatting import research_only
+from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
+from fieldray.reasons import reason
+from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
+from fieldray.settings import TABLE, Row, Settings, Value
+from fieldray.translation import Translator, languages
+
+_ABOUT_WIDTH: Final = 560
+
+
+_FRAME: Final = 40  # what the system draws around a window, at most
+_LEAST_DIALOG: Final = 480
+_FORM_MARGIN: Final = 8
+DIALOG_MARGINS: Final[Margins] = (24, 20, 24, 16)
+
+
+def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
+    """Give a dialog this size, or what the screen and the window behind it leave."""
+    room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
+    behind = dialog.parentWidget()
+    if behind is not None:
+        room = room.boundedTo(QSize(max(behind.width() - _FRAME, _LEAST_DIALOG), room.height()))
+    dialog.resize(QSize(width, height).boundedTo(room))
+
+
+def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
+    """The buttons below a dialog: one that closes it, and one that says yes."""
+    box = QDialogButtonBox()
+    if yes is not None:
+        box.addButton(yes, QDialogButtonBox.ButtonRole.AcceptRole)
+    box.addButton(push_button(no) if isinstance(no, str) else no, QDialogButtonBox.ButtonRole.RejectRole)
+    box.accepted.connect(dialog.accept)
+    box.rejected.connect(dialog.reject)
+    return box
+
+
+def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: int) -> None:
+    """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
+    area = TallArea()
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.show_page(page)
+    column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
+    layout, sides = page.layout(), column.contentsMargins()
+    high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
+    around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height()
+    fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
+
+
+class ModelCard(QDialog):
+    """What a pack was made of, and all that was measured of it, as its maker wrote it."""
+
+    def __init__(self, text: str, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("Model card"))
+        fit_dialog(self, 940, 700)
+        self.page = DocumentView(text, {})
+        self.page.setAccessibleName(translator.text("Model card"))
+        lay_column(self, (self.page, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LicensedPart:
+    """One part: its licence's name, the texts by title, and the libraries that may be replaced, where it is LGPL."""
+
+    name: str
+    version: str
+    licence: str
+    texts: Mapping[str, str]
+    replaceable: tuple[str, ...]
+
+
+def licensed_parts(table: Path | None = None) -> tuple[LicensedPart, ...]:
+    """All parts by name; none where the program was not installed. Raises OSError or ValueError for a damaged table."""
+    path = table or licence_table()
+    if not path.is_file():
+        return ()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    texts: Mapping[str, str] = content["texts"]
+    return tuple(
+        LicensedPart(
+            name=row["name"],
+            version=row["version"],
+            licence=row["licence"],
+            texts={title: texts[key] for title, key in row["texts"]},
+            replaceable=tuple(row["files"]),
+        )
+        for row in content["parts"]
+    )
+
+
+class AboutDialog(QDialog):
+    """Name, version, purpose, connections, where results are kept, and the licences of what others made.
+
+    licences    another table of them than the installed program's
+    """
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, licences: Path | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("About Fieldray"))
+        text, page = translator.text, QWidget()
+        name_surface(page, "page")
+        silent = text(
+            "It opens no network connection, sends nothing and does not update itself. Images are only read, never "
+            "changed."
+        )
+        images = text(
+            "The images of the demonstration are from Kermany, Zhang and Goldbaum (Mendeley Data, 2018, CC BY "
+            "4.0) and from Winther et al. (COVID-19 Image Repository, Hannover, 2020, CC BY 3.0). Sources, "
+            "licences and changes: {file}",
+            file=asset("demonstration/CREDITS.md"),
+        )
+        column = lay_column(
+            page,
+            label(f"Fieldray {VERSION}", role="title"),
+            label(research_only(translator), role="heading"),
+            label(text("Screens chest X-rays with a model pack, on this computer only.")),
+            label(text("This program connects to nothing."), role="heading"),
+            label(silent),
+            label(images, role="muted"),
+            label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
+            spacing=10,
+        )
+        box, parts = answer_row(self, text("Close")), licensed_parts(licences)
+        if parts:
+            self.licences_button = push_button(
+                text("Licences…"), lambda: LicencesDialog(parts, translator, self).open()
+            )
+            box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
+        else:
+            listed = text("The licences of its parts are listed in the installed program.")
+            column.addWidget(label(listed, role="muted"))
+        column.addStretch(1)
+        lay_out_dialog(self, page, box, width=_ABOUT_WIDTH)
+
+
+class LicencesDialog(QDialog):
+    """Texts are shown as their authors wrote them, in English; what is said about them is translated."""
+
+    def __init__(self, parts: Sequence[LicensedPart], translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._parts, self._translator = parts, translator
+        self.setWindowTitle(translator.text("Licences"))
+        fit_dialog(self, 920, 620)
+        self.list = QListWidget()
+        self.list.setSpacing(3)
+        self.list.setWordWrap(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setAccessibleName(translator.text("Licences"))
+        self.list.addItems([plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts])
+        self.text = QPlainTextEdit()
+        self.text.setReadOnly(True)
+        self.text.setAccessibleName(translator.text("Text of the licence"))
+        self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        split = QSplitter()
+        split.addWidget(self.list)
+        split.addWidget(self.text)
+        split.setSizes([300, 600])
+        lay_column(
+            self,
+            label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
+            label(_about_qt(translator)),
+            (split, 1),
+            answer_row(self, translator.text("Close")),
+            margins=(16, 14, 16, 14),
+            spacing=8,
+        )
+        self.list.currentRowChanged.connect(self._show)
+        self.list.setCurrentRow(0)
+
+    def _show(self, row: int) -> None:
+        part = self._parts[row]
+        pieces = [f"{part.name} {part.version}\n{part.licence}"]
+        if part.replaceable:
+            files = "\n".join(f"  {file}" for file in part.replaceable)
+            pieces.append(f"{self._translator.text('Libraries you may replace:')}\n{files}")
+        pieces += [f"--- {title}\n\n{text.strip()}" for title, text in part.texts.items()]
+        self.text.setPlainText("\n\n".join(pieces))
+
+
+def _about_qt(translator: Translator) -> str:
+    return translator.text(
+        "Qt and Qt for Python are used under the GNU LGPL, version 3. Their libraries are separate files "
+        "in {folder}. You may replace them with your own builds, and you may reverse engineer the "
+        "program to debug them. The Qt project publishes the source code (code.qt.io).",
+        folder=program_folder(),
+    )
+
+
+# ---- The user guide, in the language of the window: a Markdown file of the program beside a list of its headings.
+
+_SOURCE = "en"
+
+
+class GuideDialog(QDialog):
+    """Shows nothing but files of the guide's folder, and opens no link.
+
+    folder    another guide than the program's
+    """
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("User guide"))
+        fit_dialog(self, 1120, 700)
+        folder = folder or guide_folder()
+        images = {path.name: path for path in folder.glob("*.png")}
+        self.page = DocumentView(guide_text(folder, translator.language), images)
+        self.page.setAccessibleName(translator.text("User guide"))
+        self.contents = QListWidget()
+        self.contents.setSpacing(3)
+        self.contents.setWordWrap(True)
+        self.contents.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.contents.setAccessibleName(translator.text("Contents"))
+        self._positions = [position for _, position in self.page.headings()]
+        self.contents.addItems([plain(text) for text, _ in self.page.headings()])
+        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(self._positions[row]))
+        split = QSplitter()
+        split.addWidget(self.contents)
+        split.addWidget(self.page)
+        split.setStretchFactor(1, 1)
+        split.setSizes([240, 880])
+        lay_column(self, (split, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
+
+
+def guide_text(folder: Path, language: str) -> str:
+    """The guide in this language; in English where it is not written in it."""
+    path = folder / f"{language}.md"
+    return (path if path.is_file() else folder / f"{_SOURCE}.md").read_text(encoding="utf-8")
+
+
+class SettingsDialog(QDialog):
+    """A line for each row of the table in `settings.py`. Once accepted, `changes()` gives what a person changed."""
+
+    def __init__(self, settings: Settings, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._settings, self._translator = settings, translator
+        self._read: dict[str, Callable[[], Value]] = {}
+        self.fields: dict[str, QWidget] = {}
+        self.setWindowTitle(translator.text("Settings"))
+        fit_dialog(self, 760, 576)
+        page = QWidget()
+        form = QFormLayout(page)
+        form.setContentsMargins(0, 0, _FORM_MARGIN, 0)
+        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
+        form.setSpacing(10)
+        for row in TABLE:
+            if row.in_dialog:
+                self.fields[row.key] = self._field(row)
+                self.fields[row.key].setAccessibleName(translator.text(row.label))
+                form.addRow(PlainLabel(translator.text(row.label)), self.fields[row.key])
+        when = translator.text(
+            "Language, appearance and devices change at once. The clock speed of the Edge TPU changes when "
+            "the program is next started, everything else with the next run."
+        )
+        title, save = (
+            label(translator.text("Settings"), role="title"),
+            push_button(translator.text("Save"), role="primary"),
+        )
+        save.setDefault(True)
+        buttons = answer_row(self, translator.text("Cancel"), save)
+        parts = (title, (scrolled(page), 1), label(when, role="muted"), buttons)
+        lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=14)
+
+    def changes(self) -> dict[str, Value]:
+        """The settings that are not as before, by key."""
+        values = {key: read() for key, read in self._read.items()}
+        return {key: value for key, value in values.items() if value != self._settings[key]}
+
+    def _field(self, row: Row) -> QWidget:
+        value = self._settings[row.key]
+        if row.choices:
+            return self._choice(row, str(value))
+        if isinstance(row.default, bool):
+            box = QCheckBox()
+            box.setChecked(bool(value))
+            self._read[row.key] = box.isChecked
+            return box
+        number = number_box(int(row.low), int(row.high), int(value))
+        number.lineEdit().setTextMargins(_FORM_MARGIN, 0, 0, 0)
+        self._read[row.key] = number.value
+        return number
+
+    def _choice(self, row: Row, value: str) -> QComboBox:
+        combo = choice_box(((choice_label(self._translator, choice), choice) for choice in row.choices), chosen=value)
+        self._read[row.key] = lambda: str(combo.currentData())
+        return combo
+
+
+def choice_label(translator: Translator, choice: str) -> str:
+    """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
+    known: dict[str, str] = {
+        **{entry.name: translator.text(entry.title) for entry in BACKENDS},
+        "system": translator.text("System default"),
+        "light": translator.text("Light"),
+        "dark": translator.text("Dark"),
+        "auto": translator.text("Automatic"),
+        "accelerator": translator.text("Edge TPU only"),
+        "fastest": translator.text("Whichever is faster"),
+        "both": translator.text("Both together"),
+        "std": translator.text("Standard"),
+        "max": translator.text("Highest"),
+        **languages(),
+    }
+    return known.get(choice, choice)
+
+
+# ---- What to save: the formats, one line each, and whether patients are named.
+
+_EXPORT_WIDTH = 560
+
+
+class ExportDialog(QDialog):
+    """Once it is accepted, `formats()` and `options()` say what was chosen; the folder is asked for after that.
+
+    chosen  names of the formats that are ticked at first; without any, those that are written by default
+    """
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, chosen: Sequence[str] = ()) -> None:
+        super().__init__(parent)
+        self._translator = translator
+        self.setWindowTitle(translator.text("Save the results"))
+        self.save = push_button(translator.text("Choose a folder…"), role="primary")
+        self.boxes = {exporter.name: self._box(exporter, chosen) for exporter in EXPORTERS.entries()}
+        self.names_box = QCheckBox(translator.text("Name the patients"))
+        page = QWidget()
+        name_surface(page, "page")
+        title = label(translator.text("Save the results"), role="title")
+        formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values())
+        lay_column(page, title, formats, self._names_card(), spacing=12)
+        lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save), width=_EXPORT_WIDTH)
+        self.save.setEnabled(bool(self.formats()))
+
+    def formats(self) -> tuple[str, ...]:
+        """The names of the formats that are ticked."""
+        return tuple(name for name, box in self.boxes.items() if box.isChecked())
+
+    def options(self) -> ReportOptions:
+        """Language and naming."""
+        return ReportOptions(language=self._translator.language, names_people=self.names_box.isChecked())
+
+    def _box(self, exporter: Exporter, chosen: Sequence[str]) -> QCheckBox:
+        box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))
+        why = exporter.unavailable_reason()
+        if why is not None:
+            box.setEnabled(False)
+            set_tip(box, self._translator.reason(why))
+        box.setChecked(why is None and (exporter.name in chosen if chosen else exporter.is_default))
+        box.toggled.connect(lambda: self.save.setEnabled(bool(self.formats())))
+        return box
+
+    def _names_card(self) -> QWidget:
+        why = self._translator.text(
+            "Without this, the files carry pseudonyms. Tick it for reports that go into your own archive (PACS): "
+            "there a report with a pseudonym is filed under another patient."
+        )
+        warnings = (why, self._translator.reason(reason("pixels_not_cleaned")))
+        return card(self.names_box, *(label(words, role="muted") for words in warnings))
