@@ -32,8 +32,10 @@ $(VENV)-tflite/.installed: pyproject.toml
 faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
+# What is done is kept in build/walk.txt: the same command again goes on from there.
 walk: $(STAMP)                ## ten thousand random walks through the whole window, off screen
-	$(BIN)/python tests/gui/run_walk.py --walks 10000 --seed 1
+	mkdir -p build
+	$(BIN)/python tests/gui/run_walk.py --walks 10000 --seed 1 --processes 2 --done build/walk.txt
 
 SEED ?= 1
 powercut: $(STAMP)            ## the power goes, disks and drives fail, clocks jump, at every moment; figures in build/powercut.json

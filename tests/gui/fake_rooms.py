@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
-from fieldray.desktop.exporting import Tell
-from fieldray.desktop.services import Services
+from fieldray.desktop.services import Services, Tell
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,
@@ -123,6 +123,7 @@ def image_ref(number: int, **changes: object) -> ImageRef:
     return replace(ImageRef(path=Path(f"/images/image-{number:05}.dcm"), kind="dicom", header=header), **changes)
 
 
+@lru_cache
 def image_image(number: int) -> Image:
     """The pixels of a made-up image."""
     return Image(pixels=chest_phantom(600, 512, number, abnormal=number % 3 == 0), spacing_mm=(0.6, 0.6), view="PA")
@@ -245,6 +246,7 @@ class FakeSession:
     previews: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     judged: list[Outcome] = field(default_factory=list)
     verdict_problem: FieldrayError | None = None
+    keeps_refused: bool = False  # what is refused lies in the store all the same
     wishes: list[tuple[int, Wishes]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
@@ -321,12 +323,19 @@ class FakeSession:
         self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None]
     ) -> Verdict | None:
         self.may_judge.wait(10)
-        if self.verdict_problem is not None:
+        if self.verdict_problem is not None and not self.keeps_refused:
             raise self.verdict_problem
         self.judged.append(judged)
         with ResultStore(self.database) as store:
             self.verdicts[row_id] = store.set_verdict(row_id, verdict, judged=judged, over=over)
+        if self.verdict_problem is not None:
+            raise self.verdict_problem
         return self.verdicts[row_id]
+
+    def forget(self) -> None:
+        """What was done so far."""
+        for kept in (self.started_with, self.ages_confirmed, self.verdicts, self.judged, self.batches):
+            kept.clear()  # type: ignore[attr-defined]
 
     def read_verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
         with ResultQuery(self.database) as query:

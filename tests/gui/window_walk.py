@@ -1,68 +1,108 @@
 """A random walk through the whole window: what a person, a drive, the disk and another window do, in any order.
 
 Looked at after each event: no run has started with an answer that was not given for its folder and pack; a question in
-sight is the one that is open; no verdict and no note is on an image that was not open when it was given.
+sight is the one that is open; no verdict and no note is on an image that was not open when it was given. And once
+nothing is under way: what is shown as saved lies in the store, which another connection reads.
 """
 
 from __future__ import annotations
 
 import random
+import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from fake_rooms import FakeRooms, candidate, manifest, model, screened
+from fake_rooms import SPEC, FakeRooms, candidate, manifest, screened
+from fake_rooms import model as model_of
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 
 from fieldray.desktop.application import Application
+from fieldray.desktop.background import Background
+from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
-from fieldray.domain.model import HeaderRules
+from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Verdict
-from fieldray.errors import StorageProblem
+from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.packs.memory import RememberedPack
-from fieldray.pipeline.history import History
+from fieldray.pipeline.history import History, PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.results import ResultStore
-from outcomes import run_spec
+from fieldray.store.results import ResultQuery, ResultStore
 
 AGES: Final = {"children": (1, 5), "adults": (18, 95)}
 FOLDERS: Final = Path("/first"), Path("/second")
 DRIVE: Final = Path("/media/drive")
 WAIT_S: Final = 20.0
-EVENTS: Final = (
-    "open", "open", "past", "start", "stop", "finish", "finish", "plug", "pull", "card", "card", "card", "card", "yes",
-    "yes", "yes", "yes", "no", "space", "type", "wheel", "verdict", "verdict", "second", "delete", "full", "locked",
-    "free", "free",
-)  # fmt: skip
+PAST_MODEL: Final = model_of(pack_id="children", version="1.0.0", accepted=HeaderRules(ages_years=AGES["children"]))
+FULL_BYTES: Final = 40 * 1024  # no file may grow beyond: the store's index of its log fits in, its pages do not
+DONE: Final = ("all", "all", "all", "one", "unheard")
+EVENTS: Final[Mapping[str, int]] = {
+    "open": 16, "past": 8, "start": 8, "stop": 8, "finish": 16, "plug": 8, "pull": 8, "card": 32, "yes": 32, "no": 8,
+    "space": 8, "type": 8, "wheel": 8, "verdict": 16, "second": 8, "delete": 8, "full": 8, "locked": 8, "free": 16,
+    "close": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What happens, to which of several things, and whether all that follows from it is waited for."""
+    """What happens, to which of several things, and what of the work that waits is done after it.
+
+    done  "all" of it; "one", on one channel; or "unheard", one whose answer comes after the next event
+    """
 
     name: str
-    which: int
-    is_waited_for: bool
+    which: int = 0
+    done: Literal["all", "one", "unheard"] = "all"
 
 
 def acts(seed: int, count: int) -> tuple[Act, ...]:
     """The walk of a seed."""
     drawn = random.Random(seed)
-    return tuple(Act(drawn.choice(EVENTS), drawn.randrange(8), drawn.random() < 0.7) for _ in range(count))
+    names = drawn.choices(tuple(EVENTS), EVENTS.values(), k=count)
+    return tuple(Act(name, drawn.randrange(8), drawn.choice(DONE)) for name in names)
+
+
+class SteppedBackground(Background):
+    """Works when it is told to, in the window's thread: the same walk goes the same way each time."""
+
+    def _begin(self, channel: str) -> None:
+        """It waits for `step`."""
+
+    @property
+    def channels(self) -> list[str]:
+        """Where work waits."""
+        return sorted(set(self._queues) - set(self._held))
+
+    def step(self, channel: str) -> None:
+        """Do the first of what waits there; the answer comes with the window's next events."""
+        queue = self._queues[channel]
+        if queue:
+            self._answer(channel, queue.popleft())
+        if not queue:
+            del self._queues[channel]
+
+
+class NearHistory(History):
+    """Has the pack of the run of the past at hand, and looks for none on the disk."""
+
+    def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
+        return super().open(run_id, model=PAST_MODEL)
 
 
 def walk_rooms(database: Path) -> FakeRooms:
     """Packs for children and for adults, one more on a drive, two images, and a run of the past."""
     made = FakeRooms()
-    made.database, made.history, made.lacks_ages = database, History(database), True
-    made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
+    made.database, made.history, made.lacks_ages = database, NearHistory(database), True
     made.library.always = []
     for pack_id, root in (("children", "/program"), ("adults", "/program"), ("adults", str(DRIVE))):
         version = "2.0.0" if root == str(DRIVE) else "1.0.0"
@@ -71,16 +111,22 @@ def walk_rooms(database: Path) -> FakeRooms:
         is_on_drive = root == str(DRIVE)
         origin = {"origin": "drive", "trust": "trusted"} if is_on_drive else {}
         entry = replace(candidate(f"{root}/{pack_id}-{version}", **about, **origin), manifest=of)
-        made.library.models[entry.folder] = model("signed" if is_on_drive else "builtin", **about, accepted=of.accepted)
+        made.library.models[entry.folder] = model_of(
+            "signed" if is_on_drive else "builtin", **about, accepted=of.accepted
+        )
         made.library.on_drives.setdefault(DRIVE, []) if is_on_drive else made.library.always.append(entry)
         made.library.on_drives[DRIVE] = [entry] if is_on_drive else []
-    made.memory.known[FOLDERS[0]] = RememberedPack("children")
-    with ResultStore(database) as store:
-        spec = run_spec(paths=("/of/the/past",), pack_name="children-1.0.0")
-        run_id = store.open_run(spec, fresh=True)
-        store.save(run_id, screened(3, 0.4), spec=spec)
-        store.finish(run_id)
     return made
+
+
+def past_run(database: Path, image: int) -> int:
+    """Store a run of the past with one image: the run's number."""
+    with ResultStore(database) as store:
+        spec = replace(SPEC, paths=("/of/the/past",), pack_name="children-1.0.0")
+        run_id = store.open_run(spec, fresh=True)
+        store.save(run_id, screened(image, 0.4), spec=spec)
+        store.finish(run_id)
+    return run_id
 
 
 class WindowWalk:
@@ -88,40 +134,63 @@ class WindowWalk:
 
     def __init__(self, qt: QApplication, folder: Path) -> None:
         self._qt, self.rooms = qt, walk_rooms(folder / "results.sqlite")
-        self.application = Application(qt, Settings({"language": "en", "theme": "light"}), services=self.rooms.open)
+        self._past_run = self._images = 0
+        self._open_window()
+        self._begin()
+
+    def _open_window(self) -> None:
+        qt, rooms = self._qt, self.rooms
+        settings = Settings({"language": "en", "theme": "light"})
+        self.application = Application(qt, settings, services=rooms.open, background=SteppedBackground)
         self.bench = self.application.controller
+        assert isinstance(self.bench.background, SteppedBackground)
+        self.background = self.bench.background
         self._has_ended: list[bool] = []
         self.application.ended.connect(lambda: self._has_ended.append(True))
         self.application.show()
         assert self.application.window is not None
         self.window = self.application.window
-        self.window.resize(1024, 700)
-        self._wait(lambda: self.bench.packs.is_listed)
+        self.window.resize(800, 480)
+        self._settle()
         self._said: set[tuple[tuple[Path, ...], str, bool | None]] = set()
         self._judged: set[str] = set()
-        self._notes: dict[int, set[str]] = {}
         self._begun = 0
+        self._opened: int | None = None
+
+    def _begin(self) -> None:
+        """There is a run of the past, and the children's pack is known for the first folder; all with other images."""
+        self._images += 3
+        self.rooms.outcomes[:] = [screened(self._images - 2, 0.9), screened(self._images - 1, 0.1)]
+        self._past_run = past_run(self.rooms.database, self._images)
+        self.rooms.memory.known = {FOLDERS[0]: RememberedPack("children")}
+        self._notes: dict[str, set[str]] = {}  # by the image's content: later runs take verdicts over
+        self._contents: dict[int, str] = {}
+        self._theirs: dict[int, Verdict | None] = {}  # what another window left there
+        self._seen: dict[int, set[Verdict | None]] = {}  # what was ever found in the store
 
     def go(self, walk: Sequence[Act]) -> str:
         """What went wrong first, "" for nothing."""
         for number, act in enumerate(walk):
-            getattr(self, f"_{act.name}")(act.which)
-            if act.is_waited_for:
+            wrong = getattr(self, f"_{act.name}")(act.which)
+            if act.done == "all":
                 self._settle()
-            self._qt.processEvents()
-            if wrong := self._wrong():
+            elif channels := self.background.channels:
+                self.background.step(channels[act.which % len(channels)])
+            if act.done == "one":
+                self._process()
+            if wrong := wrong or self._wrong() or (self._wrong_saved() if act.done == "all" else ""):
                 return f"after event {number + 1} ({act}): {wrong}"
         return ""
 
     def end(self) -> None:
         """Close the window and wait for all behind it."""
+        self._free(0)
         self.application.controller.close()
         self._wait(lambda: bool(self._has_ended))
         assert self.application.window is not None
         self.application.window.deleteLater()
         self.application.deleteLater()
-        self._qt.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)  # type: ignore[arg-type]
-        self._qt.processEvents()
+        self._process()
 
     # ---- what must hold
 
@@ -161,9 +230,45 @@ class WindowWalk:
         if strange:
             return "a verdict is on an image that was not open"
         for row_id, verdict in session.verdicts.items():
-            if verdict and verdict.note and verdict.note not in self._notes.get(row_id, ()):
+            if verdict and verdict.note and verdict.note not in self._notes.get(self._contents.get(row_id, ""), ()):
                 return f"the note {verdict.note!r} is on row {row_id}, where it was not typed"
         return ""
+
+    def _wrong_saved(self) -> str:
+        """What is shown as saved and is not; what another window changed later is shown as it was until it is read."""
+        row, shown = self.bench.image.row, self._shown_as_saved()
+        if self._opened != (row.row_id if row else None):  # it was read just now
+            self._opened = row.row_id if row else None
+            self._theirs.pop(self._opened or 0, None)
+        stored = self._stored(shown)
+        for row_id, found in stored.items():  # without those whose run another window deleted
+            verdict = shown[row_id]
+            self._seen.setdefault(row_id, set()).add(found)
+            is_outdated = self._theirs.get(row_id, verdict) == found and verdict in self._seen[row_id]
+            if found != verdict and not (is_outdated and row_id in self._theirs):
+                return f"{verdict} is shown as saved on row {row_id}, where {found} lies"
+        return ""
+
+    def _shown_as_saved(self) -> dict[int, Verdict | None]:
+        """By the number of the row: the mark in the list, and the panel's sentence on the open image."""
+        model, verdicts, shown = self.bench.rows, self.bench.judging.verdicts, dict[int, Verdict | None]()
+        for position in range(model.rowCount()):
+            index = model.index(position, KEYS.index("patient"))
+            row = model.row_at(index)
+            if row is not None and model.data(index, VERDICT_ROLE) == "saved":
+                given = verdicts.of(Judged(row.row_id, row.outcome))
+                shown[row.row_id] = given.wanted or row.verdict
+        panel, opened = self.window.result.verdict, self.bench.image.row
+        if opened is not None and panel._how.text().startswith("Saved"):
+            choice = next(choice for choice, button in panel.buttons.items() if button.isChecked())
+            shown[opened.row_id] = Verdict(choice=choice, note=panel.note.text().strip())
+        return shown
+
+    def _stored(self, row_ids: Collection[int]) -> dict[int, Verdict | None]:
+        if not row_ids:
+            return {}
+        with _roomy(), ResultQuery(self.rooms.database) as query:
+            return {found.row_id: found.verdict for found in query.these(tuple(row_ids))}
 
     def _boxes(self) -> list[QMessageBox]:
         return [box for box in self.window.findChildren(QMessageBox) if box.isVisible()]
@@ -176,7 +281,7 @@ class WindowWalk:
         self.bench.screening.choose([FOLDERS[which % 2]])
 
     def _past(self, which: int) -> None:
-        self.bench.past_runs.open(1)
+        self.bench.past_runs.open(self._past_run)
 
     def _start(self, which: int) -> None:
         screening, used = self.bench.screening, self.bench.packs.model
@@ -231,10 +336,10 @@ class WindowWalk:
     def _type(self, which: int) -> None:
         row, note = self.bench.image.row, self.window.result.verdict.note
         if row is not None and note.isVisible() and note.isEnabled():
-            self._judged.add(row.outcome.facts.content_sha256)
+            self._judge(row)
             note.setFocus()
             QTest.keyClicks(note, str(which))
-            self._notes.setdefault(row.row_id, set()).add(note.text())
+            self._notes.setdefault(row.outcome.facts.content_sha256, set()).add(note.text())
 
     def _wheel(self, which: int) -> None:
         viewer, turned = self.window.viewer, QPoint(0, 120 if which % 2 else -120)
@@ -246,63 +351,167 @@ class WindowWalk:
     def _verdict(self, which: int) -> None:
         row = self.bench.image.row
         if row is not None:
-            self._judged.add(row.outcome.facts.content_sha256)
+            self._judge(row)
             self.window.actions_by_name[("agree", "disagree", "unsure")[which % 3]].trigger()
 
+    def _judge(self, row: WorkRow) -> None:
+        self._judged.add(row.outcome.facts.content_sha256)
+        self._contents[row.row_id] = row.outcome.facts.content_sha256
+
     def _second(self, which: int) -> None:
-        """Another window gives a verdict."""
+        """Another window gives a verdict, or withdraws one."""
         row = self.bench.image.row
-        if row is not None:
-            self._store(lambda store: store.set_verdict(row.row_id, Verdict(choice="unsure"), judged=row.outcome))
+        if row is None:
+            return
+        given = (Verdict(choice="unsure"), Verdict(choice="agree", note="theirs"), None)[which % 3]
+        before = self._stored((row.row_id,)).get(row.row_id)
+        try:
+            with _roomy(), ResultStore(self.rooms.database) as store:
+                self._theirs[row.row_id] = store.set_verdict(row.row_id, given, judged=row.outcome, over=(before,))
+        except StorageProblem:  # its run was deleted
+            return
+        self._seen.setdefault(row.row_id, set()).add(before)
+        self._notes.setdefault(row.outcome.facts.content_sha256, set()).add("theirs")
 
     def _delete(self, which: int) -> None:
         """Another window deletes a run that is over."""
-        deleter = RunDeleter(self.rooms.database)
-        session = self.rooms.session
+        deleter, session = RunDeleter(self.rooms.database), self.rooms.session
         if session and session.batches and not self.bench.screening.is_busy:
+            run_id = session.batches[-1].run_id
             try:
-                deleter.delete((session.batches[-1].run_id,), agreed=deleter.plan((session.batches[-1].run_id,)))
-            except Exception:  # it is gone, or held: another window is told so
+                with _roomy():
+                    deleter.delete((run_id,), agreed=deleter.plan((run_id,)))
+            except FieldrayError:  # it is gone, or held: another window is told so
                 return
 
     def _full(self, which: int) -> None:
-        self.rooms.session.verdict_problem = StorageProblem(reason("disk_full", path="/home"))
+        """The disk is full, by a limit of the system or by a door that refuses; what it refuses may lie there yet."""
+        if which % 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
+        else:
+            self.rooms.session.verdict_problem = StorageProblem(reason("disk_full", path="/home"))
+            self.rooms.session.keeps_refused = which % 4 == 2
 
     def _locked(self, which: int) -> None:
-        self.rooms.session.start_problem = StorageProblem(reason("store_in_use", path="/home"))
+        problem = StorageProblem(reason("store_in_use", path="/home"))
+        self.rooms.session.start_problem = self.rooms.session.verdict_problem = problem
 
     def _free(self, which: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.rooms.session.verdict_problem = self.rooms.session.start_problem = None
+        self.rooms.session.keeps_refused = False
+
+    def _close(self, which: int) -> str:
+        """Close the window, and open it again; where it asks, stay or go. What was shown as given is kept, or named."""
+        self._settle()
+        if self._boxes():  # a dialog is over the window
+            return ""
+        given, is_lost = self._shown_as_given(), False
+        self.window.close()
+        self._settle()
+        while boxes := self._boxes():
+            is_lost = boxes[0].text().startswith("These verdicts")
+            boxes[0].buttons()[0 if which % 2 else 1].click()
+            self._settle()
+            if not which % 2:
+                return ""
+        self._wait(lambda: bool(self._has_ended))
+        self._settle()
+        stored = self._stored(given)
+        lost = [row_id for row_id in stored if stored[row_id] != given[row_id] and row_id not in self._theirs]
+        self.end()
+        self._open_window()
+        return f"the verdicts on {lost} are lost without a word" if lost and not is_lost else ""
+
+    def _shown_as_given(self) -> dict[int, Verdict | None]:
+        row, panel = self.bench.image.row, self.window.result.verdict
+        given = self._shown_as_saved()
+        choice = next((choice for choice, button in panel.buttons.items() if button.isChecked()), None)
+        if row is not None and choice is not None:
+            given[row.row_id] = Verdict(choice=choice, note=panel.note.text().strip())
+        return given
+
+    def _home(self, which: int) -> str:
+        """Back to where a window begins, by its own means: nothing is open, in use or known but a run of the past.
+
+        For odd numbers only to a run of the past that is open, with the pack in use as it is.
+        """
+        self._free(0)
+        self._settle()
+        if self.bench.screening.can_stop:
+            self.bench.screening.stop()
+            self._settle()
+        for judged, _ in tuple(self.bench.judging.verdicts.unsaved()):
+            self.bench.judging.give_in(judged)
+        self._begin()
+        self._past(0)  # what is asked about anything else is dropped
+        self._settle()
+        self.rooms.session.forget()
+        self._said, self._judged, self._begun = set(), set(), 0
+        if which % 2:
+            is_past = self.bench.screening.past is not None and not self._boxes()
+            return "" if is_past else f"it does not come home: {self.bench.screening.state}"
+        history, library = self.rooms.history, self.rooms.library
+        self.bench.past_runs.delete(history.plan_deletion([found.run.run_id for found in history.runs()]))
+        shipped, library.always = library.always, []
+        self._pull(0)
+        self._settle()
+        library.always = shipped
+        self.bench.packs.look()
+        self._begin()
+        self._settle()
+        for notice in self.bench.board.notices:
+            self.bench.board.withdraw(notice.key)
+        is_home = self.bench.screening.state == "empty" and self.bench.packs.model is None and not self._boxes()
+        return "" if is_home else f"it does not come home: {self.bench.screening.state}, {self.bench.packs.model}"
 
     # ---- waiting
 
-    def _store(self, act: Callable[[ResultStore], None]) -> None:
-        try:
-            with ResultStore(self.rooms.database) as store:
-                act(store)
-        except StorageProblem:
-            return
-
     def _settle(self) -> None:
-        """Until nothing is under way in the background, and no event waits."""
-        self._wait(lambda: not self.bench.background._queues)
-        for _ in range(3):
-            self._qt.processEvents()
-        self._wait(lambda: not self.bench.background._queues)
+        """Until no work and no event waits: a moment that the list waits for is over."""
+        end_s, background, reader = time.monotonic() + WAIT_S, self.background, self.bench.rows._reader
+        is_idle = False
+        while not is_idle:
+            for channel in background.channels:
+                background.step(channel)
+            self._process()
+            if reader._again.isActive():
+                reader.read()
+            is_idle = not background.channels and not self.bench.bridge._waiting
+            assert time.monotonic() < end_s, "the window waits for ever"
+
+    def _process(self) -> None:
+        """What waits for the window's thread, as its event loop does it."""
+        self._qt.processEvents()
+        self._qt.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)  # type: ignore[arg-type]
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
         end_s = time.monotonic() + WAIT_S
         while not is_so():
-            self._qt.processEvents()
-            time.sleep(0.001)
+            self._process()
+            time.sleep(0.0002)
             assert time.monotonic() < end_s, "the window waits for ever"
 
 
+@contextmanager
+def _roomy() -> Iterator[None]:
+    """For another program, whose disk is not full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def shortest(walk: Sequence[Act], fails: Callable[[Sequence[Act]], str]) -> Sequence[Act]:
-    """The walk without each event that it fails without, too."""
-    place = len(walk) - 1
-    while place >= 0:
-        less = (*walk[:place], *walk[place + 1 :])
-        walk = less if fails(less) else walk
-        place -= 1
+    """The walk without each part, and then without each event, that it fails without, too."""
+    part = len(walk) // 2
+    while part:
+        place = len(walk)
+        while place > 0:
+            less = (*walk[: max(0, place - part)], *walk[place:])
+            walk = less if fails(less) else walk
+            place -= part
+        part //= 2
     return walk
