@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.report import Points, Report, Table
-from fieldray_adapt.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
+from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
 from fieldray_cluster.training.cluster import opened
 from fieldray_cluster.training.lesson import Lesson
 from fieldray_cluster.training.measure import Costs, lesson_of, measure_costs, step_s

@@ -1,4 +1,4 @@
-"""The sentences of clusters, archives and workflows (see `fieldray.reasons`)."""
+"""The sentences of clusters, archives and workflows, and of what several machines would bring (`fieldray.reasons`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "training_small_batch": Plural("A batch has {images} image (of a kind), too few for {workers} workers. Use fewer workers or a larger batch.", "A batch has {images} images (of a kind), too few for {workers} workers. Use fewer workers or a larger batch.", by="images"),
     "training_few_batches": Plural("An epoch has {batches} batch, too few for {workers} workers. Use fewer workers or smaller batches.", "An epoch has {batches} batches, too few for {workers} workers. Use fewer workers or smaller batches.", by="batches"),
     "training_few_workers": Plural("{workers} workers are asked for, but the cluster has {there} process. Let more computers join, or ask for fewer workers.", "{workers} workers are asked for, but the cluster has {there} processes. Let more computers join, or ask for fewer workers.", by="there"),
-    "training_not_divided": "A recipe of the kind {kind} can only be trained by one process. Leave --mode and --workers out.",
     "training_server_lost": "The process that held the weights has ended. The training is kept up to its last epoch: start the same command again to resume.",
     "training_cluster_lost": "The connection to the cluster was lost. The training is kept up to its last epoch: start the same command again to resume.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. The training is kept up to its last epoch: start the same command again to resume.", "Worker {worker} was lost {times} times in one epoch. The training is kept up to its last epoch: start the same command again to resume.", by="times"),
@@ -89,5 +88,19 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the program. Use another folder, or delete that one.",
     "sweep_diverged": "The trial has no {metric} in its history.",
     "sweep_none": "No trial of the sweep came to its end, so there is no winner. Look why (fieldray workflow status RECIPE), then raise trials in the recipe and run the sweep again.",
+    "estimate_missing": "{options} must be given. fieldray adapt measure-cluster RECIPE measures the times.",
+    "estimate_time": "{option} {given} is not a time in seconds. It must be a number above 0, and at most 1e9.",
+    "estimate_count": "{option} {given} is not a whole number of 1 or more.",
+    "estimate_slowest": "--slowest {given} is not a factor. It says how many times as long the slowest worker takes as the others: 1 or more, and at most 1e9.",
+    "estimate_workers": "There are {workers} workers for {batches} batches, so some would have nothing to do. Take as many workers as batches, or fewer.",
+    "estimate_most_workers": "{workers} workers are more than can be estimated. At most {limit} can.",
+    "estimate_too_large": "A simulation of {transfers} transfers takes too long. At most {limit} are simulated. Take fewer batches or workers, or leave out --simulate.",
+    "estimate_plot": "--output plot needs --picture with the name of a file (.svg or .png).",
+    "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
+    "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
+                                   "Train on one machine. With {mode}, no number of workers up to {workers} is faster.", by="workers"),
+    "estimate_fewest": "Nine tenths of that are already reached with {workers} workers and {server}: {speed_up} times as fast.",
+    "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",
+    "estimate_second_not": "A second machine does not pay: two workers with {server} are {speed_up} times as fast as one machine.",
 }
 # fmt: on

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray_adapt.engine import STATISTICS
 from fieldray_adapt.specification import Weights
-from fieldray_adapt.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
+from fieldray_cluster.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]
 _BETAS: Final = (0.9, 0.999)

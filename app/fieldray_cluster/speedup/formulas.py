@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from fieldray_adapt.speedup.placement import placed_whole
+from fieldray_cluster.speedup.placement import placed_whole
 
 
 def computing_s(*, train_s: float, prepare_s: float = 0.0, finish_s: float = 0.0) -> float:

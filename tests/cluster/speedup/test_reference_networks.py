@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from fieldray_adapt.speedup.formulas import Measured, Mode, estimated
-from fieldray_adapt.speedup.placement import (
+from fieldray_cluster.speedup.formulas import Measured, Mode, estimated
+from fieldray_cluster.speedup.placement import (
     REFERENCE_NETWORKS,
     ReferenceNetwork,
     googlenet,

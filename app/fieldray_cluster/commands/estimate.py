@@ -11,7 +11,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
-    from fieldray_adapt.speedup.formulas import Estimate, Measured
+    from fieldray_cluster.speedup.formulas import Estimate, Measured
 
 _MODES: Final = ("async", "sync-join", "sync-split")
 _SERVERS: Final = ("central", "distributed")
@@ -98,7 +98,7 @@ def print_estimate(
 
     server  that was asked for; with None what is best is looked for among all
     """
-    from fieldray_adapt.speedup.formulas import known_mode, known_server
+    from fieldray_cluster.speedup.formulas import known_mode, known_server
 
     asked, server = server, server or _USUAL_SERVER
     one = _estimates(measured, mode, server, workers)[-1]
@@ -119,8 +119,8 @@ def print_estimate(
 
 
 def _print_advice(console: Console, measured: Measured, mode: str, server: str | None, workers: int) -> None:
-    from fieldray_adapt.speedup.formulas import SERVERS, known_mode, known_server
-    from fieldray_adapt.speedup.simulator import advise
+    from fieldray_cluster.speedup.formulas import SERVERS, known_mode, known_server
+    from fieldray_cluster.speedup.simulator import advise
 
     servers = (known_server(server),) if server else SERVERS
     for sentence in advise(measured, mode=known_mode(mode), most_workers=workers, servers=servers).reasons:
@@ -130,7 +130,7 @@ def _print_advice(console: Console, measured: Measured, mode: str, server: str |
 def _write(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
     known = _estimates(measured, options.mode, options.server or _USUAL_SERVER, workers)
     if options.output == "plot":
-        from fieldray_adapt.speedup.plot import write_plot
+        from fieldray_cluster.speedup.plot import write_plot
 
         write_plot(options.picture, known)
         console.print_line(f"Written: {options.picture}")
@@ -145,14 +145,14 @@ def _write(options: argparse.Namespace, console: Console, measured: Measured, wo
 
 
 def _estimates(measured: Measured, mode: str, server: str, workers: int) -> list[Estimate]:
-    from fieldray_adapt.speedup.formulas import estimates, known_mode, known_server
+    from fieldray_cluster.speedup.formulas import estimates, known_mode, known_server
 
     return list(estimates(measured, mode=known_mode(mode), server=known_server(server), most_workers=workers))
 
 
 def _simulated(measured: Measured, mode: Any, server: Any, workers: int) -> tuple[float, float]:
     """The speed-ups with exclusive and with shared links."""
-    from fieldray_adapt.speedup.simulator import simulated_s
+    from fieldray_cluster.speedup.simulator import simulated_s
 
     exclusive_s = simulated_s(measured, mode=mode, server=server, workers=workers)
     shared_s = simulated_s(measured, mode=mode, server=server, workers=workers, links="shared")
@@ -165,8 +165,8 @@ def _serial_s(measured: Measured) -> float:
 
 def _measured(options: argparse.Namespace) -> Measured:
     """Raises UsageProblem for what is missing or cannot be."""
-    from fieldray_adapt.speedup.formulas import Measured
-    from fieldray_adapt.speedup.placement import REFERENCE_NETWORKS
+    from fieldray_cluster.speedup.formulas import Measured
+    from fieldray_cluster.speedup.placement import REFERENCE_NETWORKS
 
     missing = [name for key, name in _NEEDED.items() if getattr(options, key) is None]
     if missing:
@@ -194,7 +194,7 @@ def _check(options: argparse.Namespace, measured: Measured, workers: int) -> Non
     if options.output == "plot" and (options.picture is None or options.picture.suffix.lower() not in _SUFFIXES):
         raise UsageProblem(reason("estimate_plot"))
     if options.simulate:
-        from fieldray_adapt.speedup.simulator import MOST_TRANSFERS, transfers_of
+        from fieldray_cluster.speedup.simulator import MOST_TRANSFERS, transfers_of
 
         asked = range(1, workers + 1) if options.output == "csv" else (workers,)
         transfers = sum(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fieldray_adapt.speedup.formulas import (
+from fieldray_cluster.speedup.formulas import (
     Asynchronous,
     Iteration,
     Measured,

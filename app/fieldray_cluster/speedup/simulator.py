@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.speedup.formulas import (
+from fieldray_cluster.speedup.formulas import (
     SERVERS,
     Estimate,
     Measured,
@@ -33,7 +33,7 @@ from fieldray_adapt.speedup.formulas import (
     rounds_of,
     split_corrected_s,
 )
-from fieldray_adapt.speedup.placement import placed_whole
+from fieldray_cluster.speedup.placement import placed_whole
 
 Links = Literal["exclusive", "shared"]
 

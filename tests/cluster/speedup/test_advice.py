@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fieldray.translation import Translator
-from fieldray_adapt.speedup.formulas import MODES, SERVERS, Measured, estimates, known_mode, known_server
-from fieldray_adapt.speedup.simulator import advise
+from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, estimates, known_mode, known_server
+from fieldray_cluster.speedup.simulator import advise
 
 SQUEEZENET = Measured(gradient_s=0.758, transfer_s=0.033, batches=128)
 VGG = Measured(gradient_s=0.719, transfer_s=5.153, batches=128)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fieldray_adapt.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
+from fieldray_cluster.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
 
 
 def test_whole_tensors_go_to_the_server_that_holds_least_in_the_order_of_the_list() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.reports.outputs import write_own
-from fieldray_adapt.speedup.formulas import Estimate, linear_speed_up
+from fieldray_cluster.speedup.formulas import Estimate, linear_speed_up
 
 with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.plots`
     from matplotlib import rc_context
