@@ -11,21 +11,18 @@ from typing import Any, Final
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.comparisons import COMPARE, CROSS
-from fieldray_adapt.data_check import data_problems
-from fieldray_adapt.dataset import DATA
+from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.edgetpu import COMPILE, PLACEMENT
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
-from fieldray_adapt.lungs.evaluate import LUNG_CROSS, LUNG_EVALUATE
-from fieldray_adapt.lungs.pack import LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.recipe import rooted as rooted_lungs
+from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.matcher.evaluate import MATCHER_EVALUATE
-from fieldray_adapt.matcher.pack import MATCHER_PACK, MATCHER_REPORT
 from fieldray_adapt.matcher.recipe import MatcherRecipe
 from fieldray_adapt.matcher.recipe import rooted as rooted_matcher
+from fieldray_adapt.matcher.results import MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT
 from fieldray_adapt.matcher.train import MATCHER_DATA, MATCHER_QUANTISE, MATCHER_TRAIN, matcher_problems
 from fieldray_adapt.pack import PACK
 from fieldray_adapt.profile import PROFILE, profile_study

@@ -20,18 +20,22 @@ from fieldray_adapt.files import content_digest, publish, write_atomically
 from fieldray_adapt.layouts import PARTS
 from fieldray_adapt.page import (
     Code,
+    Curve,
     Figure,
     Part,
     Report,
     Section,
     Table,
     Text,
+    class_map_plots,
     facts,
     page,
+    pruning_plots,
+    score_plots,
     settings,
     told_seconds,
+    training_curves,
 )
-from fieldray_adapt.plots import Curve, class_map_plots, pruning_plots, score_plots, training_curves
 from fieldray_adapt.profile import PROFILE_NAME, profile_parts
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe_data import LabelRule

@@ -11,8 +11,7 @@ import pytest
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
-from fieldray_adapt.data_check import data_problems
-from fieldray_adapt.dataset import DATA
+from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.pack import PACK
 from fieldray_adapt.recipe import Recipe, read_recipe

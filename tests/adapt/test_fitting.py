@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import Checkpoint, EngineSettings, Kept, open_engine
-from fieldray_adapt.fit import Effort, Labelled, fit, taught
+from fieldray_adapt.engine import Checkpoint, Effort, EngineSettings, Kept, Labelled, fit, open_engine, taught
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.specification import initial_weights
 

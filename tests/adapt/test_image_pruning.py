@@ -11,8 +11,7 @@ import pytest
 from fake_compilers import LOG, fake_compiler
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.edgetpu import compile_step, edgetpu_file, placement_step
-from fieldray_adapt.engine import EngineSettings
-from fieldray_adapt.fit import Effort
+from fieldray_adapt.engine import Effort, EngineSettings
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.prune.loop import Constant, Laws, Plan, RunFolder, Stop, prune
 from fieldray_adapt.prune.tasks import ImageTask

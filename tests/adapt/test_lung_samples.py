@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.augmentation import PairAugmentation, augment_pair
-from fieldray_adapt.lungs.check_samples import DRAWN, PARTS, UNKNOWN, WEIGHTS, CheckImages, apply
+from fieldray_adapt.augmentation import (
+    DRAWN,
+    PARTS,
+    UNKNOWN,
+    WEIGHTS,
+    CheckImages,
+    PairAugmentation,
+    apply,
+    augment_pair,
+)
 
 pytestmark = pytest.mark.adapt
 _MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)

@@ -69,7 +69,7 @@ def test_values_are_told_for_a_person() -> None:
 
 @pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
 def test_a_label_may_be_called_anything(meaning: str) -> None:
-    from fieldray_adapt.plots import class_map_plots, training_curves
+    from fieldray_adapt.page import class_map_plots, training_curves
 
     history = [{"epoch": 1, "loss": 1.0, "auc": [0.8]}, {"epoch": 2, "loss": 0.5, "auc": [0.9]}]
     assert meaning in training_curves(history, labels=[meaning])

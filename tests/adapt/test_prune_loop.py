@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray_adapt.fit import Effort
+from fieldray_adapt.engine import Effort
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.prune.loop import (
     Constant,

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.engine import EngineSettings
-from fieldray_adapt.fit import Effort, Labelled, fit, quality
+from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.networks import mobilenet, vgg16
 from fieldray_adapt.prune.recipe import read_study

@@ -109,12 +109,12 @@ def test_a_current_directory_that_was_removed_is_no_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.adapt
-@pytest.mark.parametrize("module", ["plots", "speedup.plot"])
+@pytest.mark.parametrize("module", ["fieldray_adapt.page", "fieldray_cluster.speedup.plot"])
 def test_drawing_takes_no_settings_from_there_either(tmp_path: Path, module: str) -> None:
     """Lines of the user's own, a backend that is a module, bytes that are no text."""
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_bytes(b"font.size: 77\n\xff\xfe\n")
-    code = f"import fieldray_adapt.{module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
+    code = f"import {module}, matplotlib; print(matplotlib.rcParams['font.size'] == 77)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr

@@ -24,10 +24,10 @@ from scipy import ndimage
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
+from fieldray_adapt.augmentation import CheckImages
 from fieldray_adapt.files import arrays_in, content_digest, digest, write_atomically
 from fieldray_adapt.image_set import read_images, read_rows, rows_digest
 from fieldray_adapt.layouts import Row, Wrong, find_rows, parts_of, table_rows
-from fieldray_adapt.lungs.check_samples import CheckImages
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource, recipe_of
 from fieldray_adapt.recipe_data import Source
 from fieldray_adapt.run import Run, Step

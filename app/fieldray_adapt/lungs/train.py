@@ -29,7 +29,7 @@ from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime
-from fieldray_adapt.augmentation import augment_pair
+from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair
 from fieldray_adapt.engine import (
     CHECKPOINT,
     Checkpoint,
@@ -41,7 +41,6 @@ from fieldray_adapt.engine import (
 )
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.keras_engine import KerasGradients, build_network, get_weights, set_weights
-from fieldray_adapt.lungs.check_samples import UNKNOWN, CheckImages
 from fieldray_adapt.lungs.dataset import LungData, data_of, dice, shrunk
 from fieldray_adapt.lungs.recipe import (
     MARGIN,

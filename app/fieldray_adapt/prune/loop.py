@@ -24,8 +24,8 @@ from typing import Annotated, Literal, Protocol
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray_adapt.engine import Effort
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.fit import Effort
 from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
 from fieldray_adapt.prune.timing import channel_costs
 from fieldray_adapt.specification import (

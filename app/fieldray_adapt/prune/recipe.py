@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fieldray_adapt.engine import Precision
-from fieldray_adapt.fit import Effort
+from fieldray_adapt.engine import Effort, Precision
 from fieldray_adapt.prune.loop import Constant, ContextDependent, Laws, Linear, Multiplicative, Plan, Stop
 from fieldray_adapt.prune.selection import Baseline, CutKind
 from fieldray_adapt.prune.timing import ROUNDS

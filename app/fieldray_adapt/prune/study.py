@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineSettings
+from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineSettings, FitProgress, Labelled, fit, quality, taught
 from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
-from fieldray_adapt.fit import Labelled, Progress, fit, quality, taught
 from fieldray_adapt.networks import vgg16
-from fieldray_adapt.page import Figure, Part, Report, Section, Table, Text, page
-from fieldray_adapt.plots import Curve, pruning_plots
+from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
 from fieldray_adapt.profile import PROFILE_NAME, profile_parts
 from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
 from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
@@ -335,7 +333,7 @@ class Study:
             checkpoint.remove()
         return specification, load_weights(path)
 
-    def _telling(self, what: str) -> Progress:
+    def _telling(self, what: str) -> FitProgress:
         """Told of each step of a training: the bar, and a line at each twentieth."""
 
         def progress(step: int, steps: int, loss: float) -> None:

@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import auc
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import EngineName, EngineSettings, open_engine
+from fieldray_adapt.engine import Effort, EngineName, EngineSettings, FitProgress, Labelled, fit, open_engine, quality
 from fieldray_adapt.files import digest
-from fieldray_adapt.fit import Effort, Labelled, fit, quality
-from fieldray_adapt.fit import Progress as FitProgress
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.profile import fastest_batch_size, inference_seconds
 from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune

@@ -11,7 +11,7 @@ from typing import Final
 from fieldray.reports.outputs import write_own
 from fieldray_cluster.speedup.formulas import Estimate, linear_speed_up
 
-with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.plots`
+with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.page`
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

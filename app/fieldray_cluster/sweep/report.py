@@ -13,8 +13,7 @@ from optuna.trial import TrialState
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.page import Code, Figure, Report, Section, Table, facts, page, told_value
-from fieldray_adapt.plots import trial_curves
+from fieldray_adapt.page import Code, Figure, Report, Section, Table, facts, page, told_value, trial_curves
 from fieldray_cluster.sweep.study import PACKS, best_of, figures_of, name_of, read_study, values_of
 from fieldray_cluster.workflow.graph import TASKS
 from fieldray_cluster.workflow.recipe import Sweep, Workflow, read_workflow
