@@ -171,60 +171,19 @@ class KerasGradients:
 _LEAST_KNOWN: Final = 1e-6
 
 
-class KerasEngine:
-    """An `Engine` on Keras."""
+class KerasState:
+    """What a checkpoint keeps of a Keras `model` and its optimiser (see `engine.Trainable`)."""
 
-    def __init__(
-        self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, settings: EngineSettings
-    ) -> None:
-        import keras
-
-        keras.config.set_dtype_policy("mixed_bfloat16" if settings.precision == "bfloat16" else "float32")
-        self._model = build_network(specification, outputs=["logits"])
-        self._trained, losses = self._model, _losses(settings)
-        if any(settings.outside_weights):
-            maps = self._model.get_layer(specification.outputs["class_maps"]).output
-            self._trained = keras.Model(self._model.input, [self._model.output, maps])
-            losses = [losses, _outside(settings)]
-        set_weights(self._model, weights)
-        for layer in self._model.layers:
-            if layer.name.removesuffix("_bn") in settings.frozen:
-                layer.trainable = False
-        self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
-        self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-        self._optimiser.build(self._model.trainable_variables)
-        self._trained.compile(self._optimiser, loss=losses)
-        self._gradients = KerasGradients(self._model, trained=self._trained)
-
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """One AdamW step; the batch's mean loss before it; see `Engine`."""
-        self._optimiser.learning_rate = learning_rate
-        if self._trained is self._model:
-            return float(self._model.train_on_batch(images, targets))
-        return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
-
-    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """What a step would learn, and the mean loss; see `Engine`."""
-        return self._gradients.take(images, self._wanted(targets, lungs))
-
-    def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels)."""
-        return np.asarray(self._model.predict_on_batch(images), np.float32)
+    model: Any
+    _optimiser: Any
 
     def weights(self) -> Weights:
         """A copy of the weights."""
-        return get_weights(self._model)
+        return get_weights(self.model)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace the weights."""
-        set_weights(self._model, weights)
-
-    def _wanted(self, targets: Batch, lungs: Batch | None) -> Any:
-        if self._trained is self._model:
-            return targets
-        if lungs is None:
-            raise ValueError("evidence outside the lungs counts, but the lungs are not known")
-        return [targets, lungs[..., None]]
+        set_weights(self.model, weights)
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         """The optimiser's variables in their order."""
@@ -234,6 +193,54 @@ class KerasEngine:
         """The inverse."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
+
+
+class KerasEngine(KerasState):
+    """An `Engine` on Keras."""
+
+    def __init__(
+        self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, settings: EngineSettings
+    ) -> None:
+        import keras
+
+        keras.config.set_dtype_policy("mixed_bfloat16" if settings.precision == "bfloat16" else "float32")
+        self.model = build_network(specification, outputs=["logits"])
+        self._trained, losses = self.model, _losses(settings)
+        if any(settings.outside_weights):
+            maps = self.model.get_layer(specification.outputs["class_maps"]).output
+            self._trained = keras.Model(self.model.input, [self.model.output, maps])
+            losses = [losses, _outside(settings)]
+        set_weights(self.model, weights)
+        for layer in self.model.layers:
+            if layer.name.removesuffix("_bn") in settings.frozen:
+                layer.trainable = False
+        self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
+        self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        self._optimiser.build(self.model.trainable_variables)
+        self._trained.compile(self._optimiser, loss=losses)
+        self._gradients = KerasGradients(self.model, trained=self._trained)
+
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One AdamW step; the batch's mean loss before it; see `Engine`."""
+        self._optimiser.learning_rate = learning_rate
+        if self._trained is self.model:
+            return float(self.model.train_on_batch(images, targets))
+        return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
+
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What a step would learn, and the mean loss; see `Engine`."""
+        return self._gradients.take(images, self._wanted(targets, lungs))
+
+    def logits(self, images: Batch) -> Batch:
+        """Logits (n, labels)."""
+        return np.asarray(self.model.predict_on_batch(images), np.float32)
+
+    def _wanted(self, targets: Batch, lungs: Batch | None) -> Any:
+        if self._trained is self.model:
+            return targets
+        if lungs is None:
+            raise ValueError("evidence outside the lungs counts, but the lungs are not known")
+        return [targets, lungs[..., None]]
 
 
 def _losses(settings: EngineSettings) -> Any:

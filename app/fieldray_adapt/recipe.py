@@ -283,6 +283,9 @@ class Comparison:
 RunFolder = Annotated[Path, Key(doc="Folder for everything that a run leaves.")]
 SigningKey = Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")]
 PacksFolder = Annotated[Path, Key(doc="Folder that gets the pack.")]
+CalibrationImages = Annotated[
+    int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
+]
 AboutPack = Annotated[PackTexts, Key(doc="What the pack says of itself.")]
 PackInput = Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
 PatientSplit = Annotated[Split, Key(doc="Which patients are for training, validation and test.")]
@@ -299,9 +302,7 @@ class Recipe:
     ] = None
     signing_key: SigningKey = Path("signing.pem")
     packs_folder: PacksFolder = Path("packs")
-    calibration_images: Annotated[
-        int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
-    ] = 200
+    calibration_images: CalibrationImages = 200
     pack: AboutPack
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
     lungs: Annotated[
@@ -370,6 +371,39 @@ def read_recipe(path: Path) -> Recipe:
     return rooted(Document.read(path).parsed(Recipe), path)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeImageRecipe:
+    """What every recipe has of a network that sees the whole of a square, grey image."""
+
+    kind: str
+    run: RunFolder = Path("run")
+    signing_key: SigningKey = Path("signing.pem")
+    packs_folder: PacksFolder = Path("packs")
+    calibration_images: CalibrationImages = 100
+    pack: AboutPack
+    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
+
+    def rules(self, split: Split) -> tuple[tuple[bool, str, str], ...]:
+        """What holds of each, as `tables.require` takes it."""
+        spec = self.input
+        is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
+        return (
+            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
+            (is_whole, "input", "must hold the whole image: fit stretch, no margin, no crop"),
+            (split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
+            (split.table is None, "split.table", "is for a network that goes on from another"),
+        )
+
+
+def rooted_outputs(recipe: Recipe | WholeImageRecipe, path: Path) -> dict[str, Any]:
+    """The places that every recipe of a pack writes to, and its credits, made whole."""
+    base = path.resolve().parent
+    return {
+        **{name: whole(getattr(recipe, name), base) for name in ("run", "signing_key", "packs_folder")},
+        "pack": replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+    }
+
+
 def rooted(recipe: Recipe, path: Path) -> Recipe:
     """The recipe of a file with its paths made whole."""
     base = path.resolve().parent
@@ -379,10 +413,7 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
     )
     return replace(
         recipe,
-        run=whole(recipe.run, base),
-        signing_key=whole(recipe.signing_key, base),
-        packs_folder=whole(recipe.packs_folder, base),
-        pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+        **rooted_outputs(recipe, path),
         lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(rooted_source(source, base) for source in recipe.data),

@@ -24,18 +24,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 
-from fieldray.domain.model import LUNG_CHECKS, InputSpec
+from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.augmentation import PairAugmentation
 from fieldray_adapt.networks import LABELS, convolution, depthwise_convolution
 from fieldray_adapt.recipe import (
-    AboutPack,
-    PackInput,
-    PacksFolder,
     PatientSplit,
-    RunFolder,
-    SigningKey,
+    WholeImageRecipe,
+    rooted_outputs,
 )
-from fieldray_adapt.recipe_data import Source, Split, rooted_source, whole
+from fieldray_adapt.recipe_data import Source, Split, rooted_source
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import INPUT, Layer, Specification
 from fieldray_adapt.tables import Key, require, require_ranges
@@ -274,18 +271,10 @@ class LungEvaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LungRecipe:
+class LungRecipe(WholeImageRecipe):
     """A lung-field pack: from images with masks to a signed pack."""
 
     kind: Annotated[Literal["lung-fields"], Key(doc="What the recipe makes.", example="lung-fields")]
-    run: RunFolder = Path("run")
-    signing_key: SigningKey = Path("signing.pem")
-    packs_folder: PacksFolder = Path("packs")
-    calibration_images: Annotated[
-        int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
-    ] = 100
-    pack: AboutPack
-    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
     network: Annotated[LungNetwork, Key(doc="The network.")] = LungNetwork()
     masks: Annotated[tuple[MaskSource, ...], Key(doc="Images with masks.")]
     chests: Annotated[
@@ -305,14 +294,15 @@ class LungRecipe:
     evaluation: Annotated[LungEvaluation, Key(doc="What is measured.")] = LungEvaluation()
 
     def __post_init__(self) -> None:
-        spec = self.input
+        side = self.input.height
         require(
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
-            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
-            (_is_whole(spec), "input", "must hold the whole image: fit stretch, no margin, no crop"),
-            (self.training.stages[-1].side == spec.height, "training.stages", "must end with the size of the input"),
-            (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (self.split.table is None, "split.table", "is for a network that goes on from another"),
+            *self.rules(self.split),
+            (
+                self.training.stages[-1].side == side,
+                "training.stages",
+                "must end with the size of the input",
+            ),
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
             (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
         )
@@ -323,10 +313,7 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
     base = path.resolve().parent
     return replace(
         recipe,
-        run=whole(recipe.run, base),
-        signing_key=whole(recipe.signing_key, base),
-        packs_folder=whole(recipe.packs_folder, base),
-        pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+        **rooted_outputs(recipe, path),
         masks=tuple(
             replace(source, path=base / source.path, masks=base / source.masks if source.masks else None)
             for source in recipe.masks
@@ -334,10 +321,6 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
         ood_images=tuple(rooted_source(source, base) for source in recipe.ood_images),
     )
-
-
-def _is_whole(spec: InputSpec) -> bool:
-    return spec.fit == "stretch" and not spec.margin and spec.crop == "none"
 
 
 def recipe_of(run: Run) -> LungRecipe:

@@ -40,7 +40,7 @@ from fieldray_adapt.engine import (
     train_epochs,
 )
 from fieldray_adapt.files import digest, write_atomically
-from fieldray_adapt.keras_engine import KerasGradients, build_network, get_weights, set_weights
+from fieldray_adapt.keras_engine import KerasGradients, KerasState, build_network
 from fieldray_adapt.lungs.dataset import LungData, data_of, dice, shrunk
 from fieldray_adapt.lungs.recipe import (
     MARGIN,
@@ -99,7 +99,7 @@ CLIP: Final = 5.0
 _PREDICT_BATCH: Final = 16
 
 
-class MaskEngine:
+class MaskEngine(KerasState):
     """A lung-field network of one input side in training.
 
     Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image.
@@ -183,23 +183,6 @@ class MaskEngine:
             masks.append(sigmoid(logits)[..., 0].astype(np.float32))
             checks.append(sigmoid(scores).astype(np.float32))
         return np.concatenate(masks), np.concatenate(checks)
-
-    def weights(self) -> Weights:
-        """A copy of the weights."""
-        return get_weights(self.model)
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights."""
-        set_weights(self.model, weights)
-
-    def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """The optimiser's variables in their order."""
-        return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
-
-    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse."""
-        for index, variable in enumerate(self._optimiser.variables):
-            variable.assign(state[str(index)])
 
 
 Grey = NDArray[np.uint8]

@@ -23,16 +23,15 @@ among its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
+from fieldray_adapt.keras_engine import KerasState, build_network, set_weights
 from fieldray_adapt.matcher.recipe import FEATURES, MatcherNetwork, MatcherTraining, passing_weights, residual_unet
-from fieldray_adapt.specification import Specification, Weights
+from fieldray_adapt.specification import Specification
 
 FLATTEST: Final = 1e-8
 """Of the largest square of a search image, or of a template: patches whose variance is below this share are flat."""
@@ -188,7 +187,7 @@ def specification_of(network: MatcherNetwork, *, side: int) -> Specification:
     )
 
 
-class MatcherEngine:
+class MatcherEngine(KerasState):
     """The encoder in training, on crops of one size."""
 
     def __init__(self, network: MatcherNetwork, training: MatcherTraining) -> None:
@@ -213,23 +212,6 @@ class MatcherEngine:
     def look(self, step: Step) -> tuple[float, float, float]:
         """The same figures, and nothing is learnt."""
         return _numbers(self._look(*self._tensors(step), step.template))
-
-    def weights(self) -> Weights:
-        """A copy of the weights."""
-        return get_weights(self.model)
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights."""
-        set_weights(self.model, weights)
-
-    def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """The optimiser's variables in their order."""
-        return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
-
-    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse."""
-        for index, variable in enumerate(self._optimiser.variables):
-            variable.assign(state[str(index)])
 
     def _tensors(self, step: Step) -> tuple[Any, ...]:
         import tensorflow as tf

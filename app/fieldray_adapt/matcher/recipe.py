@@ -27,8 +27,8 @@ import numpy as np
 
 from fieldray.domain.model import InputSpec
 from fieldray_adapt.augmentation import PairAugmentation
-from fieldray_adapt.recipe import AboutPack, PackInput, PacksFolder, PatientSplit, RunFolder, SigningKey
-from fieldray_adapt.recipe_data import Split, whole
+from fieldray_adapt.recipe import CalibrationImages, PackInput, PatientSplit, WholeImageRecipe, rooted_outputs
+from fieldray_adapt.recipe_data import Split
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, initial_weights
 from fieldray_adapt.tables import Key, require, require_ranges
@@ -261,17 +261,11 @@ class MatcherEvaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatcherRecipe:
+class MatcherRecipe(WholeImageRecipe):
     """A matcher pack: from pairs of images of one patient to a signed pack."""
 
     kind: Annotated[Literal["matcher"], Key(doc="What the recipe makes.", example="matcher")]
-    run: RunFolder = Path("run")
-    signing_key: SigningKey = Path("signing.pem")
-    packs_folder: PacksFolder = Path("packs")
-    calibration_images: Annotated[
-        int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
-    ] = 60
-    pack: AboutPack
+    calibration_images: CalibrationImages = 60
     input: PackInput = field(default_factory=lambda: InputSpec(height=PUBLISHED_SIDE, width=PUBLISHED_SIDE))
     network: Annotated[MatcherNetwork, Key(doc="The encoder.")] = MatcherNetwork()
     pairs: Annotated[tuple[PairSource, ...], Key(doc="Pairs of images of one patient.")]
@@ -283,18 +277,14 @@ class MatcherRecipe:
     evaluation: Annotated[MatcherEvaluation, Key(doc="What is measured.")] = MatcherEvaluation()
 
     def __post_init__(self) -> None:
-        spec, side = self.input, self.input.height
-        is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
+        side = self.input.height
         largest = max((*self.training.templates, *self.evaluation.templates))
         require(
             (bool(self.pairs), "pairs", "must name at least one source"),
-            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
-            (is_whole, "input", "must hold the whole image: fit stretch, no margin, no crop"),
+            *self.rules(self.split),
             (side % MULTIPLE == 0, "input", f"must have sides that are multiples of {MULTIPLE}"),
             (self.training.crop_side <= side, "training.crop_side", "must not be above the size of the input"),
             (largest + 2 * self.evaluation.reach < side, "evaluation.reach", "leaves no room for a template"),
-            (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (self.split.table is None, "split.table", "is for a network that goes on from another"),
         )
 
 
@@ -303,10 +293,7 @@ def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
     base = path.resolve().parent
     return replace(
         recipe,
-        run=whole(recipe.run, base),
-        signing_key=whole(recipe.signing_key, base),
-        packs_folder=whole(recipe.packs_folder, base),
-        pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+        **rooted_outputs(recipe, path),
         pairs=tuple(replace(source, path=base / source.path) for source in recipe.pairs),
     )
 
