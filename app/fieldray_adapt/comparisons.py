@@ -66,7 +66,7 @@ from fieldray_adapt.steps import (
     specification_of,
     starting_digest,
     to_files,
-    train_as_told,
+    train_recipe,
 )
 from fieldray_adapt.train import FrozenPart, predict
 
@@ -127,7 +127,7 @@ def _out_of_fold(
     recipe, folder = run.recipe, run.folder("cross") / str(fold)
     others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
     training = data.samples_of(others)
-    weights, _ = train_as_told(
+    weights, _ = train_recipe(
         run,
         training=training,
         validation=data.samples_of(evaluated[:0]),

@@ -446,7 +446,7 @@ def quality(
 _BATCH: Final = 500
 
 
-def taught(
+def distillation_targets(
     data: Labelled,
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],

@@ -40,7 +40,7 @@ from fieldray_adapt.train import (
     Samples,
     Schedule,
     frozen_end,
-    note_statistics,
+    recalibrate_batchnorm,
     train,
     validate,
 )
@@ -87,7 +87,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
     """Train the network from the weights the recipe names; what it was trained on is kept beside it."""
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
     specification = specification_of(recipe)
-    weights, history = train_as_told(
+    weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
     save_network(folder, specification, weights)
@@ -97,16 +97,16 @@ def train_step(run: Run) -> Mapping[str, Any]:
         "parameters": parameters(specification),
         "multiply_adds": multiply_adds(specification),
         **history[-1],
-        **how(run),
+        **trainer_facts(run),
     }
 
 
-def how(run: Run) -> Mapping[str, Any]:
+def trainer_facts(run: Run) -> Mapping[str, Any]:
     """What the status has of who trained, where it was not this process."""
     return run.trainer.facts() if run.trainer else {}
 
 
-def train_as_told(
+def train_recipe(
     run: Run,
     *,
     training: Samples,
@@ -170,7 +170,7 @@ def _averaged(
     mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
     settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
     engine = open_engine(trained, mean, settings=settings, name=recipe.training.engine)
-    note_statistics(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
+    recalibrate_batchnorm(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
     averaged = engine.weights()
     history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last group's network
     return averaged, history

@@ -210,7 +210,7 @@ class ClassifierTask:
         self._steps_per_epoch = steps = max(1, len(order) // schedule.batch_size)
         for step in range(steps):
             chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
-            images, lungs = changed(samples, chosen, self.augmentation, generator)
+            images, lungs = augmented_batch(samples, chosen, self.augmentation, generator)
             targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
             yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
 
@@ -251,7 +251,7 @@ def validate(engine: Engine, weights: Weights, samples: Samples) -> dict[str, An
 _NOTED_BATCHES: Final = 60
 
 
-def note_statistics(
+def recalibrate_batchnorm(
     engine: Engine,
     specification: Specification,
     samples: Samples,
@@ -281,7 +281,7 @@ def note_statistics(
     )
     for start in range(0, len(order) - schedule.batch_size + 1, schedule.batch_size):
         chosen = order[start : start + schedule.batch_size]
-        images, lungs = changed(samples, chosen, augmentation, generator)
+        images, lungs = augmented_batch(samples, chosen, augmentation, generator)
         engine.step(images, samples.targets[chosen], learning_rate=0.0, lungs=lungs)
 
 
@@ -289,7 +289,7 @@ def _copied(weights: Weights) -> Weights:
     return {key: array.copy() for key, array in weights.items()}
 
 
-def changed(
+def augmented_batch(
     samples: Samples,
     chosen: Sequence[int] | NDArray[np.int64],
     settings: Augmentation,
@@ -449,7 +449,7 @@ class FrozenPart:
             # By the image and not by its place: it is then the same in every fold.
             generator = np.random.default_rng((self.seed, int.from_bytes(key[:8], "big")))
             settings = [Augmentation(), *[self.augmentation] * self.copies]
-            images, lungs = zip(*(changed(samples, [index], own, generator) for own in settings), strict=True)
+            images, lungs = zip(*(augmented_batch(samples, [index], own, generator) for own in settings), strict=True)
             outputs = np.asarray(network.predict_on_batch(np.concatenate(images)), np.float16)
             self.kept[key] = (
                 outputs,

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import Checkpoint, Effort, EngineSettings, Kept, Labelled, fit, open_engine, taught
+from fieldray_adapt.engine import (
+    Checkpoint,
+    Effort,
+    EngineSettings,
+    Kept,
+    Labelled,
+    distillation_targets,
+    fit,
+    open_engine,
+)
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.specification import initial_weights
 
@@ -97,8 +106,10 @@ def test_a_teacher_gives_part_of_the_targets() -> None:
     weights["logits/bias"] = np.array([np.log(9.0), 0.0], np.float32)
     # Logits (log 9, 0) at temperature 1 are 0.9 and 0.1; at temperature 2 they are 3 and 1 parts of 4.
     for temperature, sure in ((1.0, 0.9), (2.0, 0.75)):
-        found = taught(DATA, NETWORK, weights, share=0.5, temperature=temperature, settings=SETTINGS)
+        found = distillation_targets(DATA, NETWORK, weights, share=0.5, temperature=temperature, settings=SETTINGS)
         assert found.targets[0] == pytest.approx([0.5 + 0.5 * sure, 0.5 * (1 - sure)], abs=1e-6)
         assert found.images is DATA.images
-    alone = taught(DATA, NETWORK, weights, share=0.0, temperature=2.0, settings=replace(SETTINGS, threads=1))
+    alone = distillation_targets(
+        DATA, NETWORK, weights, share=0.0, temperature=2.0, settings=replace(SETTINGS, threads=1)
+    )
     assert np.array_equal(alone.targets, DATA.targets)

@@ -16,7 +16,7 @@ from fieldray_adapt.networks import resnet50
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import initial_weights
-from fieldray_adapt.steps import specification_of, train_as_told
+from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import ChannelScale, FrozenPart, Samples, Schedule, frozen_end, predict, train, upper_part
 from tiny_recipe import RECIPE
 
@@ -188,7 +188,7 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
 
     def trained(which, training: Samples, place: str):
         run = Run(recipe=which, progress=lambda *_: None)
-        return train_as_told(run, training=training, validation=clean, folder=tmp_path / place)[0]
+        return train_recipe(run, training=training, validation=clean, folder=tmp_path / place)[0]
 
     heavier = replace(recipe.data[0], share=3.0)
     averaged = trained(replace(recipe, data=(heavier, recipe.data[1])), both, "both")
@@ -213,7 +213,7 @@ def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted
 
     def trained(training: Samples, place: str):
         run = Run(recipe=recipe, progress=lambda *_: None)
-        return train_as_told(run, training=training, validation=both, folder=tmp_path / place)[0]
+        return train_recipe(run, training=training, validation=both, folder=tmp_path / place)[0]
 
     averaged = trained(both, "both")
     alone = [trained(both.of_sources([name]), name) for name in ("clean", "confounded")]
@@ -234,7 +234,7 @@ def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
     found = []
     for which, place in ((together, "together"), (plain, "plain")):
         run = Run(recipe=which, progress=lambda *_: None)
-        found.append(train_as_told(run, training=both, validation=both, folder=tmp_path / place)[0])
+        found.append(train_recipe(run, training=both, validation=both, folder=tmp_path / place)[0])
     for key, array in found[1].items():
         np.testing.assert_allclose(found[0][key], array, atol=1e-6, err_msg=key)
 

@@ -56,7 +56,7 @@ from fieldray_adapt.lungs.recipe import (
 from fieldray_adapt.quantise import Converted, equalise, quantise, to_float_file
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification, Weights, save_weights
-from fieldray_adapt.steps import how, trained_weights, write_files
+from fieldray_adapt.steps import trained_weights, trainer_facts, write_files
 
 _SMOOTHING: Final = 1.0
 """Cells added to both sides of the fraction, so that two empty masks have a loss of 0 and not 0 / 0."""
@@ -202,7 +202,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
     )
     save_weights(run.folder("train") / "weights.npz", weights)
     run.write("train", "history.json", history)
-    return {**history[-1], **how(run)}
+    return {**history[-1], **trainer_facts(run)}
 
 
 def train(

@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.engine import CHECKPOINT, Checkpoint, EngineSettings, FitProgress, Labelled, fit, quality, taught
+from fieldray_adapt.engine import (
+    CHECKPOINT,
+    Checkpoint,
+    EngineSettings,
+    FitProgress,
+    Labelled,
+    distillation_targets,
+    fit,
+    quality,
+)
 from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
@@ -364,7 +373,7 @@ class Study:
         if isinstance(run, RunRecipe) and run.teacher:
             teacher, _ = self._network_after(run.teacher, run.teacher_iteration)
             share, temperature = run.teacher_share, run.temperature
-            training = taught(
+            training = distillation_targets(
                 training, *teacher, share=share, temperature=temperature, settings=self._training_settings
             )
         return ArrayTask(

@@ -26,7 +26,7 @@ from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
 from fieldray_adapt.specification import Specification, Weights
-from fieldray_adapt.train import Samples, Schedule, balanced_draw, changed, smoothed
+from fieldray_adapt.train import Samples, Schedule, augmented_batch, balanced_draw, smoothed
 from fieldray_cluster.training.plan import Plan
 from fieldray_cluster.training.share import Rule
 
@@ -239,7 +239,7 @@ class _Classifier:
         whole = self._order[1][step * size : (step + 1) * size]
         own = part.part(len(whole), worker)
         parts = [
-            changed(
+            augmented_batch(
                 samples,
                 whole[place : place + 1],
                 self._lesson.augmentation,
