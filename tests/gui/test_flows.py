@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from desk import Desk
 from fake_rooms import FakeRooms, failed, refused, screened
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QToolButton, QWidget
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.services import Tell
@@ -329,6 +329,17 @@ def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old
     image = desk.application.controller.image
     desk.until(lambda: image.problem == reason("changed"))
     assert image.picture is None
+
+
+def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
+    desk.screen()
+    desk.application.controller.board.post("first", lambda _: "One")
+    desk.until(lambda: "One" in texts(desk.window.banners))
+    (button,) = desk.window.banners.findChildren(QToolButton)
+    places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
+    desk.application.controller.board.post("second", lambda _: "Two")
+    desk.until(lambda: "Two" in texts(desk.window.banners))
+    assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
 
 
 def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) -> None:

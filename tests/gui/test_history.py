@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from desk import Desk
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton, QWidget
 from test_flows import texts
 
 from fieldray.desktop.history_page import HistoryPage
@@ -219,6 +219,21 @@ def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page:
     page.open_button.click()
     desk.until(lambda: page.table.rowCount() == 1)
     assert "There is no run 1 in the history." in said(page)
+
+
+def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
+    desk.application.controller.past_runs.open(1)
+    desk.until(lambda: desk.application.controller.rows.total() > 0)
+    other = QWidget()
+    desk.qtbot.addWidget(other)
+    other.show()
+    other.activateWindow()
+    desk.until(other.isActiveWindow)
+    RunDeleter(store).delete([1])
+    desk.window.activateWindow()
+    desk.until(lambda: "There is no run 1 in the history." in texts(desk.window.banners))
+    assert desk.application.controller.screening.state == "empty" and desk.application.controller.image.row is None
+    assert desk.window.work_list.table.model().rowCount() == 0
 
 
 def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, store: Path) -> None:

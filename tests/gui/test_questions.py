@@ -172,6 +172,15 @@ def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     assert len(desk.rooms.session.started_with) == 1
 
 
+def test_a_folder_that_is_dropped_while_somebody_types_gives_the_keys_back_to_the_list(desk: Desk) -> None:
+    desk.screen("/first", answer="children-1.0.0")
+    desk.window.activateWindow()
+    desk.until(desk.window.isActiveWindow)
+    desk.window.work_list.filter_bar.search.setFocus()
+    desk.window._choose([Path("/second")])  # after this run
+    assert QApplication.focusWidget() is desk.window.work_list.table
+
+
 def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, asked: QMessageBox) -> None:
     desk.application.change_settings({"language": "uk"})
     box = ages_question(desk)

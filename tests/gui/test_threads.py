@@ -14,6 +14,8 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.events import OutcomeReady, Progress, RunChanged
+from fieldray.errors import FieldrayError
+from fieldray.reasons import reason
 
 
 def test_events_of_one_thread_arrive_in_order_in_the_windows_thread(qtbot: QtBot) -> None:
@@ -119,13 +121,23 @@ def test_what_was_forgotten_is_not_delivered(background: Background, qtbot: QtBo
 
 def test_an_error_is_delivered_in_the_windows_thread(background: Background, qtbot: QtBot) -> None:
     got: list[tuple[str, threading.Thread]] = []
+
+    def work() -> None:
+        raise FieldrayError(reason("truncated"))
+
     background.run(
-        lambda: 1 / 0,
-        channel="any",
-        failed=lambda error: got.append((type(error).__name__, threading.current_thread())),
+        work, channel="any", failed=lambda error: got.append((error.reason.code, threading.current_thread()))
     )
     qtbot.waitUntil(lambda: bool(got))
-    assert got == [("ZeroDivisionError", threading.main_thread())]
+    assert got == [("truncated", threading.main_thread())]
+
+
+def test_a_bug_is_said_to_whoever_waits_and_raised(background: Background, qtbot: QtBot) -> None:
+    got: list[str] = []
+    with qtbot.captureExceptions() as caught:
+        background.run(lambda: 1 / 0, channel="any", failed=lambda error: got.append(error.reason.code))
+        qtbot.waitUntil(lambda: bool(caught))
+    assert (got, [kind for kind, _, _ in caught]) == (["internal"], [ZeroDivisionError])
 
 
 def test_after_close_nothing_comes_any_more(background: Background, qtbot: QtBot) -> None:

@@ -15,6 +15,8 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.events import Event, Progress, RunChanged, Speed
+from fieldray.errors import FieldrayError
+from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
@@ -27,15 +29,15 @@ class _Task:
     number: int
     work: Callable[[], Any]
     done: Callable[[Any], None] | None
-    failed: Callable[[Exception], None] | None
+    failed: Callable[[FieldrayError], None] | None
 
 
 class Background(QObject):
     """Runs functions on channels: one after another within a channel, channels side by side.
 
-    `done(result)` or `failed(error)` is called in the window's thread. With `newest_only`, what waits on the channel
-    is dropped and the answer of what runs is thrown away: the newest request wins. Threads live only while their
-    channel has work, and never keep the program alive.
+    `done(result)` or `failed(error)` is called in the window's thread; an error without a reason is our bug, and is
+    raised after that. With `newest_only`, what waits on the channel is dropped and the answer of what runs is thrown
+    away: the newest request wins. Threads live only while their channel has work, and never keep the program alive.
 
     services  what `ask` works with; what is asked before they are open waits for them
     board     where it is said that something failed, unless it is said how, by the name of its channel
@@ -78,7 +80,7 @@ class Background(QObject):
         *,
         channel: str,
         done: Callable[[Any], None] | None = None,
-        failed: Callable[[Exception], None] | None = None,
+        failed: Callable[[FieldrayError], None] | None = None,
         newest_only: bool = False,
         is_held: bool = False,
     ) -> None:
@@ -148,8 +150,12 @@ class Background(QObject):
         channel, task, result, error = answer
         if self._is_closed or task.number < self._wanted_from.get(channel, 0):
             return
-        if error is not None:
-            (task.failed or partial(self._board.post_error, channel))(error)
+        failed = task.failed or partial(self._board.post_error, channel)
+        if isinstance(error, FieldrayError):
+            failed(error)
+        elif error is not None:
+            failed(FieldrayError(reason("internal", detail=type(error).__name__)))
+            raise error
         elif task.done is not None:
             task.done(result)
 

@@ -264,7 +264,7 @@ class Comparing(QObject):
             self._choose_first()
         self.changed.emit()
 
-    def _not_found(self, row: WorkRow, error: Exception) -> None:
+    def _not_found(self, row: WorkRow, error: FieldrayError) -> None:
         if row is self._image.row:
             self.is_searching = False
             self._board.post_error("prior", error)
@@ -365,7 +365,12 @@ class Comparing(QObject):
         picture, open_picture = self._beside.picture, self._image.picture
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
-            comparison = services.priors.compare(prior, row.outcome)
+            from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
+
+            try:
+                comparison = services.priors.compare(prior, row.outcome)
+            except ComparisonCancelled:
+                raise FieldrayError(reason("comparison_stopped")) from None
             if not comparison.is_comparable or picture is None or open_picture is None:
                 return comparison, None
             return comparison, laid_over(picture, comparison, rows=open_picture.rows, columns=open_picture.columns)
@@ -386,21 +391,10 @@ class Comparing(QObject):
         self._keep(pair_of(prior, row.outcome, comparison))
         self.changed.emit()
 
-    def _not_compared(self, prior: Prior, error: Exception) -> None:
-        from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
-
-        if prior is not self.prior:
-            return
-        self.is_running = False
-        if isinstance(error, ComparisonCancelled):
-            self.problem = reason("comparison_stopped")
-        elif isinstance(error, FieldrayError):
-            self.problem = error.reason
-        else:
-            self.problem = reason("internal", detail=type(error).__name__)
-        self.changed.emit()
-        if not isinstance(error, ComparisonCancelled | FieldrayError):
-            raise error
+    def _not_compared(self, prior: Prior, error: FieldrayError) -> None:
+        if prior is self.prior:
+            self.is_running, self.problem = False, error.reason
+            self.changed.emit()
 
     def _keep(self, record: PairRecord) -> None:
         header = record.prior

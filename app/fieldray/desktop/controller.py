@@ -40,6 +40,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients
+from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import PastRun
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
@@ -100,6 +101,7 @@ class Controller(QObject):
         self.judging.settled.connect(self._verdicts_settled)
         self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
+        self.rows.gone.connect(self._forget_gone)
         self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
@@ -176,7 +178,7 @@ class Controller(QObject):
         self.packs.look()
         self.ready.emit()
 
-    def _not_opened(self, error: Exception) -> None:
+    def _not_opened(self, error: FieldrayError) -> None:
         self._is_opening = False
         if self._is_closing:
             self._close_services()
@@ -240,9 +242,18 @@ class Controller(QObject):
         """What was deleted is not in sight any more."""
         self.comparing.forget()
         if self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
-            self._run_started()
-            self.auditing.forget()
-            self.screening.forget_run()
+            self._forget_run()
+
+    def _forget_gone(self) -> None:
+        """Another window deleted the run in sight."""
+        if not self.screening.is_busy:
+            self.board.post_reason("history", reason("history_no_run", run=self.rows.run_id), level="warning")
+            self._forget_run()
+
+    def _forget_run(self) -> None:
+        self._run_started()
+        self.auditing.forget()
+        self.screening.forget_run()
 
     def _count_patient(self, outcome: Outcome) -> None:
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""

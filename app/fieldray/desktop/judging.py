@@ -12,7 +12,6 @@ from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, Verdicts, Write
 from fieldray.domain.run import VerdictChoice
-from fieldray.errors import FieldrayError
 from fieldray.translation import Translator
 
 _CHANNEL = "verdict"
@@ -82,7 +81,8 @@ class Judging(QObject):
                 lambda services: services.read_verdict(row_id, outcome),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
-                failed=_not_read,
+                # The verdict read with the row stays: what is newer is found when one is written over it.
+                failed=lambda _: None,
             )
             return
         verdict, over = command.verdict, command.over
@@ -90,14 +90,8 @@ class Judging(QObject):
             lambda services: services.session.set_verdict(row_id, verdict, judged=outcome, over=over),
             channel=_CHANNEL,
             done=lambda stored: self._carry_out(self.verdicts.written(judged, stored), judged),
-            failed=partial(self._not_written, judged),
+            failed=lambda error: self._carry_out(self.verdicts.failed(judged, error.reason), judged),
         )
-
-    def _not_written(self, judged: Judged, error: Exception) -> None:
-        if not isinstance(error, FieldrayError):
-            self._board.post_error(_CHANNEL, error)
-            return
-        self._carry_out(self.verdicts.failed(judged, error.reason), judged)
 
     # ---- what is not saved
 
@@ -134,9 +128,3 @@ class Judging(QObject):
         else:
             said = translator.text("Your verdict on {image} is not saved.", image=image)
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
-
-
-def _not_read(error: Exception) -> None:
-    """The verdict that was read with the row is shown: what is newer is found when one is written over it."""
-    if not isinstance(error, FieldrayError):
-        raise error

@@ -22,6 +22,7 @@ from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
+from fieldray.errors import FieldrayError
 from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason
 from fieldray.translation import Translator
@@ -122,7 +123,7 @@ class ListReader(QObject):
         if is_first and not found.is_whole:
             self._complete()
 
-    def _not_read(self, error: Exception) -> None:
+    def _not_read(self, error: FieldrayError) -> None:
         self._is_reading = False
         self._board.post_error("list", error)
 
@@ -261,7 +262,7 @@ class SeenRows(QObject):
         if gone:
             self.missed.emit()
 
-    def _not_read(self, error: Exception) -> None:
+    def _not_read(self, error: FieldrayError) -> None:
         self._end_reading()
         self._board.post_error("list", error)
 

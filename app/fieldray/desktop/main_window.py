@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from PySide6.QtCore import QPoint, Qt, QUrl, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -59,7 +59,10 @@ _MENU = (
 
 
 class MainWindow(QMainWindow):
-    """Toolbar, banners, then the welcome, the images, the packs, the audit or the history; the status bar below."""
+    """Toolbar, then the welcome, the images, the packs, the audit or the history; banners and the status bar below.
+
+    A banner that comes moves nothing that is under the pointer.
+    """
 
     settings_changed = Signal(dict)
     close_confirmed = Signal()
@@ -118,7 +121,7 @@ class MainWindow(QMainWindow):
         for page in (self.welcome, self.images, self.packs_page, self.audit_page, self.history_page):
             self.pages.addWidget(page)
         middle = QWidget()
-        lay_column(middle, self.toolbar, self.banners, (self.pages, 1), spacing=0)
+        lay_column(middle, self.toolbar, (self.pages, 1), self.banners, spacing=0)
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
@@ -191,7 +194,7 @@ class MainWindow(QMainWindow):
     def _choose(self, paths: Sequence[Path]) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
         if isinstance(self.focusWidget(), QLineEdit):
-            self.setFocus()
+            (self.work_list.table if self.images.isVisible() else self).setFocus()
         self._bench.screening.choose(paths)
 
     def _choose_prior(self) -> None:
@@ -249,6 +252,12 @@ class MainWindow(QMainWindow):
                 self._box = ages_box(self, question, bench.screening, self._translator)
         if self._box is not None:
             self._box.open()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Who turns from another window to this one sees what was done there."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
+            self._bench.rows.refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
         """A window in another language takes over the question that is open."""

@@ -59,11 +59,10 @@ class NoticeBoard(QObject):
         """Show a reason as a notice."""
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
-    def post_error(self, key: str, error: Exception, *, action: Action | None = None) -> None:
-        """Show why something did not work. Anything without a reason is our bug: it is raised again."""
-        if not isinstance(error, FieldrayError):
-            raise error
-        self.post_reason(key, error.reason, action=action)
+    def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
+        """Show why something did not work; a bug of ours shows itself."""
+        if error.reason.code != "internal":
+            self.post_reason(key, error.reason, action=action)
 
     def withdraw(self, key: str) -> None:
         """Take a notice away, if it is there."""

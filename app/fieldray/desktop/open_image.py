@@ -61,7 +61,7 @@ class OpenImage(QObject):
             channel=self._channel,
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),
-            failed=lambda error: self._not_read(row, _why(error)),
+            failed=lambda error: self._not_read(row, error.reason),
         )
 
     def stop_waiting(self) -> None:
@@ -94,7 +94,7 @@ class OpenImage(QObject):
         if row is self.row:
             self.show(row)
 
-    def _not_screened_again(self, error: Exception) -> None:
+    def _not_screened_again(self, error: FieldrayError) -> None:
         self._set_screening(False)
         self._board.post_error("again", error)
 
@@ -120,7 +120,7 @@ class OpenImage(QObject):
             channel=self._channel,
             newest_only=True,
             done=lambda kept: self._show_kept(row, why, *kept),
-            failed=lambda error: self._show_kept(row, why, None, _why(error)),
+            failed=lambda error: self._show_kept(row, why, None, error.reason),
         )
 
     def _show_kept(self, row: WorkRow, why: Reason, picture: Picture | None, note: Reason | None) -> None:
@@ -161,12 +161,6 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Picture | None, Reason | 
         pixels = facts.thumbnail
         note = reason("preview_shown") if error.reason.code == "preview_missing" else error.reason
     return enlarged(pixels, rows=facts.rows, columns=facts.columns), note
-
-
-def _why(error: Exception) -> Reason:
-    if isinstance(error, FieldrayError):
-        return error.reason
-    raise error
 
 
 # ---- A preview at the size of the image it stands for, so that map, outline and measures lie where they belong.

@@ -17,6 +17,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.candidate import PackCandidate
 from fieldray.reasons import Reason, reason
+from fieldray.translation import LocalText
 
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
@@ -231,7 +232,7 @@ class PackChoice(QObject):
                 self._lose(question)
         new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
         if not self.source_is_here and not self.may_switch():
-            self._say_finishing()
+            self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if entry.folder != self.source.folder]
@@ -252,7 +253,7 @@ class PackChoice(QObject):
         self.loading, self.source, self.model = None, candidate, model
         self.point_name = point if point in known else None
         if was_unavailable:
-            self._say_fallen_back(model)
+            self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
         else:
             self._board.withdraw("drive")
         if model.trust == "legacy":
@@ -270,11 +271,9 @@ class PackChoice(QObject):
             failed=lambda error: self._problem(error, None),
         )
 
-    def _problem(self, error: Exception, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
+    def _problem(self, error: FieldrayError, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
         self.loading = None
         self.listed.emit()
-        if not isinstance(error, FieldrayError):
-            raise error
         question = _question(error, candidate) if candidate else None
         if question is None:
             self._unfit |= {candidate.folder} if candidate else set()
@@ -360,27 +359,15 @@ class PackChoice(QObject):
         self._put(None)
         self.look()
 
-    def _say_finishing(self) -> None:
-        self._board.post(
-            "drive",
-            lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
-            level="warning",
-        )
-
-    def _say_fallen_back(self, model: Model) -> None:
-        self._board.post(
-            "drive",
-            lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
-            level="warning",
-        )
-
     def _say_none(self) -> None:
-        self._board.post(
-            "drive",
-            lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
-            level="warning",
-            action=Action(lambda t: t.text("Refresh"), self.look),
+        action = Action(lambda t: t.text("Refresh"), self.look)
+        self._say(
+            lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."), action
         )
+
+    def _say(self, text: LocalText, action: Action | None = None) -> None:
+        """What became of the drive that the pack was on."""
+        self._board.post("drive", text, level="warning", action=action)
 
 
 _KINDS: Final[Mapping[str, QuestionKind]] = {

@@ -56,13 +56,9 @@ class RunRoom(QObject):
 
         self._background.ask(work, channel=channel, done=answered, failed=self._failed)
 
-    def _failed(self, error: Exception) -> None:
-        self.is_busy = False
-        if isinstance(error, FieldrayError):
-            self.problem = error.reason
+    def _failed(self, error: FieldrayError) -> None:
+        self.is_busy, self.problem = False, error.reason
         self.changed.emit()
-        if not isinstance(error, FieldrayError):
-            raise error
 
 
 class PastRuns(RunRoom):
@@ -125,9 +121,9 @@ class PastRuns(RunRoom):
     def _ask(self, work: Callable[[History], T], done: Callable[[T], None]) -> None:
         self._run(lambda services: work(services.history), done, channel="history")
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: FieldrayError) -> None:
         super()._failed(error)
-        if isinstance(error, FieldrayError) and error.reason.code == "history_no_run":  # another program deleted it
+        if error.reason.code == "history_no_run":  # another program deleted it
             self._background.ask(  # and the sentence stays in sight
                 lambda services: services.history.runs(), channel="history", done=self._relisted, failed=self._failed
             )
@@ -221,7 +217,7 @@ class Auditing(RunRoom):
     def _take_report(self, report: AuditReport) -> None:
         self.report = report
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: FieldrayError) -> None:
         self.report = None
         super()._failed(error)
 
@@ -270,7 +266,7 @@ class Exporting(QObject):
                 stop, lambda tell: services.export(run_id, folder, formats, options, tell, notes.append)
             ),
             channel="export",
-            done=lambda written: self._saved(stop, folder, len(written), notes),
+            done=lambda written: self._saved(stop, folder, written, notes),
             failed=lambda error: self._failed(stop, error),
         )
 
@@ -285,7 +281,8 @@ class Exporting(QObject):
             stop.set()
         self._is_idle.wait(wait_s)
 
-    def _work(self, stop: threading.Event, export: Callable[[Tell], tuple[Path, ...]]) -> tuple[Path, ...]:
+    def _work(self, stop: threading.Event, export: Callable[[Tell], tuple[Path, ...]]) -> tuple[Path, ...] | None:
+        """The files, None where a person stopped it."""
         told_s = time.monotonic()
 
         def tell(done: int, total: int) -> None:
@@ -300,6 +297,8 @@ class Exporting(QObject):
         try:
             tell(0, 0)  # it may have been stopped while it waited
             return export(tell)
+        except ExportCancelled:
+            return None
         finally:
             self._is_idle.set()
 
@@ -312,8 +311,14 @@ class Exporting(QObject):
             action=self._action,
         )
 
-    def _saved(self, stop: threading.Event, folder: Path, count: int, notes: Sequence[Reason]) -> None:
+    def _saved(
+        self, stop: threading.Event, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]
+    ) -> None:
         self._stops.remove(stop)  # what is told late is not shown over this
+        if written is None:
+            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
+            return
+        count = len(written)
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
         self._board.post(
@@ -331,9 +336,6 @@ class Exporting(QObject):
             level="info" if count else "warning",
         )
 
-    def _failed(self, stop: threading.Event, error: Exception) -> None:
+    def _failed(self, stop: threading.Event, error: FieldrayError) -> None:
         self._stops.remove(stop)
-        if isinstance(error, ExportCancelled):
-            self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
-        else:
-            self._board.post_error("export", error)
+        self._board.post_error("export", error)

@@ -297,12 +297,9 @@ class Screening(QObject):
         if self.state in ("starting", "running", "paused"):
             self._batch = batch
 
-    def _not_started(self, error: Exception) -> None:
+    def _not_started(self, error: FieldrayError) -> None:
         self._enter("failed")
-        if isinstance(error, FieldrayError):
-            self._post_failure(error.reason)
-        else:
-            self._board.post_error("run", error)
+        self._post_failure(error.reason)
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:

@@ -90,13 +90,14 @@ class WorkListModel(QAbstractTableModel):
     """Rows of the run, as filtered and sorted. All methods belong to the window's thread.
 
     Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
-    `loaded` that rows are there which were not read when they were asked for.
+    `loaded` that rows are there which were not read when they were asked for, `gone` that another window deleted it.
     """
 
     counts_changed = Signal()
     changed = Signal()
     loaded = Signal()
     study_found = Signal(int)
+    gone = Signal()
 
     def __init__(
         self,
@@ -291,10 +292,13 @@ class WorkListModel(QAbstractTableModel):
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
         self._is_another = False
+        is_gone = self.total() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts
             self.counts_changed.emit()
         self.changed.emit()
+        if is_gone:
+            self.gone.emit()
 
     def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
         """Take more rows and another order, and keep every persistent index (the selection) on its row."""
