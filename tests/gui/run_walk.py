@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,10 @@ class Walks:
     def go(self, going: WindowWalk, walk: Sequence[Act]) -> str:
         """What went wrong, "" for nothing."""
         self._thrown.clear()
-        return going.go(walk) or ", ".join(self._thrown)
+        try:
+            return going.go(walk) or ", ".join(self._thrown)
+        except Exception as error:
+            return "".join(traceback.format_exception(error))
 
     def fails(self, walk: Sequence[Act]) -> str:
         """What goes wrong with this walk alone."""

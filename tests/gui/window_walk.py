@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
 from fake_rooms import SPEC, FakeRooms, candidate, manifest, screened
 from fake_rooms import model as model_of
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
@@ -29,6 +30,8 @@ from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
+from fieldray.domain.finding import Screened
+from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, StorageProblem
@@ -44,6 +47,8 @@ FOLDERS: Final = Path("/first"), Path("/second")
 DRIVE: Final = Path("/media/drive")
 WAIT_S: Final = 20.0
 PAST_MODEL: Final = model_of(pack_id="children", version="1.0.0", accepted=HeaderRules(ages_years=AGES["children"]))
+SIDE: Final = 32
+SMALL: Final = Image(pixels=np.zeros((SIDE, SIDE), np.uint8))
 FULL_BYTES: Final = 40 * 1024  # no file may grow beyond: the store's index of its log fits in, its pages do not
 DONE: Final = ("all", "all", "all", "one", "unheard")
 EVENTS: Final[Mapping[str, int]] = {
@@ -92,6 +97,12 @@ class SteppedBackground(Background):
             del self._queues[channel]
 
 
+def plain(number: int, score: float) -> Screened:
+    """An image that is quickly shown: small, and without a heat map."""
+    made = screened(number, score)
+    return replace(made, facts=replace(made.facts, rows=SIDE, columns=SIDE), class_maps=None)
+
+
 class NearHistory(History):
     """Has the pack of the run of the past at hand, and looks for none on the disk."""
 
@@ -124,7 +135,7 @@ def past_run(database: Path, image: int) -> int:
     with ResultStore(database) as store:
         spec = replace(SPEC, paths=("/of/the/past",), pack_name="children-1.0.0")
         run_id = store.open_run(spec, fresh=True)
-        store.save(run_id, screened(image, 0.4), spec=spec)
+        store.save(run_id, plain(image, 0.4), spec=spec)
         store.finish(run_id)
     return run_id
 
@@ -151,7 +162,10 @@ class WindowWalk:
         assert self.application.window is not None
         self.window = self.application.window
         self.window.resize(800, 480)
+        for part in (self.window.area, self.window.result):  # what the walk looks at is painted in the list
+            part.setUpdatesEnabled(False)
         self._settle()
+        self.rooms.session.picture = SMALL
         self._said: set[tuple[tuple[Path, ...], str, bool | None]] = set()
         self._judged: set[str] = set()
         self._begun = 0
@@ -160,7 +174,7 @@ class WindowWalk:
     def _begin(self) -> None:
         """There is a run of the past, and the children's pack is known for the first folder; all with other images."""
         self._images += 3
-        self.rooms.outcomes[:] = [screened(self._images - 2, 0.9), screened(self._images - 1, 0.1)]
+        self.rooms.outcomes[:] = [plain(self._images - 2, 0.9), plain(self._images - 1, 0.1)]
         self._past_run = past_run(self.rooms.database, self._images)
         self.rooms.memory.known = {FOLDERS[0]: RememberedPack("children")}
         self._notes: dict[str, set[str]] = {}  # by the image's content: later runs take verdicts over
@@ -409,13 +423,14 @@ class WindowWalk:
         given, is_lost = self._shown_as_given(), False
         self.window.close()
         self._settle()
+        self._wait(lambda: bool(self._boxes() or self._has_ended))
         while boxes := self._boxes():
             is_lost = boxes[0].text().startswith("These verdicts")
             boxes[0].buttons()[0 if which % 2 else 1].click()
             self._settle()
             if not which % 2:
                 return ""
-        self._wait(lambda: bool(self._has_ended))
+            self._wait(lambda: bool(self._boxes() or self._has_ended))
         self._settle()
         stored = self._stored(given)
         lost = [row_id for row_id in stored if stored[row_id] != given[row_id] and row_id not in self._theirs]
