@@ -126,7 +126,7 @@ def main() -> int:
 def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
     """A copy of the checkout in a folder as mutmut wants it, with these modules to change and these tests to ask."""
     shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(ROOT / "app" / "fieldray", work / "src" / "fieldray")
+    shutil.copytree(ROOT / "app", work / "src")
     shutil.copytree(ROOT / "tests", work / "tests")
     for name in _READ_ONLY:
         (work / name).symlink_to(ROOT / name)
