@@ -29,8 +29,7 @@ from fuzz.structures.targets import TARGETS, shares
 from long_run import add_page_option, planned_page, say, write_figures
 
 MEASURED = (
-    *(f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "processes", "store")),
-    "app/fieldray_cluster",
+    *(f"app/fieldray{room}" for room in ("/imaging", "/inference", "/packs", "/processes", "/store", "_cluster")),
     "tests/fuzz",
 )
 _MOST_REASONS = 4
