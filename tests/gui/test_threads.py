@@ -140,6 +140,16 @@ def test_a_bug_is_said_to_whoever_waits_and_raised(background: Background, qtbot
     assert (got, [kind for kind, _, _ in caught]) == (["internal"], [ZeroDivisionError])
 
 
+def test_what_is_asked_before_the_services_are_open_waits_for_them(background: Background, qtbot: QtBot) -> None:
+    got: list[object] = []
+    for number in range(2):
+        background.ask(lambda services, number=number: (services, number), channel="a", done=got.append, failed=refuse)
+    background.run(lambda: "at once", channel="b", done=got.append, failed=refuse)
+    qtbot.waitUntil(lambda: got == ["at once"])
+    background.open("services")  # type: ignore[arg-type]
+    qtbot.waitUntil(lambda: got == ["at once", ("services", 0), ("services", 1)])
+
+
 def test_after_close_nothing_comes_any_more(background: Background, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
     background.run(lambda: gate.wait(5), channel="a", done=got.append, failed=refuse)

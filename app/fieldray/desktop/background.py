@@ -72,7 +72,7 @@ class Background(QObject):
             assert self.services is not None
             return work(self.services)
 
-        self.run(ask, is_held=self.services is None, **how)
+        self.run(ask, needs_services=True, **how)
 
     def run(
         self,
@@ -82,7 +82,7 @@ class Background(QObject):
         done: Callable[[Any], None] | None = None,
         failed: Callable[[FieldrayError], None] | None = None,
         newest_only: bool = False,
-        is_held: bool = False,
+        needs_services: bool = False,
     ) -> None:
         """Queue `work` on a channel. After `close` nothing is taken any more."""
         with self._lock:
@@ -96,7 +96,7 @@ class Background(QObject):
                 queue.clear()
                 self._wanted_from[channel] = task.number
             queue.append(task)
-            if is_new and is_held:
+            if is_new and needs_services and self.services is None:
                 self._held.append(channel)
             elif is_new:
                 self._begin(channel)
