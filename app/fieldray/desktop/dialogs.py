@@ -1,4 +1,4 @@
-"""What this program is, what it connects to (nothing), and the licences of what others made."""
+"""Dialogs: what this program is and whose licences it has, model card, guide, settings, what to save."""
 
 from __future__ import annotations
 

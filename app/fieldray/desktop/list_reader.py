@@ -1,4 +1,4 @@
-"""Reads which rows the work list has, in the background: the newest wish wins, and what is in sight stays until then.
+"""Reads which rows the work list has, and those in sight: the newest wish wins, and what is in sight stays until then.
 
 During a run the list is read again and again, so seldom that it takes a tenth of a thread's time at most.
 """

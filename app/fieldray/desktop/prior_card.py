@@ -1,4 +1,4 @@
-"""The card of the side panel about a pair: which priors there are, both scores and maps, and where they differ."""
+"""The card and the bar about a pair: which priors there are, scores, maps, where they differ, how it is shown."""
 
 from __future__ import annotations
 

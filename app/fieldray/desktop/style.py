@@ -1,4 +1,4 @@
-"""Colours and the style sheet: two palettes from one table, one accent."""
+"""Colours, style sheet and icons: two palettes from one table, one accent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toolbar: the buttons of a run, its progress, and the pack and the backend in use."""
+"""The toolbar: the buttons of a run, its progress, pack and backend in use; and the strip at the bottom."""
 
 from __future__ import annotations
 
