@@ -86,24 +86,19 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
     from fieldray.pipeline.compare import read_framed
-    from fieldray.pipeline.decoders import open_decoders
-    from fieldray.pipeline.session import system_lung_engine
     from fieldray.settings import load
+    from fieldray.workers.pool import open_workers
 
     settings, _ = load()
     finder = PackLibrary(user_data()).shipped_lungs()
     assert finder is not None
     known: dict[Path, FramedImage | None] = {}
-    with (
-        contextlib.closing(open_decoders(settings, 1)) as decoders,
-        contextlib.closing(system_lung_engine(lambda _: None, settings)) as engine,
-    ):
-        engine.open(finder)
+    with contextlib.closing(open_workers(settings, 1)) as readers:
 
         def read(path: Path) -> FramedImage | None:
             if path not in known:
                 ref = ImageRef(path=path, kind="jpeg", header=ImageHeader())
-                known[path] = read_framed(ref, decoders=decoders, lung_engine=engine, finder=finder).framed
+                known[path] = read_framed(ref, readers=readers, finder=finder).framed
             return known[path]
 
         yield read

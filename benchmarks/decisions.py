@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
-from fieldray.domain.image import Detail
-from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
-from fieldray.pipeline.assessment import Assessment
-from fieldray.pipeline.ports import Decoder, Engine, ReadResult
 from fieldray.pipeline.screen import screen_image
+from fieldray.workers.pool import Workers
+from fieldray.workers.ports import Engine
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -40,44 +39,22 @@ _AT_ONCE: Final = 20
 Notify = Callable[[str], None]
 
 
-class InFull:
-    """Decoders that read every image in full, whatever detail is asked for."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def read(
-        self,
-        ref: ImageRef,
-        spec: InputSpec,
-        /,
-        *,
-        rules: HeaderRules | None = None,
-        detail: Detail = "needed",  # noqa: ARG002 (asked for by the protocol)
-        lungs: InputSpec | None = None,
-        waives: Sequence[str] = (),
-    ) -> ReadResult:
-        """As a decoder reads in full; `detail` is ignored."""
-        return self._decoder.read(ref, spec, rules=rules, detail="full", lungs=lungs, waives=waives)
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Program:
-    """What screens an image: the run's settings, decoders, and engines for the classifier and the lungs' network."""
+    """What screens an image: the run's settings, workers, and what says which device runs the classifier."""
 
     assessment: Assessment
-    decoder: Decoder
+    workers: Workers
     engine: Engine
-    lung_engine: Engine | None = None
 
     def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
         """What screening makes of an image, read as far as needed or in full."""
         return screen_image(
             ref,
             assessment=self.assessment,
-            decoder=InFull(self.decoder) if in_full else self.decoder,
+            workers=self.workers,
             engine=self.engine,
-            lung_engine=self.lung_engine,
+            detail="full" if in_full else "needed",
         )
 
 

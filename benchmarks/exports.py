@@ -31,12 +31,12 @@ from fieldray.domain.events import OutcomeReady, Publish, RunChanged
 from fieldray.domain.model import Model
 from fieldray.domain.run import StoredResult
 from fieldray.paths import user_data
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.session import DATABASE_NAME
 from fieldray.reports.dicom.capture import SIDE
 from fieldray.reports.exporter import ReportOptions, available_exporters
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
+from fieldray.workers.pool import number_of_workers, open_workers
 
 Notify = Callable[[str], None]
 IDLE: Final = "nothing saved"
@@ -155,20 +155,20 @@ def _save(application: Application, heart: Heart, exports: _Exports, folder: Pat
 
 def _reading_s(results: Sequence[StoredResult]) -> float:
     """What it takes to read every image as a report shows it, as many at a time as an export reads."""
-    size = number_of_decoders(Settings())
-    decoders = open_decoders(Settings(), size)
+    size = number_of_workers(Settings())
+    readers = open_workers(Settings(), size)
     try:
         with ThreadPoolExecutor(size) as threads:
             began_s = time.perf_counter()
 
             def read(result: StoredResult) -> None:
                 outcome = result.outcome
-                decoders.read_shown(outcome.ref, side=SIDE, content_sha256=outcome.facts.content_sha256)
+                readers.read_shown(outcome.ref, side=SIDE, content_sha256=outcome.facts.content_sha256)
 
             list(threads.map(read, results))
             return time.perf_counter() - began_s
     finally:
-        decoders.close()
+        readers.close()
 
 
 @contextlib.contextmanager
@@ -216,7 +216,7 @@ def exports_report(
         f"{count} results with a heat map and lungs, of images of a megapixel drawn by the program, in the real window "
         f"without a screen. Every {STEP_MS} ms the next image of the list was opened.",
         f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms.",
-        f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
+        f"Reading all images, {number_of_workers(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
         f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
         f"Load average before: {before}, after: {load_average()}, on {os.cpu_count()} threads. What other programs "
         "take lengthens the times and pauses, and the CPU seconds less.",

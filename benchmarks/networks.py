@@ -241,15 +241,15 @@ def _opening(case: NetworkCase, one: Measured) -> Message:
 @contextlib.contextmanager
 def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
     """The program's own backend: its child process, pipes and post-processing, with its own choice of threads."""
-    backend = cpu_kind(cores=one.threads, budget_s=None).open()
+    backend = cpu_kind(threads=one.threads).open()
     try:
         backend.start(case.model)
         one.detail = backend.detail
 
         def run_batch(images: NDArray[np.uint8]) -> NDArray[np.float32]:
             """The answers travel back; their scores are those of another set of weights and are not compared."""
-            for start in range(0, len(images), backend.capacity):
-                backend.run(list(images[start : start + backend.capacity]))
+            for image in images:
+                backend.run(image)
             return np.zeros(0, np.float32)
 
         whole = np.concatenate([case.images] * (one.images // len(case.images) + 1))

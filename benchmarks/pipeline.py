@@ -22,21 +22,21 @@ from benchmarks.measured_pack import load_measured_pack
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.program import make_float_file
 from benchmarks.screening import fill, screen_once
-from benchmarks.stages import Stages, add_round, stage_decoders, time_reading
+from benchmarks.stages import Stages, add_round, stage_workers, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import drives_with_packs, find_pack, load_pack, pack_to_measure
+from fieldray.domain.assessment import choose
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.pipeline.assessment import choose
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
+from fieldray.workers.pool import Workers, workers_kind
 
 _STARTING_IMAGES: Final = 12
 
@@ -77,14 +77,9 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
     """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
     model, cores = load_measured_pack(options), usable_cores()
     with contextlib.ExitStack() as open_now:
-        engine = open_now.enter_context(_cpu_engine(model))
-        lung_engine = open_now.enter_context(_cpu_engine(model.lungs)) if model.lungs else None
-        program = Program(
-            assessment=choose(model),
-            decoder=open_now.enter_context(stage_decoders(cores)),
-            engine=engine,
-            lung_engine=lung_engine,
-        )
+        workers = open_now.enter_context(stage_workers(cores))
+        engine = open_now.enter_context(_cpu_engine(model, workers))
+        program = Program(assessment=choose(model), workers=workers, engine=engine)
         compared = compare(
             options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar
         )
@@ -94,8 +89,8 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
 
 
 @contextlib.contextmanager
-def _cpu_engine(model: Model) -> Iterator[Engine]:
-    with contextlib.closing(Engine(lambda _: None, kinds=(cpu_kind(cores=1, budget_s=None),))) as engine:
+def _cpu_engine(model: Model, workers: Workers) -> Iterator[Engine]:
+    with contextlib.closing(Engine(lambda _: None, kinds=(workers_kind(workers),))) as engine:
         engine.open(model)
         engine.wait_ready()
         yield engine

@@ -25,14 +25,14 @@ from fieldray.domain.finding import Category
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
-from fieldray.imaging.pool import DecoderPool
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import program_command, user_data
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.session import Session
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.settings import Settings
+from fieldray.workers.calls import Look
+from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 _READY_S: Final = 60.0
 
@@ -53,21 +53,21 @@ class ScreenService:
             self._model = library.load(Path(body["pack"]), **rules)
             self._first = [ImageRef(path=Path(path)) for path in body["first"]]
             self._screen([ref.path for ref in self._first])
-            return Message({"detail": f"{number_of_decoders(Settings())} decoders"})
+            return Message({"detail": f"{number_of_workers(Settings())} workers"})
         return Message(self._screen([Path(body["folder"])]))
 
     def _screen(self, paths: Sequence[Path]) -> dict[str, object]:
         assert self._model is not None
         settings, heard = Settings({"device": "cpu"}), Heard()
-        size = number_of_decoders(settings)
+        size = number_of_workers(settings)
         with contextlib.ExitStack() as ends:
             home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
-            decoders = ends.enter_context(contextlib.closing(open_decoders(settings, size)))
-            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=decoders)
+            workers = ends.enter_context(contextlib.closing(open_workers(settings, size)))
+            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=workers)
             ends.enter_context(session)
             session.use_pack(self._model)
-            _warm_up(decoders, self._first, self._model, size)
             heard.wait_ready()
+            _warm_up(workers, self._first, self._model)
             before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
             session.start(paths, fresh=True).join()
             seconds, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
@@ -102,11 +102,11 @@ class Heard:
                 raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
 
 
-def _warm_up(decoders: DecoderPool, refs: Sequence[ImageRef], model: Model, size: int) -> None:
-    """Let every decoding process read one image of each kind, so that its codecs are loaded."""
-    with ThreadPoolExecutor(size) as threads:
+def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
+    """Let every worker look at one image of each kind, so that its codecs and networks are loaded."""
+    with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
-            list(threads.map(lambda again: decoders.read(again, model.manifest.input), [ref] * size))
+            list(threads.map(lambda again: workers.look(Look(ref=again), model=model), [ref] * workers.size))
 
 
 _MAKING_S: Final = 600.0

@@ -15,8 +15,8 @@ from benchmarks.processes import cpu_s
 from fieldray.bench.benchmark_case import LoadedImage
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.cpu import cpu_kind
+from fieldray.workers.pool import Workers
 
 _SPELL_S: Final = 1.0
 _TIMEOUT_S: Final = 60.0
@@ -30,9 +30,9 @@ class Stages:
     Attributes
     ----------
     reading_s
-        Reading by all decoders at once.
+        Reading by all workers at once.
     network_s
-        The network with the threads that the program chooses.
+        The network, one on each core.
     lean_s
         CPU seconds of one network with one thread.
     detail
@@ -56,18 +56,18 @@ class Stages:
 
 
 @contextlib.contextmanager
-def stage_decoders(count: int) -> Iterator[DecoderPool]:
-    """`count` of the program's decoding processes."""
-    with DecoderPool(count, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB) as pool:
+def stage_workers(count: int) -> Iterator[Workers]:
+    """`count` of the program's workers."""
+    with Workers(count, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB) as pool:
         yield pool
 
 
 def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tuple[float, tuple[LoadedImage, ...]]:
     """Seconds per image with one file per core read at once, and the network's input for each."""
-    with stage_decoders(cores) as pool, ThreadPoolExecutor(cores) as threads:
+    with stage_workers(cores) as pool, ThreadPoolExecutor(cores) as threads:
 
         def read(ref: ImageRef) -> LoadedImage | None:
-            tensor = pool.read(ref, spec).whole(spec)
+            tensor = pool.tensor(ref, spec)
             return LoadedImage(ref, tensor.values[0]) if tensor else None
 
         for ref in refs[:: max(1, len(refs) // 12)]:  # the codecs are loaded at their first use, in each process
@@ -78,19 +78,17 @@ def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tu
     return seconds / len(refs), tuple(image for image in images if image)
 
 
-def time_network(model: Model, images: Sequence[LoadedImage], *, cores: int | None) -> tuple[float, float | None, str]:
-    """(seconds per image, CPU seconds per image, what ran it). With `cores` None the program chooses the threads.
-
-    Raises BackendProblem.
-    """
-    backend = cpu_kind(cores=cores, budget_s=None if cores else 0.25).open()
+def time_network(model: Model, images: Sequence[LoadedImage]) -> tuple[float, float | None, str]:
+    """(seconds per image, CPU seconds per image, what ran it), with one thread. Raises BackendProblem."""
+    backend = cpu_kind(threads=1).open()
     try:
         backend.start(model)
         values = itertools.cycle([image.values for image in images])
-        backend.run(list(itertools.islice(values, backend.capacity)))
+        backend.run(next(values))
         before_s, began_s, count = cpu_s(backend.pid or 0), time.perf_counter(), 0
         while (elapsed_s := time.perf_counter() - began_s) < _SPELL_S:
-            count += len(backend.run(list(itertools.islice(values, backend.capacity))))
+            backend.run(next(values))
+            count += 1
         after_s = cpu_s(backend.pid or 0)
         spent_s = None if before_s is None or after_s is None else (after_s - before_s) / count
         return elapsed_s / count, spent_s, backend.detail
@@ -102,7 +100,6 @@ def add_round(stages: Stages, refs: Sequence[ImageRef], model: Model, *, cores: 
     """Time each stage once. Raises BackendProblem."""
     reading_s, images = time_reading(refs, model.manifest.input, cores=cores)
     stages.reading_s.append(reading_s)
-    network_s, _, stages.detail = time_network(model, images, cores=None)
-    stages.network_s.append(network_s)
-    lean_s, spent_s, _ = time_network(model, images, cores=1)
+    lean_s, spent_s, stages.detail = time_network(model, images)
+    stages.network_s.append(lean_s / cores)  # each worker has one
     stages.lean_s.append(lean_s if spent_s is None else spent_s)

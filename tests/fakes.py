@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Detail, Image, PixelMap, ShownImage, Tensor
-from fieldray.domain.model import (
-    LUNG_CHECKS,
-    BackendName,
-    DeviceChoice,
-    HeaderRules,
-    InputSpec,
-    Model,
-    Policy,
-    Prediction,
-    Request,
-)
+from fieldray.domain.image import Image, PixelMap, ShownImage, Tensor, Turn, Window
+from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
-from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import members_here
-from fieldray.imaging.pool import PoolClosed
 from fieldray.imaging.preview_file import unpacked
 from fieldray.imaging.quality import check_header
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.stamp import Stamps
+from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
+from fieldray.workers.calls import Look, Seen, loading
+from fieldray.workers.looking import Worker
+from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
 
@@ -53,45 +47,52 @@ class FakeReaders:
 
     def __init__(self) -> None:
         self.closed = threading.Event()
+        self._given_up = threading.Event()
         self.reading = threading.Event()
         self.read_names: list[str] = []
         self.listed: list[Path] = []
         self.close_problem: Exception | None = None
 
-    def read(
-        self,
-        ref: ImageRef,
-        spec: InputSpec,
-        *,
-        rules: HeaderRules | None = None,
-        detail: Detail = "needed",
-        lungs: InputSpec | None = None,
-        waives: Sequence[str] = (),
-    ) -> ReadResult:
+    @property
+    def size(self) -> int:
+        return 1
+
+    @property
+    def is_closed(self) -> bool:
+        return self.closed.is_set()
+
+    def load(self, model: Model) -> str:
+        return "fake"
+
+    def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
+        raise NotImplementedError
+
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+        return _even(255 if "bright" in ref.path.name else 0, spec)
+
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
             raise PoolClosed
-        name = ref.path.name
         self.read_names.append(name)
         self.reading.set()
         if "slow" in name:
-            self.closed.wait()
+            self._given_up.wait()
             raise PoolClosed
         if "bug" in name:
             raise ZeroDivisionError
-        if rules and (unsuitable := check_header(ref.header, rules, waives=waives)):
+        if question.rules and (unsuitable := check_header(ref.header, question.rules)):
             facts = ReadFacts(content_sha256=hash_of(ref))
-            return ReadResult(tensor=None, facts=facts, problem=unsuitable, problem_is_refusal=True)
+            return Seen(facts=facts, problem=unsuitable, is_refusal=True)
+        spec = question.frame or (model and model.manifest.input)
+        assert spec
         facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
-            return ReadResult(tensor=None, facts=facts, problem=reason("blank"), problem_is_refusal=True)
+            return Seen(facts=facts, problem=reason("blank"), is_refusal=True)
         if "cut" in name:
-            return ReadResult(tensor=None, facts=facts, problem=reason("truncated"))
-        grey = 255 if "bright" in name else 0
-        whole = _even(grey, lungs) if lungs else None
-        if spec.crop == "lungs":
-            pixels = np.full((spec.height, spec.width), grey, np.uint8)
-            return ReadResult(tensor=None, lungs=whole, image=Image(pixels=pixels), facts=facts)
-        return ReadResult(tensor=_even(grey, spec), lungs=whole, facts=facts)
+            return Seen(facts=facts, problem=reason("truncated"))
+        tensor = _even(255 if "bright" in name else 0, spec)
+        return Seen(facts=replace(facts, pixel_map=tensor.pixel_map), values=tensor.values, stage="inference")
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         return unpacked(np.frombuffer(preview, np.uint8))
@@ -114,8 +115,13 @@ class FakeReaders:
     def stamp_with(self, stamps: Stamps) -> None:
         """No file is read, so none is stamped."""
 
+    def give_up(self) -> None:
+        given_up, self._given_up = self._given_up, threading.Event()
+        given_up.set()
+
     def close(self) -> None:
         self.closed.set()
+        self._given_up.set()
         if self.close_problem:
             raise self.close_problem
 
@@ -134,6 +140,11 @@ class FakeEngine:
 
     def open(self, model: Model) -> None:
         self.opened.append(model)
+
+    def serving(self, *, timeout_s: float) -> BackendName | None:
+        if self.unavailable_reason:
+            raise BackendProblem(self.unavailable_reason)
+        return "fake"
 
     def reconsider(self, name: BackendName) -> None:
         self.unavailable_reason = None
@@ -169,21 +180,61 @@ class FakeEngine:
         )
 
 
-class FakeLungEngine(FakeEngine):
-    """Finds the same lungs in every image: a mask (rows, columns), and scores of the checks that are not a chest's."""
+class FakeFinder:
+    """Finds the same lungs in every image: a mask (rows, columns), and scores of the checks that are not a chest's.
 
-    def __init__(
-        self,
-        mask: np.ndarray,
-        *,
-        answer: Callable[[Future[Prediction]], None] | None = None,
-        **scores: float,
-    ) -> None:
-        super().__init__(answer=answer)
+    `problem` is raised for every image, and `unloadable` when it is loaded.
+    """
+
+    def __init__(self, mask: NDArray[Any], *, problem: Reason | None = None, **scores: float) -> None:
         self._mask = mask.astype(np.float32)
         self._checks = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1), **scores}
-        self.requested: list[int] = []
+        self._problem = problem
+        self.unloadable: Reason | None = None
 
-    def _prediction(self, request: Request) -> Prediction:
-        self.requested.append(request.request_id)
-        return replace(super()._prediction(request), scores=self._checks, mask=self._mask, latency_ms=0.5)
+    def run(self, _image: NDArray[np.uint8]) -> Answer:
+        if self._problem:
+            raise BackendProblem(self._problem)
+        scores = np.array([self._checks[name] for name in LUNG_CHECKS], np.float32)
+        return Answer(scores=scores, class_maps=None, features=None, latency_ms=0.5, mask=self._mask)
+
+
+class PaintedFile:
+    """64 x 64 pixels that are bright or dark but for a few, as the file's name says; its header is the reference's."""
+
+    def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
+        self._ref = ref
+        self.content_sha256, self.stamp = hash_of(ref), b""
+
+    def identified(self) -> ImageRef:
+        return self._ref
+
+    def image(self, needed: TargetSize | None = None) -> Image:
+        is_bright = "bright" in self._ref.path.name
+        pixels = np.full((64, 64), 250 if is_bright else 0, np.uint8)
+        pixels[2::5, 2::5] = 0 if is_bright else 250  # what has no contrast is no image
+        return Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT"))
+
+
+class LungReaders(FakeReaders):
+    """The real worker in this process, with painted files and a finder that is none.
+
+    Where the classifier is to be run, its input comes back.
+    """
+
+    def __init__(self, finder: FakeFinder | None, *, open_file: Callable[..., Any] = PaintedFile) -> None:
+        super().__init__()
+        self._finder, self._model = finder, None
+        self.turns: list[Turn] = []
+        self._worker = Worker(open_file=open_file, open_network=self._network)
+
+    def _network(self, _model: Model, _file: NDArray[np.uint8]) -> Any:
+        if self._finder and self._finder.unloadable:
+            raise BackendProblem(self._finder.unloadable)
+        return self._finder
+
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        assert model
+        self.turns.append(question.ref.turn)
+        self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
+        return self._worker.look(replace(question, runs=False, finds=self._finder is not None))

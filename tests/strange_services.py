@@ -1,6 +1,6 @@
 """Run as a child process: services that crash, hang, balloon, babble, or read files and misbehave on request.
 
-`command` is what a `Child` or a `DecoderPool` is given to start them instead of the program's own.
+`command` is what a `Child` or a `Workers` is given to start them instead of the program's own.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ if __name__ == "__main__":
         return Message({"raised": {"kind": "Unreadable", "code": message.body["code"], "parameters": 7}})
 
     def read(message: Message) -> Message:
-        """The real reader, but for names that say otherwise; "once" leaves a mark so that it happens once."""
-        from fieldray.imaging.service import handle
+        """The real worker, but for names that say otherwise; "once" leaves a mark so that it happens once."""
+        from fieldray.workers.looking import handle
 
-        path = Path(message.body["path"])
-        if message.body["ask"] == "hash":
+        path = Path(message.body["value"]["ref"]["path"])
+        if message.body["call"] == "hash":
             return handle(message)
         if "killed" in path.name:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
     def babbling(answer: Message) -> Message:
         """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
-        return Message(dict.fromkeys(answer.body, "nonsense"), answer.arrays)
+        return Message({"call": "", "value": dict.fromkeys(answer.body["value"], "nonsense")}, answer.arrays)
 
     sys.modules[_MODULE] = sys.modules[__name__]
     if sys.argv[1] == strange("babble"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -37,11 +38,14 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
     return converted(value, kind)
 
 
-def converted(value: Any, kind: type[T]) -> T:
-    """The same of plain values, as a reader of JSON gives them. Raises ValueError."""
+def converted(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
+    """The same of plain values, as a reader of JSON gives them. Raises ValueError.
+
+    others  makes what `msgspec` does not know, of a type and a plain value
+    """
     _decoder(kind)
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, dec_hook=others)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.drives import list_drives
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import split_name
 from fieldray.paths import VERSION, user_data
-from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.typed_json import decoded

@@ -1,4 +1,4 @@
-"""What a worker screens with, open from piece to piece: the network, the decoders, and threads that wait for both.
+"""What a node screens with, open from piece to piece: the workers, the engine, and threads that wait for both.
 
 Each image goes the way of `pipeline.screen.screen_image`, as in any run. A run of its own for each piece, with a store,
 cost a commit an image and the reading of all rows again, and let the decoders wait meanwhile; nothing here is stored.
@@ -12,21 +12,18 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Self
 
+from fieldray.domain.assessment import choose
 from fieldray.domain.events import Event
 from fieldray.domain.finding import Outcome, without_preview
 from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.pool import DecoderPool
-from fieldray.pipeline.assessment import choose
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
-from fieldray.pipeline.ports import OpenEngine
 from fieldray.pipeline.screen import screen_image
-from fieldray.pipeline.session import system_engine, system_lung_engine
+from fieldray.pipeline.session import system_engine
+from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.ports import OpenEngine
 from fieldray_cluster.archive_request import ArchiveRequest, load_model
-
-_AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read, as in a session
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -36,35 +33,28 @@ class PieceSession:
     request: ArchiveRequest
     _model: Model
     _engine: OpenEngine
-    _lung_engine: OpenEngine | None
-    _decoders: DecoderPool
+    _workers: Workers
     _threads: ThreadPoolExecutor
 
     @classmethod
     def open(cls, request: ArchiveRequest, *, cores: int) -> Self:
         """Load the pack and start what reads and runs images, on so many cores. Raises FieldrayError."""
         settings = request.settings_of_node(decoders=0)
-        settings.set("decoders", min(cores, number_of_decoders(settings)))
-        size = settings.integer("decoders")
+        settings.set("decoders", min(cores, number_of_workers(settings)))
         with contextlib.ExitStack() as unless_open:
-            decoders = open_decoders(settings, size)
-            unless_open.callback(decoders.close)
+            workers = open_workers(settings, settings.integer("decoders"))
+            unless_open.callback(workers.close)
             model = load_model(request)
-            engine = system_engine(_unheard, settings, cores=cores)
+            engine = system_engine(_unheard, settings, workers)
             unless_open.callback(engine.close)
             engine.open(model)
-            lung_engine = system_lung_engine(_unheard, settings) if model.lungs else None
-            if lung_engine and model.lungs:
-                unless_open.callback(lung_engine.close)
-                lung_engine.open(model.lungs)
-            threads = ThreadPoolExecutor(size + _AWAITING_NETWORK, thread_name_prefix="screening")
+            threads = ThreadPoolExecutor(workers.size + 1, thread_name_prefix="screening")
             unless_open.pop_all()
         return cls(
             request=request,
             _model=model,
             _engine=engine,
-            _lung_engine=lung_engine,
-            _decoders=decoders,
+            _workers=workers,
             _threads=threads,
         )
 
@@ -76,9 +66,8 @@ class PieceSession:
             assessment=choose(
                 self._model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed
             ),
-            decoder=self._decoders,
+            workers=self._workers,
             engine=self._engine,
-            lung_engine=self._lung_engine,
             is_cancelled=is_over.is_set,
         )
         futures = [self._threads.submit(screen, ref) for ref in refs]
@@ -93,10 +82,8 @@ class PieceSession:
 
     def close(self) -> None:
         """End every thread and process."""
-        self._decoders.close()
-        for engine in (self._lung_engine, self._engine):
-            if engine:
-                engine.close()
+        self._workers.close()
+        self._engine.close()
         self._threads.shutdown(cancel_futures=True)
 
 

@@ -17,12 +17,12 @@ from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.pipeline.decoders import open_decoders
 from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_folder import ArchiveFolder
 
 
@@ -86,8 +86,8 @@ def list_images(
         return
     if folder.has_results:
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name="list.parquet"))
-    with contextlib.closing(open_decoders(settings, 1)) as decoders:
-        found = discover(paths, members=decoders.members, is_own_report=is_own_report)
+    with contextlib.closing(open_workers(settings, 1)) as readers:
+        found = discover(paths, members=readers.members, is_own_report=is_own_report)
         own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
         folder.write_list((ref for ref in found if not str(ref.path).startswith(own)), tell=tell)
 

@@ -6,7 +6,6 @@ import io
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,13 @@ from benchmarks.decisions import Compared, Pair, Program, compare, decision_repo
 from benchmarks.image_files import KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
+from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Decision, Finding, ReadFacts, Refused, Screened
-from fieldray.domain.image import Detail, PixelMap, Tensor
-from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.answers import ReadResult
-from fieldray.pipeline.assessment import choose
 from fieldray.reasons import reason
+from fieldray.workers.calls import Look, Seen
 from program import write_images
 from tiny_models import tiny_model
 from tiny_packs import fingerprint, write_tiny_pack
@@ -37,18 +36,19 @@ class Darker(FakeReaders):
         self._grey = grey
         self.kinds: list[str] = []
 
-    def read(
-        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed", **_: Any
-    ) -> ReadResult:
-        if detail == "full" and "bad" in ref.path.name:
-            return ReadResult(tensor=None, facts=ReadFacts(), problem=reason("truncated"))
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        ref, is_full = question.ref, question.detail == "full"
+        assert model
+        spec = model.manifest.input
+        if is_full and "bad" in ref.path.name:
+            return Seen(problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
-        values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * (detail == "full"), np.uint8)
-        return ReadResult(tensor=Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0)), facts=ReadFacts())
+        values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * is_full, np.uint8)
+        return Seen(values=values, facts=ReadFacts(pixel_map=PixelMap(1, 0, 1, 0)))
 
 
 def program(grey: int) -> Program:
-    return Program(assessment=choose(tiny_model()), decoder=Darker(grey), engine=FakeEngine())
+    return Program(assessment=choose(tiny_model()), workers=Darker(grey), engine=FakeEngine())
 
 
 def screened(score: float, decision: Decision, *notes: str) -> Screened:
@@ -78,7 +78,7 @@ def test_small_images_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
     compared = compare(tmp_path, run_by, most=2, cores=1, notify=lambda _: None)
     first, second = list(KINDS.values())[:2]
     assert compared.images == {first.name: 1, second.name: 1}
-    assert isinstance(run_by.decoder, Darker) and run_by.decoder.kinds == [".dcm"] * 4
+    assert isinstance(run_by.workers, Darker) and run_by.workers.kinds == [".dcm"] * 4
     assert compared.differences == pytest.approx([10 / 255] * 2)
 
 

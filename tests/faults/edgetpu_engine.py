@@ -65,12 +65,14 @@ def open_engine(edgetpu: DoubleEdgeTpu, said: Said, **options: Any) -> Engine:
     return Engine(said, kinds=double_kinds(said, edgetpu, run_timeout_s=1.0, start_timeout_s=5.0), **options)
 
 
-def double_kinds(publish: Publish, edgetpu: DoubleEdgeTpu, **options: Any) -> tuple[BackendKind, ...]:
+def double_kinds(
+    publish: Publish, edgetpu: DoubleEdgeTpu, *, cpu: BackendKind | None = None, **options: Any
+) -> tuple[BackendKind, ...]:
     """The devices of a computer whose only Edge TPU is the test double."""
     kind = edgetpu_kind(
         libraries=[str(edgetpu.library)], find=edgetpu.find, publish=publish, priority="raised", **options
     )
-    return kind, cpu_kind(priority="raised")
+    return kind, cpu or cpu_kind(priority="raised")
 
 
 def grey(number: int) -> Request:

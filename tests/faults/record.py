@@ -18,6 +18,8 @@ from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import Workers
 
 # One level of the 8-bit output that a score comes from
 TOLERANCE: Final = 1 / 255
@@ -55,7 +57,11 @@ class Record:
         prediction = future.result()
         assert prediction.features is not None
         score, feature = next(iter(prediction.scores.values())), float(prediction.features[0])
-        answered = Answered(time.monotonic(), key, prediction.backend, score, feature)
+        self.add(key, prediction.backend, score, feature)
+
+    def add(self, key: str, backend: BackendName, score: float, feature: float) -> None:
+        """An image has its answer."""
+        answered = Answered(time.monotonic(), key, backend, score, feature)
         with self._changed:
             self._answers.append(answered)
             self._changed.notify_all()
@@ -102,6 +108,9 @@ class RecordingEngine:
     def open(self, model: Model) -> None:
         self.inner.open(model)
 
+    def serving(self, *, timeout_s: float) -> BackendName | None:
+        return self.inner.serving(timeout_s=timeout_s)
+
     def reconsider(self, name: BackendName) -> None:
         self.inner.reconsider(name)
 
@@ -116,6 +125,25 @@ class RecordingEngine:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class RecordingWorkers:
+    """The real workers, with a record of the images that they did whole."""
+
+    def __init__(self, workers: Workers, record: Record, keys: Mapping[Path, str]) -> None:
+        self.inner: Final = workers
+        self._record, self._keys = record, keys
+
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        seen = self.inner.look(question, model=model)
+        answer = seen.answer
+        if answer is not None and answer.features is not None:
+            features = float(answer.features[0])
+            self._record.add(self._keys[question.ref.path], "cpu", float(answer.scores[0]), features)
+        return seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 @dataclass(frozen=True, slots=True)

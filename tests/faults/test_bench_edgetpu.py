@@ -15,7 +15,7 @@ from tiny_models import tiny_inputs
 
 
 def case(edgetpu: DoubleEdgeTpu) -> BenchmarkCase:
-    kind = edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find, budget_s=None)
+    kind = edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find)
     return BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=kind)
 
 

@@ -17,13 +17,12 @@ from PIL import Image
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_engine import double_kinds
 from faults.edgetpu_models import edgetpu_model
-from faults.record import Record, RecordingEngine, Reference, Verdicts, image_key
+from faults.record import Record, RecordingEngine, RecordingWorkers, Reference, Verdicts, image_key
 from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
 from fieldray.domain.finding import Outcome
-from fieldray.domain.model import Model
+from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.write import write_pack
@@ -31,6 +30,8 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
+from fieldray.workers.pool import Workers, open_workers, workers_kind
+from fieldray.workers.ports import Readers
 
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
@@ -96,23 +97,29 @@ class Clinic:
         self.keys: Final[Mapping[Path, str]] = self._image_keys()
         self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[RecordingEngine] = []
+        self._workers: list[RecordingWorkers] = []
         self._references: dict[str, Reference] = {}
 
     def session(self, publish: Publish) -> Session:
         """The real session; its engine's answers are recorded."""
 
-        def engines(heard: Publish, settings: Settings) -> RecordingEngine:
+        def engines(heard: Publish, settings: Settings, workers: Readers) -> RecordingEngine:
             device, policy = device_choice(settings)
 
             def hear(event: Event) -> None:
                 self._hear(event, heard)
 
-            kinds = double_kinds(hear, self.edgetpu, run_timeout_s=EDGETPU_TIMEOUT_S, start_timeout_s=_START_TIMEOUT_S)
+            times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
+            kinds = double_kinds(hear, self.edgetpu, cpu=workers_kind(workers), **times_s)
             engine = Engine(hear, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run)
             self._engines.append(RecordingEngine(engine, self.record))
             return self._engines[-1]
 
-        return Session(self.settings, publish, engines=engines)
+        def readers(settings: Settings, size: int) -> RecordingWorkers:
+            self._workers.append(RecordingWorkers(open_workers(settings, size), self.record, self.keys))
+            return self._workers[-1]
+
+        return Session(self.settings, publish, engines=engines, readers=readers)
 
     def load_pack(self) -> Model:
         """From the drive, into memory. Raises PackProblem when the drive is out."""
@@ -120,7 +127,8 @@ class Clinic:
 
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that run the model now."""
-        return self._engines[-1].inner.pids if self._engines else ()
+        pids = self._engines[-1].inner.pids if self._engines else ()
+        return (*pids, *(pid for workers in self._workers for pid in workers.inner.pids))
 
     def judge(self, session: Session, batch: Batch) -> None:
         """Take a finished run's results out of the store and judge them."""
@@ -179,11 +187,11 @@ class Clinic:
 
     def _image_keys(self) -> dict[Path, str]:
         spec = edgetpu_model().manifest.input
-        with DecoderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+        with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
             return {ref.path: self._image_key(pool, ref, spec) for ref in discover([self.images[0].parent])}
 
     @staticmethod
-    def _image_key(pool: DecoderPool, ref: ImageRef, spec: object) -> str:
-        tensor = pool.read(ref, spec).tensor  # type: ignore[arg-type]
+    def _image_key(pool: Workers, ref: ImageRef, spec: InputSpec) -> str:
+        tensor = pool.tensor(ref, spec)
         assert tensor is not None, ref.path
         return image_key(tensor.values)

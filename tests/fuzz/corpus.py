@@ -60,18 +60,17 @@ def _announced(*arrays: Any, body: Any = None) -> bytes:
 def _answer(kind: str, body: Mapping[str, Any], *arrays: tuple[str, str, list[int], bytes]) -> bytes:
     """An answer of a child with these arrays: name, type, shape, bytes."""
     listing = [list(array[:3]) for array in arrays]
-    header = json.dumps({"body": body, "arrays": listing}).encode("ascii")
+    header = json.dumps({"body": {"call": "", "value": body}, "arrays": listing}).encode("ascii")
     return kind.encode("ascii") + b"\n" + framed(header, []) + b"".join(array[3] for array in arrays)
 
 
-def _read(**changes: Any) -> dict[str, Any]:
-    body = {"decode_ms": 1.0, "problem": ["truncated", []], "problem_is_refusal": False, "content_sha256": "0" * 64}
-    return {**body, **changes}
+def _seen(**facts: Any) -> dict[str, Any]:
+    problem = {"code": "truncated", "parameters": []}
+    return {"facts": {"decode_ms": 1.0, "content_sha256": "0" * 64, **facts}, "problem": problem}
 
 
 def _members(**changes: Any) -> dict[str, Any]:
-    entry = {"member": "a", "frames": 1, "kind": "dicom", "header": {}, "problem": None, "problem_is_refusal": False}
-    return {"members": [{**entry, **changes}], "after": None, "doubles": 0, "double": ""}
+    return {"refs": [{"path": "", "member": "a", "kind": "dicom", **changes}], "after": None}
 
 
 def _result(**changes: Any) -> dict[str, Any]:
@@ -150,21 +149,23 @@ CASES: Final[Mapping[str, Case]] = {
         "wire", lambda: _announced(["a", "uint8", [10**4_000] * 600]), ("ValueError",)
     ),
     # answers of which a value of another type reached the store, or the list never ended
-    "a hash that is an object": Case("answers", lambda: _answer("read", _read(content_sha256={})), ("ValueError",)),
-    "a time that is a text": Case("answers", lambda: _answer("read", _read(decode_ms="1")), ("ValueError",)),
-    "rows below none": Case("answers", lambda: _answer("read", _read(rows=-1)), ("ValueError",)),
-    "notes that are numbers": Case("answers", lambda: _answer("read", _read(notes=[1])), ("ValueError",)),
+    "a hash that is an object": Case("answers", lambda: _answer("look", _seen(content_sha256={})), ("ValueError",)),
+    "a time that is a text": Case("answers", lambda: _answer("look", _seen(decode_ms="1")), ("ValueError",)),
+    "rows below none": Case("answers", lambda: _answer("look", _seen(rows=-1)), ("ValueError",)),
+    "notes that are numbers": Case("answers", lambda: _answer("look", _seen(notes=[1])), ("ValueError",)),
     "a thumbnail that is no picture": Case(
-        "answers", lambda: _answer("read", _read(), ("thumbnail", "int64", [1], bytes(8))), ("ValueError",)
+        "answers", lambda: _answer("look", _seen(thumbnail="0"), ("0", "int64", [1], bytes(8))), ("ValueError",)
     ),
-    "members without end": Case("answers", lambda: _answer("members", _members(frames=10**18)), ("ValueError",)),
+    "members without end": Case(
+        "answers", lambda: _answer("members", _members(header={"number_of_frames": 10**18})), ("ValueError",)
+    ),
     "a member without a name": Case("answers", lambda: _answer("members", _members(member=None)), ("ValueError",)),
     "a member of a name that no system has": Case(
         "answers", lambda: _answer("members", _members(member="\ud800")), ("ValueError",)
     ),
     "a size that is a text": Case(
         "answers",
-        lambda: _answer("shown", {"rows": "1", "columns": 1}, ("pixels", "uint8", [1, 1], b"\0")),
+        lambda: _answer("shown", {"pixels": "0", "rows": "1", "columns": 1}, ("0", "uint8", [1, 1], b"\0")),
         ("ValueError",),
     ),
     # messages of a divided training that ended a thread

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script 
 
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert installed_program("fieldray-window") is None
-    assert child_command("fieldray.imaging.service:handle")[:2] == [sys.executable, "-I"]
+    assert child_command("fieldray.workers.looking:handle")[:2] == [sys.executable, "-I"]
 
 
 _NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so

@@ -46,7 +46,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.parametrize(
     ("service", "body"),
     [
-        ("fieldray.imaging.service:handle", {"ask": "image", "path": "json.py", "member": "", "frame": 0}),
+        ("fieldray.workers.looking:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
         ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
         ("fieldray.inference.coral.library:handle", {"libraries": []}),
         ("fieldray.bench.parallel_load:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),

@@ -24,12 +24,12 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
+from fieldray.workers.pool import Workers
 
 START_UP: Final = 2  # images at the start of a repetition that are kept apart
 FEWEST_IMAGES: Final = START_UP + 1
@@ -132,9 +132,9 @@ class LoadedImage:
     values: NDArray[np.uint8]
 
 
-def one_decoder() -> DecoderPool:
-    """One fresh decoding process."""
-    return DecoderPool(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
+def one_worker() -> Workers:
+    """One fresh process that reads images."""
+    return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
 def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
@@ -148,16 +148,16 @@ def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[Ima
     return tuple(itertools.islice(wanted, count))
 
 
-def read_images(refs: Sequence[ImageRef], spec: InputSpec, decoders: DecoderPool) -> tuple[LoadedImage, ...]:
+def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> tuple[LoadedImage, ...]:
     """The readable ones, prepared for a network. Raises UsageProblem (nothing_to_measure) if none can."""
-    results = ((ref, decoders.read(ref, spec).whole(spec)) for ref in refs)
+    results = ((ref, readers.tensor(ref, spec)) for ref in refs)
     images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
     if not images:
         raise UsageProblem(reason("nothing_to_measure"))
     return images
 
 
-Decoders = Callable[[], DecoderPool]
+OpenReaders = Callable[[], Workers]
 Notify = Callable[[str], None]
 
 
@@ -198,7 +198,7 @@ class BenchmarkCase:
 
 def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
     """The model on each backend there could be, with this many threads on the CPU, nothing run before image 1."""
-    options = BackendOptions(cores=threads, is_tuned=False, priority="normal")
+    options = BackendOptions(threads=threads, priority="normal")
     kinds = reversed(system_kinds(options))  # the last resort is what the others are compared with
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
@@ -217,7 +217,7 @@ def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[Benchma
 
 
 def _accelerators(settings: Settings) -> list[BackendKind]:
-    options = BackendOptions(settings=settings, is_tuned=False, priority="normal")
+    options = BackendOptions(settings=settings, priority="normal")
     return [kind for kind in system_kinds(options) if not kind.entry.shares_cpu]
 
 
@@ -249,37 +249,35 @@ def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, 
     for image in itertools.cycle(images):
         if len(times_ms) >= count and time.perf_counter() >= until_s:
             break
-        times_ms.append(backend.run([image.values])[0].latency_ms)
+        times_ms.append(backend.run(image.values).latency_ms)
     return times_ms
 
 
-def time_files(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int, decoders: Decoders) -> list[float]:
+def time_files(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int, readers: OpenReaders) -> list[float]:
     """Milliseconds from file to scores (reading, preprocessing, network), one image at a time, in fresh processes.
 
     Raises BackendProblem.
     """
     times_ms, spec = [], case.model.manifest.input
-    with decoders() as pool, case.opened() as backend:
+    with readers() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            tensor = pool.read(image.ref, spec).whole(spec)
+            tensor = pool.tensor(image.ref, spec)
             # an image that can no longer be read (a drive was unplugged) still costs its time
-            backend.run([tensor.values[0] if tensor else image.values])
+            backend.run(tensor.values[0] if tensor else image.values)
             times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms
 
 
 def time_stream(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
-    """Milliseconds per image in batches as large as the backend takes, `count` batches, messages included.
+    """Milliseconds per image, messages included.
 
     Raises BackendProblem.
     """
     times_ms: list[float] = []
     with case.opened() as backend:
-        values = itertools.cycle([image.values for image in images])
-        for _ in range(count):
-            batch = list(itertools.islice(values, backend.capacity))
+        for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            backend.run(batch)
-            times_ms.append((time.perf_counter() - began_s) * 1000 / len(batch))
+            backend.run(image.values)
+            times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms

@@ -14,13 +14,13 @@ from typing import Any, Final
 from fieldray.bench.benchmark_case import (
     START_UP,
     BenchmarkCase,
-    Decoders,
     Effort,
     LoadedImage,
     Notify,
+    OpenReaders,
     Summary,
     by_iteration,
-    one_decoder,
+    one_worker,
     summarise,
     time_files,
     time_network,
@@ -57,7 +57,7 @@ def measure(
     effort: Effort,
     *,
     notify: Notify,
-    decoders: Decoders = one_decoder,
+    readers: OpenReaders = one_worker,
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images, with and without reading. Raises BackendProblem."""
     measurements = [Measurement(case=case, scope=scope) for case in cases for scope in (NETWORK, FILE)]
@@ -68,7 +68,7 @@ def measure(
             if one.scope == NETWORK:
                 times_ms = time_network(one.case, images, count=effort.images)
             else:
-                times_ms = time_files(one.case, images, count=effort.images, decoders=decoders)
+                times_ms = time_files(one.case, images, count=effort.images, readers=readers)
             one.repetitions.append(times_ms)
     return tuple(measurements)
 

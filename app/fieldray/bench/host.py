@@ -17,20 +17,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fieldray.bench.benchmark_case import Decoders, find_images, one_decoder
+from fieldray.backends import CPU
+from fieldray.bench.benchmark_case import OpenReaders, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.bench.report import Block, Points, Report
 from fieldray.domain.events import DeviceState
-from fieldray.domain.model import Model, Prediction, Request
+from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.inference.coral import status
 from fieldray.inference.coral.status import CoralStatus
-from fieldray.inference.cpu import cpu_kind
-from fieldray.inference.engine import Engine
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
+from fieldray.workers.calls import Look
 
 # import name: package name
 _LIBRARIES: Final = {
@@ -149,37 +149,30 @@ class TrialFacts:
 def try_screening(
     load: Callable[[], Model],
     *,
-    engines: Callable[[], Engine] = lambda: Engine(lambda _: None, kinds=(cpu_kind(),)),
-    decoders: Decoders = one_decoder,
+    readers: OpenReaders = one_worker,
 ) -> TrialFacts:
     """Prove that this computer can screen: draw, write, read and run one image with the pack that `load` gives."""
     pack_name = ""
     try:
         model = load()
         pack_name = model.pack_name
-        prediction, seconds = _screen(model, engines, decoders)
+        seconds = _screen(model, readers)
     except FieldrayError as problem:
         return TrialFacts(pack_name=pack_name, problem=problem.reason)
-    except (OSError, TimeoutError) as error:
+    except OSError as error:
         return TrialFacts(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
-    return TrialFacts(pack_name=pack_name, backend=prediction.backend, seconds=seconds)
+    return TrialFacts(pack_name=pack_name, backend=CPU.name, seconds=seconds)
 
 
-def _screen(model: Model, engines: Callable[[], Engine], decoders: Decoders) -> tuple[Prediction, float]:
+def _screen(model: Model, readers: OpenReaders) -> float:
+    """Seconds from the pack to the result. Raises FieldrayError, OSError."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         (ref,) = find_images(None, count=1, drawn_in=Path(folder))
         began_s = time.perf_counter()
-        engine = ends.enter_context(engines())
-        engine.open(model)
-        pool = ends.enter_context(decoders())
-        result = pool.read(ref, model.manifest.input)
-        tensor = result.whole(model.manifest.input)
-        if tensor is None:
-            assert result.problem
-            raise FieldrayError(result.problem)
-        engine.wait_ready(timeout_s=_TIMEOUT_S)
-        request = Request(request_id=1, values=tensor.values)
-        return engine.submit(request).result(_TIMEOUT_S), time.perf_counter() - began_s
+        seen = ends.enter_context(readers()).look(Look(ref=ref, runs=True), model=model)
+        if seen.answer is None:
+            raise FieldrayError(seen.problem or reason("wrong_answer"))
+        return time.perf_counter() - began_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

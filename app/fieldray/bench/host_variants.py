@@ -61,17 +61,14 @@ def variants(
     max_clock
         Whether a device whose clock can be chosen runs at the highest one, too.
     """
-    lean = cpu_kind(runtimes=tuple(runtimes[:1]), cores=1, budget_s=None)
+    lean = cpu_kind(runtimes=tuple(runtimes[:1]), threads=1)
     found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
     threads = 2
     while threads <= cores:
-        found.append(
-            BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(cores=threads, budget_s=None))
-        )
+        found.append(BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(threads=threads)))
         threads *= 2
-    found.append(BenchmarkCase(name="cpu, threads chosen by the program", model=model, kind=cpu_kind()))
     for name in runtimes[1:]:
-        kind = cpu_kind(runtimes=(name,), cores=1, budget_s=None)
+        kind = cpu_kind(runtimes=(name,), threads=1)
         found.append(BenchmarkCase(name=f"cpu, 1 thread, {name}", model=model, kind=kind))
     if float_file is not None:
         in_float = replace(model, files={"litert": float_file}, golden=None)

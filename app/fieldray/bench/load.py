@@ -79,12 +79,10 @@ def _median(loads: Sequence[MeasuredLoad]) -> MeasuredLoad:
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """The ways to run a model; load slows some of them more than others."""
-    lean = cpu_kind(cores=1, budget_s=None)
+    lean = cpu_kind(threads=1)
     cases = [BenchmarkCase(name="cpu, 1 thread", model=model, kind=lean)]
     if cores > 1:
-        cases.append(
-            BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(cores=cores, budget_s=None))
-        )
+        cases.append(BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(threads=cores)))
     cases.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
     cases.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
     return (*cases, *accelerator_cases(model))

@@ -198,14 +198,14 @@ def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
     """Images for any network, and a phrase that names them; drawn ones exist while the block runs."""
     import tempfile
 
-    from fieldray.bench.benchmark_case import MOST_IMAGES, find_images, one_decoder, read_images
+    from fieldray.bench.benchmark_case import MOST_IMAGES, find_images, one_worker, read_images
 
     count = min(options.images, MOST_IMAGES)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
         refs = find_images(options.folder, count=count, drawn_in=Path(drawn_in))
 
         def images_for(spec: InputSpec) -> tuple[LoadedImage, ...]:
-            with one_decoder() as decoders:
+            with one_worker() as decoders:
                 return read_images(refs, spec, decoders)
 
         whose = f"images of {options.folder}" if options.folder else "images drawn by the program"

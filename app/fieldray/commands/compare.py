@@ -57,25 +57,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _compared(options: argparse.Namespace) -> ComparedPair:
     from fieldray.errors import PackProblem
-    from fieldray.pipeline.decoders import open_decoders
     from fieldray.reasons import reason
     from fieldray.settings import load
+    from fieldray.workers.pool import open_workers
 
     settings, _ = load()
-    with contextlib.closing(open_decoders(settings, 2)) as decoders:
+    with contextlib.closing(open_workers(settings, 2)) as readers:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
         from fieldray.pipeline.compare import PairComparer, only_image
-        from fieldray.pipeline.session import system_lung_engine
 
-        prior, current = (only_image(path, decoders=decoders) for path in (options.prior, options.current))
+        prior, current = (only_image(path, readers=readers) for path in (options.prior, options.current))
         finder = PackLibrary(user_data()).shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
-        with contextlib.closing(system_lung_engine(lambda _: None, settings)) as engine:
-            engine.open(finder)
-            with PairComparer(decoders=decoders, lung_engine=engine, finder=finder) as comparer:
-                return comparer.compare(prior, current)
+        with PairComparer(readers=readers, finder=finder) as comparer:
+            return comparer.compare(prior, current)
 
 
 def _print(pair: ComparedPair, console: Console) -> None:

@@ -157,9 +157,9 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
-    from fieldray.pipeline.decoders import number_of_decoders, open_decoders
     from fieldray.pipeline.export import export_run
     from fieldray.settings import load
+    from fieldray.workers.pool import number_of_workers, open_workers
 
     settings, _ = load()
     written = export_run(
@@ -168,8 +168,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         options.out,
         options.formats or (),
         options=report_options(options, settings, console),
-        decoders=lambda size: open_decoders(settings, size),
-        workers=number_of_decoders(settings),
+        readers=lambda: open_workers(settings, number_of_workers(settings)),
         tell=lambda done, total: console.bar(f"Reports {done}/{total}"),
         note=lambda why: console.print_error(why.text),
     )

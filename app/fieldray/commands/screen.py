@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,14 +146,11 @@ def screened(
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
-    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
+    from fieldray.workers.pool import number_of_workers, open_workers
 
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
-    with (
-        contextlib.closing(start_network(settings)) as started,
-        contextlib.closing(open_decoders(settings, number_of_decoders(settings))) as warm,
-    ):
+    with contextlib.closing(open_workers(settings, number_of_workers(settings))) as warm:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
@@ -162,12 +158,11 @@ def screened(
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
         from fieldray.domain.run import Resuming, Wishes
-        from fieldray.pipeline.session import Session, system_engine
+        from fieldray.pipeline.session import Session
 
         with lines() as emit:
             report = RunReport(console, emit, model=model, has_list=has_list)
-            engines = functools.partial(system_engine, started=started)
-            with Session(settings, report.publish, engines=engines, warm=warm) as session:
+            with Session(settings, report.publish, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(
                     options.paths,

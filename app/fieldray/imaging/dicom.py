@@ -38,7 +38,7 @@ from fieldray.imaging.dicom_stored import (
 from fieldray.imaging.limits import MAX_FILE_BYTES
 from fieldray.imaging.preprocess import squared
 from fieldray.imaging.raster import grey_of_colour
-from fieldray.imaging.reduction import TargetSize, largest_reduction
+from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
 
 _PALETTE: Final = tuple(
@@ -78,21 +78,21 @@ def _without_pillows_limit() -> Iterator[None]:
 _OWN_LIMIT_FOR_PILLOW: Final = SharedContext(_without_pillows_limit)
 
 
-def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None) -> Image:
+def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
     """
     with LENIENT_PYDICOM, _OWN_LIMIT_FOR_PILLOW:
         try:
-            return _decode(data, frame, needed)
+            return _decode(data, frame, needed, whole or Whole())
         except (FieldrayError, MemoryError):
             raise
         except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
             raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
+def _decode(data: bytes, frame: int, needed: TargetSize | None, whole: Whole) -> Image:
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     shape = shape_of(header)
@@ -101,20 +101,22 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     is_dark = is_lower_part_dark(header, shape, value)
     aspect = dicom_grey.pixel_aspect(header.dataset)
     # The shape of pixels that are not square is put right once, from all of them.
-    image = squared(_decode_pixels(header, shape, value, frame, needed if aspect == 1 else None), aspect)
+    image = squared(
+        _decode_pixels(header, shape, value, frame, needed=needed if aspect == 1 else None, whole=whole), aspect
+    )
     notes = [*["syntax_contradicted"] * header.is_contradicted, *["lower_part_dark"] * is_dark, *image.notes]
     return replace(image, notes=tuple(notes))
 
 
 def _decode_pixels(
-    header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: TargetSize | None
+    header: DicomHeader, shape: Shape, value: memoryview, frame: int, *, needed: TargetSize | None, whole: Whole
 ) -> Image:
-    if needed is not None:
+    if needed is not None and not whole.is_kept:
         reduced = _reduced(header, shape, value, frame, needed)
         if reduced is not None:
             return reduced
     step = largest_reduction(shape.rows, shape.columns, needed) if needed is not None else 1
-    stored = stored_values(header, shape, value, frame)
+    stored = whole.of(lambda: stored_values(header, shape, value, frame))
     if stored.ndim == 3 and stored.shape[2] == 1:
         stored = stored[:, :, 0]
     if text(header.dataset, "PhotometricInterpretation").upper() == "PALETTE COLOR":

@@ -68,10 +68,9 @@ def members_here(opener: Opener = open_file) -> Members:
     """Lists zip files in this process."""
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
-        from fieldray.imaging.answers import references
-        from fieldray.imaging.zip_members import answer
+        from fieldray.imaging.zip_members import members_of, search
 
-        return references(ref, lambda question, read: read(answer(question, opener=opener)))
+        return members_of(ref, lambda question: search(question, opener=opener))
 
     return members
 

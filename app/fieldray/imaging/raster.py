@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import imagecodecs
@@ -21,49 +21,63 @@ from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.identify import jpeg_end, jpeg_frame, png_size
 from fieldray.imaging.limits import check_pixel_count
-from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, block_means, largest_reduction
+from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
 from fieldray.reasons import reason
+
+# Upright grey pixels, notes, and the size that the file states.
+_WholeImage = tuple[NDArray[Any], list[str], tuple[int, int]]
 
 _ORIENTATION: Final = 0x0112
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
-def decode_png(data: bytes, *, needed: TargetSize | None = None) -> Image:
-    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); `needed` as for `decode.decode`.
+def decode_png(data: bytes, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
+    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); the rest as for `decode.decode`.
 
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`, `several_images`.
     """
+    return _finished(*(whole or Whole()).of(lambda: _whole_png(data)), needed)
+
+
+def _whole_png(data: bytes) -> _WholeImage:
     size = _checked(png_size(data))
     if (count := _png_pictures(data)) > 1:
         raise Unusable(reason("several_images", count=count))
     plain = decode_grey_png(data)
     if plain is not None and plain.shape == size:
-        return _finished(plain, [], size, needed)
+        return plain, [], size
     if data[24:25] == b"\x10" and data[25:26] > b"\0":  # of 16 bits in colour or with alpha Pillow keeps eight
-        return _finished(*_deep_png(data), size, needed)
-    return _image(_load(data, PngImageFile), size, needed)
+        return *_deep_png(data), size
+    return *_grey(_load(data, PngImageFile)), size
 
 
-def decode_jpeg(data: bytes, *, needed: TargetSize | None = None) -> Image:
-    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; `needed` as for `decode.decode`.
+def decode_jpeg(data: bytes, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
+    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; the rest as for `decode.decode`.
 
     More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
     image, `several_images`.
     """
+    whole = whole or Whole()
     frame = jpeg_frame(data)
     size = _checked((frame.rows, frame.columns) if frame else None)
     assert frame is not None
-    data, notes = _one_whole_jpeg(data, size)
     if frame.process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
-    if frame.bits != 8 or frame.process not in _PILLOWS_PROCESSES:
-        pixels, more = _deep_jpeg(data)
-        return _finished(pixels, [*notes, *more], size, needed)
-    step = 1
-    if needed is not None:  # whether it has to be rotated is known only later
+    is_plain, step = frame.bits == 8 and frame.process in _PILLOWS_PROCESSES, 1
+    if is_plain and needed is not None and not whole.is_kept:  # whether it has to be rotated is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
-    picture = _load(data, JpegImageFile, step)
-    return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1, notes=notes)
+    if step == 1:
+        return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+    one, notes = _one_whole_jpeg(data, size)
+    picture = _load(one, JpegImageFile, step)
+    pixels, more = _grey(picture)
+    return _finished(pixels, [*notes, *more], size, needed, step=step if picture.mode == "L" else 1)
+
+
+def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
+    data, notes = _one_whole_jpeg(data, size)
+    pixels, more = _grey(_load(data, JpegImageFile)) if is_plain else _deep_jpeg(data)
+    return pixels, [*notes, *more], size
 
 
 def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
@@ -71,21 +85,6 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
         raise Unreadable(reason("truncated"))
     check_pixel_count(*size)
     return size
-
-
-def _image(
-    picture: PIL.Image.Image,
-    size: tuple[int, int],
-    needed: TargetSize | None,
-    *,
-    picture_step: int = 1,
-    notes: Sequence[str] = (),
-) -> Image:
-    """`size` is that of the file, `picture_step` the one at which it was read."""
-    if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
-        raise Unusable(reason("colour"))
-    pixels, more = _grey(picture)
-    return _finished(pixels, [*notes, *more], size, needed, step=picture_step)
 
 
 def _finished(
@@ -156,7 +155,9 @@ def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def _grey(picture: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
-    """Grey pixels uint8 or uint16, and notes."""
+    """Grey pixels uint8 or uint16, and notes. Raises Unusable for colours that are no grey ones."""
+    if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
+        raise Unusable(reason("colour"))
     if picture.mode == "P":
         picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
     if picture.mode == "1":

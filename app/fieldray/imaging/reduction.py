@@ -20,15 +20,17 @@ needed, which for JPEG is usually all of it. That leaves a seventh of the differ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec
+
+T = TypeVar("T")
 
 COVER: Final = 2.0
 WAVELET_COVER: Final = 1.25
@@ -55,6 +57,25 @@ class TargetSize:
     def turned(self) -> TargetSize:
         """The same for an image that is still to be rotated by 90 degrees."""
         return TargetSize(self.columns, self.rows, self.of_longer)
+
+
+class Whole:
+    """What of one file had to be decoded in full: kept while the file is looked at, for other resolutions of it."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was decoded already."""
+        return self._kept is not None
+
+    def of(self, decode: Callable[[], T]) -> T:
+        """What `decode` gives, which is asked once."""
+        if self._kept is None:
+            self._kept = decode()
+        kept: T = self._kept
+        return kept
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:

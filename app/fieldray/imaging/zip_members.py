@@ -1,24 +1,24 @@
-"""The images in a zip file, a part at a time: the child's side; the program's is `answers.references`."""
+"""The images in a zip file, a part at a time, as a child process that reads it answers."""
 
 from __future__ import annotations
 
 import functools
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.study import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
-from fieldray.imaging.archive import Archive, open_archive
 from fieldray.imaging.folders import is_system_name, parts_of
 from fieldray.imaging.identify import HEAD_BYTES, IndexFound, ZipFound, identify_bytes, out_of_memory, sniff
-from fieldray.imaging.limits import MAX_INFLATED_HEADER_BYTES
+from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES
 from fieldray.imaging.source import Opener, file_problem, open_file
-from fieldray.processes.wire import Message
 from fieldray.reasons import reason
+
+if TYPE_CHECKING:
+    from fieldray.imaging.archive import Archive
 
 _FIRST_LOOK_BYTES: Final = 2**18
 # Office documents and programs are zip files too: those of their parts that are no images are not worth a line each.
@@ -29,38 +29,83 @@ _ANSWER_S: Final = 0.05
 _ANSWER_MEMBERS: Final = 32
 
 
-def answer(message: Message, *, opener: Opener = open_file) -> Message:
-    """Some members of the zip "path", from after the name "after" (None: from the first), and where to continue.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Some members of the zip file of `ref`, from after this name (None: from the first)."""
 
-    Raises Unreadable, Unusable for the whole zip.
+    ref: ImageRef
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """What some members hold, where to continue (None: these were the last), and names that several files have.
+
+    refs  one for each member, which stands for all of its frames
     """
-    ref, after = ImageRef(path=Path(message.body["path"])), message.body["after"]
+
+    refs: tuple[ImageRef, ...]
+    after: str | None
+    doubles: int = 0
+    double: str = ""
+
+    def __post_init__(self) -> None:
+        for ref in self.refs:
+            if not (ref.member and is_name(ref.member) and 1 <= ref.header.number_of_frames <= MAX_FRAMES):
+                raise ValueError("no member is like this")
+
+
+def search(question: Search, *, opener: Opener = open_file) -> Members:
+    """Some members of a zip file. Raises Unreadable, Unusable for the whole zip."""
+    from fieldray.imaging.archive import open_archive  # here the program asks for types alone
+
+    ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:
-            return Message(_some(open_archive(stream), ref, after))
+            return _some(open_archive(stream), ref, question.after)
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:
         raise out_of_memory() from error
 
 
-def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
+def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[ImageRef]:
+    """A reference for every member that is a file, sorted by name, while the search is under way.
+
+    Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
+    """
+    after: str | None = None
+    while True:
+        part = ask(Search(ref=ref, after=after))
+        for one in part.refs:
+            for frame in range(one.header.number_of_frames):
+                yield replace(one, path=ref.path, frame=frame)
+        if part.doubles:
+            yield replace(ref, problem=reason("double_members", count=part.doubles, name=part.double))
+        if part.after is None:
+            return
+        if after is not None and part.after <= after:
+            raise Unreadable(reason("decoder_crashed"))  # the list does not advance: it was made up
+        after = part.after
+
+
+def _some(archive: Archive, ref: ImageRef, after: str | None) -> Members:
     names = _wanted(archive)
     begin = 0 if after is None else bisect_right(names, after)
-    due_s, entries, looked_at = time.monotonic() + _ANSWER_S, [], 0
+    due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
-        entries += _entry(_found(archive, replace(ref, member=name)))
+        found += _found(archive, replace(ref, member=name))[:1]
         looked_at += 1
         if time.monotonic() > due_s:
             break
     end = begin + looked_at
     doubles = archive.directory.doubles if end >= len(names) else ()
-    return {
-        "members": entries,
-        "after": names[end - 1] if end < len(names) else None,
-        "doubles": len(doubles),
-        "double": doubles[0] if doubles else "",
-    }
+    return Members(
+        refs=tuple(found),
+        after=names[end - 1] if end < len(names) else None,
+        doubles=len(doubles),
+        double=doubles[0] if doubles else "",
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -79,23 +124,6 @@ def _may_be_image(archive: Archive, name: str) -> bool:
         return sniff(archive.read(name, limit=HEAD_BYTES)) in ("dicom", "png", "jpeg")
     except Unreadable:
         return False
-
-
-def _entry(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
-    """The images of one member, which differ only in the frame."""
-    if not refs:
-        return []
-    ref = refs[0]
-    return [
-        {
-            "member": ref.member,
-            "frames": len(refs),
-            "kind": ref.kind,
-            "header": asdict(ref.header),
-            "problem": [ref.problem.code, [list(pair) for pair in ref.problem.parameters]] if ref.problem else None,
-            "problem_is_refusal": ref.problem_is_refusal,
-        }
-    ]
 
 
 def _found(archive: Archive, ref: ImageRef) -> list[ImageRef]:

@@ -6,7 +6,7 @@ A backend is used by one thread, the one that started it; only `abort`, `pid` an
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, BackendTable
 from fieldray.domain.events import Publish
-from fieldray.domain.model import BackendName, Model
+from fieldray.domain.model import BackendName, GoldenVectors, Model
 from fieldray.errors import BackendProblem
-from fieldray.processes.child import Child
 from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -60,12 +59,20 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
     return array is None or (array.ndim == dimensions and bool(np.isfinite(array).all()))
 
 
+def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVectors) -> None:
+    """Run all golden inputs. Raises BackendProblem("self_test") if a score is off by more than the tolerance."""
+    answers = [run(image).scores for image in golden.inputs]
+    scores = np.stack(answers) if answers else golden.scores
+    if scores.shape != golden.scores.shape:
+        raise BackendProblem(reason("self_test", detail=f"{scores.shape} instead of {golden.scores.shape} scores"))
+    difference = float(np.abs(scores - golden.scores).max(initial=0.0))
+    if difference > golden.tolerance:
+        detail = f"a score differs by {difference:.3f}, allowed is {golden.tolerance:.3f}"
+        raise BackendProblem(reason("self_test", detail=detail))
+
+
 class Backend(Protocol):
     """Runs one model on one device."""
-
-    @property
-    def capacity(self) -> int:
-        """How many images it runs at once, 1 or more; known once started."""
 
     @property
     def detail(self) -> str:
@@ -82,8 +89,8 @@ class Backend(Protocol):
     def start(self, model: Model) -> None:
         """Get ready to run `model`. Raises BackendProblem."""
 
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
-        """Run 1 to `capacity` images (height, width, channels) uint8, answers in the same order.
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run an image (height, width, channels) uint8.
 
         Raises BackendProblem; the backend is then of no more use and must be closed.
         """
@@ -143,6 +150,8 @@ class BackendKind:
         How often it is started again after deaths in a row, with no image run and no quiet time between them.
     restart_delay_s
         Before the first restart after a death; four times as long before each further one.
+    tests_itself
+        Whether its backends run the golden vectors as they start.
     """
 
     entry: BackendEntry
@@ -154,6 +163,7 @@ class BackendKind:
     absent: frozenset[str] = frozenset()
     restarts: int = 3
     restart_delay_s: float = 0.05
+    tests_itself: bool = False
 
     @property
     def name(self) -> BackendName:
@@ -185,21 +195,18 @@ class BackendOptions:
         Receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched.
     settings
         What the person chose.
-    started
-        A process of `runtime.SERVICE` that already runs, for a device that computes on the CPU.
-    cores
-        How many a device that computes on the CPU may use; None for all of this computer's.
-    is_tuned
-        Whether a device tries out how it runs a model fastest before it runs the first image.
+    cpu
+        What runs models on the CPU; None for a process of its own.
+    threads
+        Of a network on the CPU; None for one per core.
     priority
         Of the processes against other programs.
     """
 
     publish: Publish | None = None
     settings: Settings = field(default_factory=Settings)
-    started: Child | None = None
-    cores: int | None = None
-    is_tuned: bool = True
+    cpu: BackendKind | None = None
+    threads: int | None = None
     priority: Priority = "raised"
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, Prediction
+from fieldray.domain.model import BackendName, InputSpec, Model, Prediction
 from fieldray.errors import BackendProblem, FieldrayError, shortage
-from fieldray.inference.backend import Answer, Backend, BackendKind
+from fieldray.inference.backend import Answer, Backend, BackendKind, check_golden
 from fieldray.inference.scheduler import BackendStatus, InferenceJob, Scheduler
 from fieldray.reasons import Reason, reason
 
@@ -44,7 +44,7 @@ class BackendRunner:
         self._model = model
         self._passed = passed
         self._backend: Backend | None = None
-        self._jobs: Sequence[InferenceJob] = ()
+        self._job: InferenceJob | None = None
         self._failures = 0
         self._chances = 0
         self._ready_since_s: float | None = None
@@ -99,8 +99,8 @@ class BackendRunner:
         self._scheduler.enter(self._status, "starting")
         self._backend = self._kind.open()
         self._backend.start(self._model)
-        if self._model.golden:
-            _check_golden(self._backend, self._model.golden)
+        if self._model.golden and not self._kind.tests_itself:
+            check_golden(self._backend.run, self._model.golden)
         image_s = _time_image(self._backend, self._model.manifest.input)
         self._passed(self._model)
         self._sequence = 0
@@ -110,21 +110,19 @@ class BackendRunner:
     def _run_images(self) -> None:
         backend = self._backend
         assert backend
-        while (jobs := self._scheduler.take(self._status, backend.capacity)) is not None:
-            self._jobs = jobs
-            if jobs:
-                answers = backend.run([job.request.values[0] for job in jobs])
-                self._deliver(jobs, answers)
-            elif self._status.unavailable_reason or not backend.is_alive:
+        while not self._scheduler.is_over:
+            self._job = job = self._scheduler.take(self._status)
+            if job:
+                self._deliver(job, backend.run(job.request.values[0]))
+            elif not self._scheduler.is_over and (self._status.unavailable_reason or not backend.is_alive):
                 raise BackendProblem(reason("worker_died"))
 
-    def _deliver(self, jobs: Sequence[InferenceJob], answers: Sequence[Answer]) -> None:
-        predictions = [self._prediction(job, answer) for job, answer in zip(jobs, answers, strict=True)]
-        self._jobs = ()
+    def _deliver(self, job: InferenceJob, answer: Answer) -> None:
+        prediction = self._prediction(job, answer)
+        self._job = None
         self._failures = 0
-        for job, prediction in zip(jobs, predictions, strict=True):
-            job.future.set_result(prediction)
-        self._scheduler.done(jobs)
+        job.future.set_result(prediction)
+        self._scheduler.done()
 
     def _prediction(self, job: InferenceJob, answer: Answer) -> Prediction:
         self._sequence += 1
@@ -161,12 +159,12 @@ class BackendRunner:
         self._scheduler.leave(
             self._status,
             why,
-            jobs=self._jobs,
+            job=self._job,
             is_hopeless=is_hopeless,
             chances=self._chances,
             is_absent=is_absent,
         )
-        self._jobs = ()
+        self._job = None
         return delay_s
 
     def _end_backend(self) -> None:
@@ -176,28 +174,11 @@ class BackendRunner:
 
 
 def _time_image(backend: Backend, spec: InputSpec) -> float:
-    """Seconds an image takes with all of the backend's capacity in use; the best of a few, so that it is its own."""
-    images = [np.zeros((spec.height, spec.width, spec.channels), np.uint8)] * backend.capacity
+    """Seconds an image takes; the best of a few, so that it is its own."""
+    image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
     for _ in range(_TIMED_RUNS):
         began_s = time.perf_counter()
-        backend.run(images)
+        backend.run(image)
         times_s.append(time.perf_counter() - began_s)
-    return min(times_s) / len(images)
-
-
-def _check_golden(backend: Backend, golden: GoldenVectors) -> None:
-    """Run all golden inputs. Raises BackendProblem("self_test") if a score is off by more than the tolerance."""
-    step = backend.capacity
-    answers = [
-        answer
-        for start in range(0, len(golden.inputs), step)
-        for answer in backend.run(list(golden.inputs[start : start + step]))
-    ]
-    scores = np.stack([answer.scores for answer in answers]) if answers else golden.scores
-    if scores.shape != golden.scores.shape:
-        raise BackendProblem(reason("self_test", detail=f"{scores.shape} instead of {golden.scores.shape} scores"))
-    difference = float(np.abs(scores - golden.scores).max(initial=0.0))
-    if difference > golden.tolerance:
-        detail = f"a score differs by {difference:.3f}, allowed is {golden.tolerance:.3f}"
-        raise BackendProblem(reason("self_test", detail=detail))
+    return min(times_s)

@@ -4,47 +4,33 @@ from __future__ import annotations
 
 from fieldray.backends import CPU
 from fieldray.inference.backend import BackendKind, BackendOptions
-from fieldray.inference.runtime import RUNTIMES, model_process
-from fieldray.inference.worker import BUDGET_S, WorkerBackend
-from fieldray.processes.child import Child
+from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.worker import WorkerBackend
 from fieldray.processes.priority import Priority
 
 
 def cpu_kind(
     *,
     runtimes: tuple[str, ...] = RUNTIMES,
-    cores: int | None = None,
-    budget_s: float | None = BUDGET_S,
+    threads: int | None = None,
     priority: Priority = "normal",
-    started: Child | None = None,
 ) -> BackendKind:
-    """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters.
-
-    Parameters
-    ----------
-    started
-        A process of `runtime.SERVICE` that already runs, for the first backend.
-    """
-    waiting = [started] if started else []
+    """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters."""
 
     def open_one() -> WorkerBackend:
         return WorkerBackend(
             CPU,
             runtimes=runtimes,
-            cores=cores,
-            budget_s=budget_s,
+            threads=threads,
             priority=priority,
-            child=lambda: waiting.pop() if waiting else model_process(),
         )
 
     return BackendKind(entry=CPU, open=open_one)
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """As the program runs it."""
-    return cpu_kind(
-        cores=options.cores,
-        budget_s=BUDGET_S if options.is_tuned else None,
+    """As the program runs it: by what the options name, else in a process of its own."""
+    return options.cpu or cpu_kind(
+        threads=options.threads,
         priority=options.priority,
-        started=options.started,
     )

@@ -91,6 +91,13 @@ class Engine:
         """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
         self._deployment().scheduler.wait_ready(timeout_s)
 
+    def serving(self, *, timeout_s: float) -> BackendName | None:
+        """The backend that the next image is for; None where none is ready within `timeout_s`.
+
+        Raises BackendProblem when no image of the open model will ever be run again.
+        """
+        return self._deployment().scheduler.serving(timeout_s)
+
     def submit(self, request: Request) -> Future[Prediction]:
         """Queue an image; at once, whatever the backends do.
 

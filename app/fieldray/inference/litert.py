@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import InputSpec, OutputRoles
+from fieldray.domain.model import InputSpec, Manifest, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.runtime import Runtime
@@ -46,6 +46,16 @@ class NetworkSpec:
     outputs: OutputRoles
     labels: int
     is_bare: bool = False
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> NetworkSpec:
+        """That of a pack's networks."""
+        return cls(
+            input=manifest.input,
+            outputs=manifest.outputs,
+            labels=len(manifest.labels),
+            is_bare=manifest.is_bare,
+        )
 
 
 @dataclass(frozen=True, slots=True)

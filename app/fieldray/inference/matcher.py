@@ -22,7 +22,7 @@ from fieldray.reasons import reason
 
 
 def _one_core() -> Backend:
-    return cpu_kind(cores=1, budget_s=None).open()
+    return cpu_kind(threads=1).open()
 
 
 class Matcher:
@@ -79,7 +79,7 @@ class Matcher:
         """
         if image.shape != (self.side, self.side):
             raise ValueError(f"the matcher describes images of {self.side} x {self.side}, not {image.shape}")
-        (answer,) = self._backend.run([locally_normalised(image, radius_px=self._rules.local_radius_px)[..., None]])
+        answer = self._backend.run(locally_normalised(image, radius_px=self._rules.local_radius_px)[..., None])
         if answer.planes is None:
             raise BackendProblem(reason("wrong_answer"))
         return answer.planes

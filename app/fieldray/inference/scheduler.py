@@ -32,14 +32,12 @@ _IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before
 class InferenceJob:
     """An image that waits for its answer.
 
-    tries       how often the last resort died while it ran this image; another backend may have been unplugged
-    is_suspect  whether any backend died while it ran this image
+    tries  how often the last resort died while it ran this image; another backend may have been unplugged
     """
 
     request: Request
     future: Future[Prediction] = field(default_factory=Future)
     tries: int = 0
-    is_suspect: bool = False
     has_begun: bool = False
 
     def begin(self) -> bool:
@@ -124,6 +122,18 @@ class Scheduler:
         if why:
             raise BackendProblem(why)
 
+    def serving(self, timeout_s: float) -> BackendName | None:
+        """The backend that the next image is for; None where none is ready in time. Raises BackendProblem.
+
+        Where several drain the queue, it is the last resort once images wait for the others.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._serving() or self._unavailable_reason(), timeout_s)
+            if why := self._unavailable_reason():
+                raise BackendProblem(why)
+            serving = self._serving()
+            return serving[-1 if self._jobs else 0].name if serving else None
+
     def unavailable_reason(self) -> Reason | None:
         """Why no backend will ever run an image again, or None."""
         with self._condition:
@@ -168,30 +178,31 @@ class Scheduler:
 
     # ---- for the runners
 
-    def take(self, status: BackendStatus, capacity: int) -> list[InferenceJob] | None:
-        """Wait for images to run: empty after a moment without any or if it must not run, None when no more will come.
+    @property
+    def is_over(self) -> bool:
+        """Whether no image will come any more."""
+        with self._condition:
+            return self._is_over()
 
-        An image that has seen a backend die travels alone, so that it can only take itself down.
-        """
+    def take(self, status: BackendStatus) -> InferenceJob | None:
+        """Wait for an image to run; None after a moment without any, or if it must not run."""
         until_s = time.monotonic() + _IDLE_CHECK_S
         with self._condition:
-            while not self._is_over():
-                if status.unavailable_reason:
-                    return []
+            while not self._is_over() and not status.unavailable_reason:
                 if self._jobs and status in self._serving():
-                    jobs = self._next_jobs(capacity)
-                    self._running += len(jobs)
-                    if jobs:
-                        return jobs
+                    job = self._jobs.popleft()
+                    if job.begin():
+                        self._running += 1
+                        return job
                     self._wake_all()
                 elif not self._arrival.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
-                    return []  # woken again and again for others' images, it must check its own process too
+                    break  # woken again and again for others' images, it must check its own process too
         return None
 
-    def done(self, jobs: Sequence[InferenceJob]) -> None:
-        """These have their answers."""
+    def done(self) -> None:
+        """An image that was taken has its answer."""
         with self._condition:
-            self._running -= len(jobs)
+            self._running -= 1
             if self._is_finishing:
                 self._wake_all()
 
@@ -205,12 +216,12 @@ class Scheduler:
         status: BackendStatus,
         why: Reason,
         *,
-        jobs: Sequence[InferenceJob],
+        job: InferenceJob | None,
         is_hopeless: bool,
         chances: int,
         is_absent: bool = False,
     ) -> None:
-        """The backend is unavailable, and these images of its were not run.
+        """The backend is unavailable, and the image that it had was not run.
 
         That a device was never connected (`is_absent`) is not worth reporting: its backend is just stopped. A device
         that came since the start, when `chances` were counted, is tried again: that it was not there is no longer so.
@@ -219,9 +230,8 @@ class Scheduler:
             status.state = "stopped" if is_absent else "unavailable"
             status.detail, status.reason = "", why
             status.is_hopeless = is_hopeless and status.chances == chances
-            self._running -= len(jobs)
-            for job in reversed(jobs):
-                job.is_suspect = True
+            if job:
+                self._running -= 1
                 job.tries += status is self._chosen()[-1]
                 if self._is_closed or job.tries >= TRIES_PER_IMAGE:
                     doomed.append((job, why))
@@ -270,12 +280,6 @@ class Scheduler:
             return None
         last_resort = self._chosen()[-1]
         return last_resort.unavailable_reason or last_resort.reason
-
-    def _next_jobs(self, capacity: int) -> list[InferenceJob]:
-        jobs = [self._jobs.popleft()]
-        while len(jobs) < capacity and self._jobs and not jobs[0].is_suspect and not self._jobs[0].is_suspect:
-            jobs.append(self._jobs.popleft())
-        return [job for job in jobs if job.begin()]
 
     def _note_events(self) -> None:
         for status in self.statuses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -13,20 +13,21 @@ from numpy.typing import NDArray
 from fieldray.backends import BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
+from fieldray.inference import calls
 from fieldray.inference.backend import Answer, file_for
 from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.messages import DelegateSpec, OpenAnswer, OpenRequest, answers_of, run_message, warm_message
 from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
-from fieldray.processes.wire import NONSENSE, Message
+from fieldray.processes.rpc import Call, sent
+from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
 
-BUDGET_S: Final = 0.25
 _WARM_TIMEOUT_S: Final = 30.0
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
@@ -55,10 +56,8 @@ class WorkerBackend:
         The device, whose file of the pack is run.
     runtimes
         Which runtimes may be used, the first one found is (see `runtime.RUNTIMES`).
-    cores
-        How many cores may be used at most; None for all of this machine's.
-    budget_s
-        How long numbers of threads may be tried when a model is opened; None: not at all, one thread per core.
+    threads
+        Of the network on the CPU; None for one per core.
     delegate
         Opens the device in the child; None for the CPU.
     explain
@@ -74,19 +73,17 @@ class WorkerBackend:
         entry: BackendEntry,
         *,
         runtimes: tuple[str, ...] = RUNTIMES,
-        cores: int | None = None,
-        budget_s: float | None = BUDGET_S,
+        threads: int | None = None,
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
-        delegate: DelegateSpec | None = None,
+        delegate: calls.DelegateSpec | None = None,
         explain: Explain = explain_end,
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:
         self._entry = entry
         self._runtimes = runtimes
-        self._cores = cores or usable_cores()
-        self._budget_s = budget_s
+        self._threads = threads or usable_cores()
         self._start_timeout_s = start_timeout_s
         self._run_timeout_s = run_timeout_s
         self._delegate = delegate
@@ -94,17 +91,11 @@ class WorkerBackend:
         self._is_open = False
         self._child = child()
         self._priority: Priority = priority
-        self._capacity = 1
         self._detail = ""
 
     @property
-    def capacity(self) -> int:
-        """How many images run side by side."""
-        return self._capacity
-
-    @property
     def detail(self) -> str:
-        """Runtime, its version, and networks x threads, or what runs instead of the CPU."""
+        """Runtime, its version, and number of threads, or what runs instead of the CPU."""
         return self._detail
 
     @property
@@ -118,20 +109,12 @@ class WorkerBackend:
         return self._child.is_running
 
     def start(self, model: Model) -> None:
-        """Start the child, load the model's file and time it. Raises BackendProblem."""
-        manifest = model.manifest
-        spec = NetworkSpec(
-            input=manifest.input,
-            outputs=manifest.outputs,
-            labels=len(manifest.labels),
-            is_bare=manifest.is_bare,
-        )
-        request = OpenRequest(
-            file=file_for(self._entry, model),
-            spec=spec,
+        """Start the child and load the model's file. Raises BackendProblem."""
+        question = calls.Opening(
+            file=np.frombuffer(file_for(self._entry, model), np.uint8),
+            spec=NetworkSpec.of(model.manifest),
             runtimes=self._runtimes,
-            cores=self._cores,
-            budget_s=self._budget_s,
+            threads=self._threads,
             delegate=self._delegate,
         )
         try:
@@ -139,16 +122,13 @@ class WorkerBackend:
                 self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        answer = self._call(request.message(), timeout_s=self._start_timeout_s)
-        opened = self._understood(OpenAnswer.of, answer)
-        self._capacity, self._detail = opened.networks, opened.text
+        self._detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s).text
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
-        """Run 1 to `capacity` images (height, width, channels) uint8. Raises BackendProblem."""
-        answer = self._call(run_message(images), timeout_s=self._run_timeout_s)
-        return self._understood(lambda message: answers_of(message, count=len(images)), answer)
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
+        return self._ask(calls.RUN, calls.Run(values=image), timeout_s=self._run_timeout_s)
 
     def close(self) -> None:
         """Let the child end cleanly."""
@@ -158,16 +138,13 @@ class WorkerBackend:
         """Kill the child."""
         self._child.kill()
 
-    def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
+    def _ask(self, call: Call[Q, A], question: Q, *, timeout_s: float) -> A:
         try:
-            return read(answer)
+            answer = self._child.call(sent(question, call=call.name), timeout_s=timeout_s)
+            return call.answered(answer)
         except NONSENSE as error:
             log.exception("the model's process gave an answer that no network can give")
             raise BackendProblem(reason("wrong_answer")) from error
-
-    def _call(self, message: Message, *, timeout_s: float) -> Message:
-        try:
-            return self._child.call(message, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout) as error:
             if isinstance(error, ChildDied):
                 log.warning("the model's process ended with %s: %s", error.exit_code, error.last_stderr)
@@ -198,7 +175,7 @@ class WarmProcess:
             child = self._starting = model_process()
             try:
                 child.start()
-                child.call(warm_message(self._runtimes), timeout_s=_WARM_TIMEOUT_S)
+                calls.WARM.ask(child, calls.Warm(runtimes=self._runtimes), timeout_s=_WARM_TIMEOUT_S)
             except (OSError, ChildDied, ChildTimeout, FieldrayError) as error:
                 log.info("no process in waiting: %s", error)
                 child.close()

@@ -11,7 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.events import Publish
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Resuming, RunSpec
@@ -20,14 +22,15 @@ from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
-from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.ports import Decoders, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
+from fieldray.workers.ports import Engine, Readers
+
+_AHEAD: Final = 1  # so many more images are under way than are looked at: the next one waits at the door
 
 
 def assemble(
@@ -35,9 +38,7 @@ def assemble(
     assessment: Assessment,
     *,
     engine: Engine,
-    lung_engine: Engine | None = None,
-    decoders: Decoders,
-    workers: int,
+    workers: Readers,
     database: Path,
     publish: Publish,
     fresh: bool,
@@ -45,7 +46,7 @@ def assemble(
     resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
     found: Sequence[ImageRef] | None = None,
 ) -> Batch:
-    """The batch, not started; it closes `decoders` at its end. `paths` are absolute.
+    """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
     With `found`, the images that were looked for already, `paths` are only what the run is known by.
     """
@@ -53,33 +54,34 @@ def assemble(
     screen = functools.partial(
         screen_image,
         assessment=assessment,
-        decoder=decoders,
+        workers=workers,
         engine=engine,
-        lung_engine=lung_engine,
         observe=statistics.add,
         is_cancelled=cancelled.is_set,
     )
 
     def release() -> None:
         cancelled.set()
-        decoders.close()
+        workers.give_up()
 
     search = functools.partial(discover, paths, is_own_report=is_own_report, tell=noticed.append)
     work = Work(
         spec=spec_of(paths, assessment),
-        discover=lambda is_known: search(members=decoders.members, is_known=is_known) if found is None else iter(found),
+        discover=lambda is_known: search(members=workers.members, is_known=is_known) if found is None else iter(found),
         noticed=lambda: noticed,
         doubts=functools.partial(_doubts, database, model.manifest),
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
-        content_hash=decoders.content_hash,
-        stamp_with=decoders.stamp_with,
+        content_hash=workers.content_hash,
+        stamp_with=workers.stamp_with,
         check_header=functools.partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
         screen=screen,
         release=release,
         keeps_previews=keeps_previews,
         resuming=resuming,
     )
-    return Batch(work, database=database, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
+    return Batch(
+        work, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
+    )
 
 
 def _doubts(database: Path, manifest: Manifest, run_id: int) -> tuple[Reason, ...]:

@@ -54,18 +54,18 @@ class Batch:
         *,
         database: Path,
         publish: Publish,
-        workers: int,
+        threads: int,
         fresh: bool = False,
         statistics: Statistics | None = None,
     ) -> None:
         self._work = work
         self._database = database
         self._publish = publish
-        self._workers = workers
+        self._threads = threads
         self._fresh = fresh
         self._statistics = statistics or Statistics()
-        self._refs: Channel[ImageRef] = Channel(4 * workers)
-        self._outcomes: Channel[_Done | Bundle] = Channel(2 * workers, writers=workers + 1)
+        self._refs: Channel[ImageRef] = Channel(4 * threads)
+        self._outcomes: Channel[_Done | Bundle] = Channel(2 * threads, writers=threads + 1)
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -201,7 +201,7 @@ class Batch:
     def _with_threads(self, collect: Callable[[], None]) -> None:
         """Run `collect` while the other threads work; all of them have ended afterwards."""
         guarded = [(self._discover, "discovery"), (self._count, "counting")]
-        guarded += [(self._work_off, f"screening-{number}") for number in range(self._workers)]
+        guarded += [(self._work_off, f"screening-{number}") for number in range(self._threads)]
         threads = [threading.Thread(target=self._guard, args=(body,), name=name) for body, name in guarded]
         started: list[threading.Thread] = []
         try:

@@ -19,19 +19,19 @@ import numpy as np
 from fieldray.comparison.service import SERVICE, answer_of, request
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts
-from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask, sampled
-from fieldray.domain.model import InputSpec, Model, Prediction, Request
+from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prior import as_prior, doubts_about, kinship_of, unscreened
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
-from fieldray.pipeline.ports import Decoders, Engine
-from fieldray.pipeline.screen import find_lungs_of
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.processes.priority import give_priority
 from fieldray.reasons import Reason, reason
+from fieldray.workers.calls import Look
+from fieldray.workers.ports import Readers
 
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
 LEAST_SIDE_PX: Final = 256
@@ -94,10 +94,10 @@ class PairComparer:
 
     Parameters
     ----------
-    decoders, lung_engine
-        Read files, and run `finder`; both stay the caller's.
+    readers
+        Look at images; they stay the caller's.
     finder
-        The lung-field pack, open in `lung_engine`.
+        The lung-field pack.
     child
         Makes the process that compares.
     """
@@ -105,12 +105,11 @@ class PairComparer:
     def __init__(
         self,
         *,
-        decoders: Decoders,
-        lung_engine: Engine,
+        readers: Readers,
         finder: Model,
         child: Callable[[], Child] = comparison_child,
     ) -> None:
-        self._decoders, self._engine, self._finder = decoders, lung_engine, finder
+        self._readers, self._finder = readers, finder
         self._child = child()
         self._is_cancelled = False
         with contextlib.suppress(OSError):  # the first comparison tries again and reports why
@@ -155,7 +154,7 @@ class PairComparer:
             raise ComparisonCancelled
 
     def _read(self, ref: ImageRef) -> ReadImage:
-        return read_framed(ref, decoders=self._decoders, lung_engine=self._engine, finder=self._finder)
+        return read_framed(ref, readers=self._readers, finder=self._finder)
 
     def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
         try:
@@ -175,33 +174,28 @@ class PairComparer:
         return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
 
 
-def read_framed(ref: ImageRef, *, decoders: Decoders, lung_engine: Engine, finder: Model) -> ReadImage:
+def read_framed(ref: ImageRef, *, readers: Readers, finder: Model) -> ReadImage:
     """One image with its lungs; its header is held against the rules of `finder`. Raises EnvironmentProblem."""
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    manifest = finder.manifest
-    read = decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
-    ref = read.ref or ref
-    if read.problem:
-        return ReadImage(ref=ref, problem=read.problem, could_be_read=read.problem_is_refusal, facts=read.facts)
-    if read.tensor is None:
+    seen = readers.look(Look(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
+    facts, lungs = seen.facts, seen.lungs
+    if seen.header is not None:
+        ref = replace(ref, kind=seen.kind, header=seen.header)
+    if facts.thumbnail is not None and min(facts.rows, facts.columns) < LEAST_SIDE_PX:
+        why = reason("compare_small", rows=facts.rows, columns=facts.columns, least=LEAST_SIDE_PX)
+        return ReadImage(ref=ref, problem=why, facts=facts)
+    if seen.problem:
+        could_be_read = seen.is_refusal or seen.stage != "decode"
+        return ReadImage(ref=ref, lungs=lungs, problem=seen.problem, could_be_read=could_be_read, facts=facts)
+    if lungs is None or seen.values is None or facts.pixel_map is None:
         raise ValueError("an image without a frame")
-    if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
-        why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
-        return ReadImage(ref=ref, problem=why, facts=read.facts)
-    lungs = find_lungs_of(read, read.facts, finder, lung_engine, _run)
-    if lungs.refusal:
-        return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal, facts=read.facts)
     framed = FramedImage(
-        pixels=np.ascontiguousarray(read.tensor.values[0, :, :, 0]),
-        lungs=lungs_in_frame(lungs, read.tensor.pixel_map),
-        pixel_map=read.tensor.pixel_map,
+        pixels=np.ascontiguousarray(seen.values[0, :, :, 0]),
+        lungs=lungs_in_frame(lungs, facts.pixel_map),
+        pixel_map=facts.pixel_map,
     )
-    return ReadImage(ref=ref, framed=framed, lungs=lungs, facts=read.facts)
-
-
-def _run(engine: Engine, tensor: Tensor) -> Prediction:
-    return engine.submit(Request(request_id=1, values=tensor.values)).result(timeout=_NETWORK_S)
+    return ReadImage(ref=ref, framed=framed, lungs=lungs, facts=facts)
 
 
 def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
@@ -230,9 +224,9 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     return np.asarray(shares >= lungs.threshold)
 
 
-def only_image(path: Path, *, decoders: Decoders) -> ImageRef:
+def only_image(path: Path, *, readers: Readers) -> ImageRef:
     """The one image in a file. Raises UsageProblem (compare_one_image, nothing_to_screen) for several or a folder."""
-    found = list(discover([path], members=decoders.members))
+    found = list(discover([path], members=readers.members))
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]

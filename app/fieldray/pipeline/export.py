@@ -23,7 +23,6 @@ from fieldray.paths import user_data
 from fieldray.persistence import is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.half_done import noted
-from fieldray.pipeline.ports import Decoder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
@@ -31,17 +30,18 @@ from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write
 from fieldray.reports.patient import pseudonym_key
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery
+from fieldray.workers.calls import Look
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
-    from fieldray.pipeline.ports import Decoders
+    from fieldray.workers.ports import Readers
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
 _HEAD_BYTES: Final = 2**16
 _CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
 
 Tell = Callable[[int, int], None]
-OpenDecoders = Callable[[int], "Decoders"]
+OpenReaders = Callable[[], "Readers"]
 
 
 def export_run(
@@ -53,8 +53,7 @@ def export_run(
     spec: RunSpec | None = None,
     options: ReportOptions = PLAIN,
     pack: KnownPack | None = None,
-    decoders: OpenDecoders | None = None,
-    workers: int = 1,
+    readers: OpenReaders | None = None,
     tell: Tell = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
@@ -65,7 +64,7 @@ def export_run(
     formats   names of exporters; without any, every available one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
     pack      the one in use; the run's own pack is looked for among the installed ones where it is another
-    decoders, workers  opens what reads images, so many at the same time; without it none is read
+    readers   opens what reads images; without it none is read
     tell      called with the number of results written and of all, before each; to stop, it raises ExportCancelled
     note      hears what is left out of an output that should have it
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
@@ -78,7 +77,7 @@ def export_run(
     with (
         HistoryQuery(database) as query,
         query.at_one_moment(),
-        _Images(decoders, workers) as images,
+        _Images(readers) as images,
         noted(folder, home=user_data()),
     ):
         run = _run(query, run_id, spec)
@@ -231,10 +230,10 @@ def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
 class _Images:
     """Reads the images of results, several at a time and a few ahead. Its processes end with the context."""
 
-    def __init__(self, opens: OpenDecoders | None, workers: int) -> None:
-        self._opens, self._workers = opens, workers
+    def __init__(self, opens: OpenReaders | None) -> None:
+        self._opens = opens
         self._ends = contextlib.ExitStack()
-        self._decoders: Decoders | None = None
+        self._readers: Readers | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -249,11 +248,11 @@ class _Images:
         if self._opens is None:
             yield from no_images(results, side)
             return
-        decoders, size = self._opened(self._opens), self._workers
+        readers = self._opened(self._opens)
         waiting: deque[tuple[StoredResult, Future[ShownImage | Reason]]] = deque()
         for result in results:
-            waiting.append((result, self._threads.submit(_read, decoders, result, side)))
-            if len(waiting) > _AHEAD * size:
+            waiting.append((result, self._threads.submit(_read, readers, result, side)))
+            if len(waiting) > _AHEAD * readers.size:
                 first, image = waiting.popleft()
                 yield first, image.result()
         for first, image in waiting:
@@ -271,22 +270,23 @@ class _Images:
             return None
         return ShownImage(pixels=result.outcome.ref.turn.shown(pixels), rows=facts.rows, columns=facts.columns)
 
-    def _opened(self, opens: OpenDecoders) -> Decoders:
-        if self._decoders is None:
-            self._decoders = opens(self._workers)
-            self._threads = self._ends.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="export"))
-            self._ends.callback(self._decoders.close)
-        return self._decoders
+    def _opened(self, opens: OpenReaders) -> Readers:
+        if self._readers is None:
+            self._readers = opens()
+            threads = ThreadPoolExecutor(self._readers.size, thread_name_prefix="export")
+            self._threads = self._ends.enter_context(threads)
+            self._ends.callback(self._readers.close)
+        return self._readers
 
 
-def _read(decoders: Decoders, result: StoredResult, side: int) -> ShownImage | Reason:
+def _read(readers: Readers, result: StoredResult, side: int) -> ShownImage | Reason:
     outcome = result.outcome
     if isinstance(outcome, Failed):
         return outcome.reason
     if outcome.ref.problem is not None or not outcome.facts.content_sha256:
         return outcome.ref.problem or reason("missing")
     try:
-        return decoders.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
+        return readers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
     except InputProblem as error:
         return error.reason
 
@@ -300,8 +300,7 @@ def write_maps(
     folder: Path,
     *,
     manifest: Manifest,
-    decoder: Decoder,
-    workers: int,
+    readers: Readers,
     tell: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Write the maps of every image of a run that has some.
@@ -314,8 +313,8 @@ def write_maps(
         Made if absent.
     manifest
         Of the pack that made the results.
-    decoder, workers
-        Reads the images again, so many at the same time.
+    readers
+        Reads the images again.
     tell
         Hears how many images were gone through.
 
@@ -331,13 +330,13 @@ def write_maps(
         Where something cannot be read or written.
     """
     done, written, missing = 0, 0, 0
-    with ResultQuery(database) as query, ThreadPoolExecutor(workers, thread_name_prefix="maps") as pool:
+    with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
         spec = query.run(run_id).spec
         names = MapNames(folder, tuple(map(Path, spec.paths)))
         outcomes = (stored.outcome for stored in query.rows(run_id))
-        for group in _groups(outcomes, 2 * workers):
+        for group in _groups(outcomes, 2 * readers.size):
             work = [(names.stem(outcome.ref), outcome) for outcome in group]
-            answers = pool.map(lambda one: _write(*one, manifest=manifest, decoder=decoder, spec=spec), work)
+            answers = pool.map(lambda one: _write(*one, manifest=manifest, readers=readers, spec=spec), work)
             for has_maps, is_missing in answers:
                 written, missing = written + has_maps, missing + is_missing
             done += len(group)
@@ -350,7 +349,7 @@ def _groups(outcomes: Iterator[Outcome], size: int) -> Iterator[list[Outcome]]:
         yield group
 
 
-def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, decoder: Decoder, spec: RunSpec) -> tuple[bool, bool]:
+def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Readers, spec: RunSpec) -> tuple[bool, bool]:
     """Whether the image has maps, and whether its overlay is missing."""
     inputs = tuple(map(Path, spec.paths))
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
@@ -358,13 +357,14 @@ def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, decoder: Decoder
         return has_lungs, False
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=spec.lungs_pack)
     try:
-        read = decoder.read(outcome.ref, overlay_spec(outcome.facts.rows, outcome.facts.columns))
+        frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
+        seen = readers.look(Look(ref=outcome.ref, frame=frame), model=None)
     except (UsageProblem, StorageProblem):
         raise
     except FieldrayError as problem:
         log.warning("an image cannot be read for its overlay: %s", problem.reason.text)
         return True, True
-    if read.tensor is None or read.facts.content_sha256 != outcome.facts.content_sha256:
+    if seen.values is None or seen.facts.content_sha256 != outcome.facts.content_sha256:
         return True, True
-    write_overlay(stem, outcome, manifest, grey=read.tensor.values[0, :, :, 0], inputs=inputs)
+    write_overlay(stem, outcome, manifest, grey=seen.values[0, :, :, 0], inputs=inputs)
     return True, False

@@ -19,7 +19,6 @@ from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.persistence import clear_unfinished
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.export import KnownPack, Tell, export_run
 from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.priority import step_back
@@ -28,6 +27,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
 from fieldray.settings import TABLE, Settings
 from fieldray.typed_json import converted
+from fieldray.workers.pool import number_of_workers, open_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ def export_apart(
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """As `export_run`, with the decoders that the settings ask for; `tell` is called ten times a second.
+    """As `export_run`, with the workers that the settings ask for; `tell` is called ten times a second.
 
     `child` is the process to be started; without it, one for `SERVICE`.
 
@@ -160,8 +160,7 @@ class _Export:
             spec=converted(order["spec"], RunSpec) if order["spec"] else None,
             options=_options(order["options"]),
             pack=pack,
-            decoders=lambda size: open_decoders(settings, size),
-            workers=number_of_decoders(settings),
+            readers=lambda: open_workers(settings, number_of_workers(settings)),
             tell=self._tell,
             note=self._notes.append,
         )

@@ -21,16 +21,15 @@ from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.pipeline.compare import PairComparer
-from fieldray.pipeline.decoders import open_decoders
-from fieldray.pipeline.session import system_lung_engine
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import WorkListQuery
+from fieldray.workers.pool import open_workers
 
 log = logging.getLogger(__name__)
 
 _MOST_FRAMES: Final = 64
-_DECODERS: Final = 2  # one for each image of a pair
+_WORKERS: Final = 2  # one for each image of a pair
 
 # Screens an image by the operating point of that name; None where that cannot be done now.
 Screen = Callable[[ImageRef, str | None], Outcome | None]
@@ -45,10 +44,8 @@ def system_comparer(settings: Settings) -> OpenComparer:
         finder = PackLibrary(user_data()).shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
-        decoders = ends.enter_context(contextlib.closing(open_decoders(settings, _DECODERS)))
-        engine = ends.enter_context(contextlib.closing(system_lung_engine(lambda _: None, settings)))
-        engine.open(finder)
-        return ends.enter_context(PairComparer(decoders=decoders, lung_engine=engine, finder=finder))
+        readers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))
+        return ends.enter_context(PairComparer(readers=readers, finder=finder))
 
     return opened
 

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fieldray.backends import CPU
 from fieldray.domain import heat_map
+from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import (
     Failed,
     Outcome,
@@ -24,32 +23,24 @@ from fieldray.domain.finding import (
     can_be_turned,
     without_normal,
 )
-from fieldray.domain.image import UPRIGHT, Box, Detail, Tensor, Turn
-from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, look_for_lungs
+from fieldray.domain.image import UPRIGHT, Detail, Turn
+from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction, Request
-from fieldray.domain.purpose import header_notes, says_frontal_chest
+from fieldray.domain.purpose import header_notes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
-from fieldray.pipeline.assessment import Assessment
-from fieldray.pipeline.ports import Decoder, Engine, ReadResult
 from fieldray.reasons import NOTES, Reason, reason
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.ports import Engine, Looking
 
 log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
-_DETAILS: Final[tuple[Detail, ...]] = ("needed", "finer")
 _request_ids = itertools.count(1)
-
-
-class LungsUnavailable(BackendProblem):
-    """No image's lungs will be found any more."""
 
 
 class Cancelled(Exception):
     """The run was cancelled while this image was waiting: it gets no outcome now."""
-
-
-Run = Callable[[Engine, Tensor], Prediction]
 
 
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
@@ -104,28 +95,24 @@ def screen_image(
     ref: ImageRef,
     *,
     assessment: Assessment,
-    decoder: Decoder,
+    workers: Looking,
     engine: Engine,
-    lung_engine: Engine | None = None,
+    detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Read with header and pixel checks, find the lungs, run, gate, calibrate, decide.
+    """Have a worker look at the image: header and pixel checks, lungs, classifier. Gate, calibrate, decide.
 
-    An image is read as far as the networks need; one that was read approximately is refined where it is borderline,
-    and its lungs are found again: where they are is a matter of the reading, too.
-    `lung_engine` runs the lung-field pack of the model, where it has one.
+    While a device runs the classifier, the worker gives its input back for it; what the device loses goes to a worker
+    again. An image that was read approximately is looked at in finer detail where its result is borderline.
 
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    image, request_id = _Attempt(ref), next(_request_ids)
-
-    def run(on: Engine, tensor: Tensor) -> Prediction:
-        return _answer(on.submit(Request(request_id=request_id, values=tensor.values)), request_id, is_cancelled)
+    image, asked = _Attempt(ref), _Asked(assessment, workers, engine, detail, observe, is_cancelled)
 
     def judged(image: _Attempt) -> Outcome:
-        seen = _run_networks(image, assessment, decoder, run, engine=engine, lung_engine=lung_engine, observe=observe)
+        seen = _look(image, asked)
         return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
 
     try:
@@ -137,9 +124,11 @@ def screen_image(
         image = image.turned()
         second = judged(image)
         return first if isinstance(second, Refused) else second
-    except (Cancelled, ReaderProblem, LungsUnavailable):
+    except (Cancelled, ReaderProblem):
         raise
     except FieldrayError as error:
+        if isinstance(error, BackendProblem) and error.reason.code == "lungs_unavailable":
+            raise  # no image's lungs will be found any more
         if isinstance(error, BackendProblem) and engine.unavailable_reason:
             raise BackendProblem(engine.unavailable_reason) from error
         return image.stopped(error.reason, is_refusal=isinstance(error, Unusable))
@@ -149,55 +138,89 @@ def screen_image(
         return _unforeseen(image, error)
 
 
-def _run_networks(
-    image: _Attempt,
-    assessment: Assessment,
-    decoder: Decoder,
-    run: Run,
-    *,
-    engine: Engine,
-    lung_engine: Engine | None,
-    observe: Callable[[Prediction], None],
-) -> Prediction | Outcome:
+@dataclass(frozen=True, eq=False, slots=True)
+class _Asked:
+    """What screens an image, and by what it is judged."""
+
+    assessment: Assessment
+    workers: Looking
+    engine: Engine
+    detail: Detail
+    observe: Callable[[Prediction], None]
+    is_cancelled: Callable[[], bool]
+
+
+def _look(image: _Attempt, asked: _Asked) -> Prediction | Outcome:
     """What the classifier says of the image, or the outcome of an image that it does not get to see."""
-    model, finder = assessment.model, assessment.model.lungs
-    for detail in _DETAILS:
-        image.stage = "decode"
-        read = _read(image, assessment, decoder, detail)
-        if len({image.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
-            return image.stopped(reason("changed"), is_refusal=False)
-        image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
-        image.facts = read.facts if detail == "needed" else _both(image.facts, read.facts)
-        if read.problem:
-            return image.stopped(read.problem, is_refusal=read.problem_is_refusal)
-        image.stage = "inference"
-        if finder:
-            says_chest = says_frontal_chest(image.ref.header, model.manifest.accepted)
-            image.lungs = find_lungs_of(read, image.facts, finder, lung_engine, run, says_chest=says_chest)
-            why = image.lungs.refusal
-            if why and not image.is_overruled(why, assessment):
-                return image.stopped(why, is_refusal=True)
-        tensor = _tensor(read, image.facts, model, image.lungs)
-        image.facts = replace(image.facts, pixel_map=tensor.pixel_map)
-        prediction = run(engine, tensor)
-        observe(prediction)
-        oversampling = tensor.pixel_map.finest / read.step
-        if not (read.is_approximate and assessment.is_close(prediction, oversampling=oversampling)):
-            break
-    return prediction
-
-
-def _read(image: _Attempt, assessment: Assessment, decoder: Decoder, detail: Detail) -> ReadResult:
-    """Read once, and again without what a person overrules of its header."""
-    manifest, finder = assessment.model.manifest, assessment.model.lungs
-    wanted: dict[str, Any] = {"lungs": finder.manifest.input} if finder else {}
+    model, detail, read_ms = asked.assessment.model, asked.detail, 0.0
     while True:
-        if waives := tuple(why.code for why in image.overruled):
-            wanted["waives"] = waives
-        read = decoder.read(image.ref, manifest.input, rules=manifest.accepted, detail=detail, **wanted)
-        why = read.problem if read.problem_is_refusal else None
-        if why is None or why.code in waives or not image.is_overruled(why, assessment):
-            return read
+        image.stage = "inference"
+        runs = _is_for_a_worker(asked)
+        image.stage = "decode"
+        question = Look(
+            ref=image.ref,
+            rules=model.manifest.accepted,
+            points=asked.assessment.points,
+            wishes=asked.assessment.wishes,
+            detail=detail,
+            runs=runs,
+        )
+        seen = asked.workers.look(question, model=model)
+        if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
+            return image.stopped(reason("changed"), is_refusal=False)
+        if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
+            image.ref = replace(image.ref, kind=seen.kind, header=seen.header)
+        image.facts, image.lungs, image.stage = seen.facts, seen.lungs, seen.stage
+        image.facts = replace(image.facts, decode_ms=read_ms + seen.facts.decode_ms)
+        image.overruled = tuple(dict.fromkeys((*image.overruled, *seen.overruled)))
+        if seen.problem:
+            return image.stopped(seen.problem, is_refusal=seen.is_refusal)
+        prediction = _prediction(seen, model) if seen.answer else _run(seen, asked)
+        asked.observe(prediction)
+        if seen.answer or detail != "needed" or not _is_close(seen, prediction, asked.assessment):
+            return prediction
+        detail, read_ms = "finer", image.facts.decode_ms
+
+
+def _is_for_a_worker(asked: _Asked) -> bool:
+    """Whether a worker runs the classifier, no other device. Waits for one; raises Cancelled, BackendProblem."""
+    while (name := asked.engine.serving(timeout_s=_WAIT_S)) is None:
+        if asked.is_cancelled():
+            raise Cancelled
+    return name == CPU.name
+
+
+def _run(seen: Seen, asked: _Asked) -> Prediction:
+    """What the device that is in use says of the input that came back. Raises BackendProblem, Cancelled."""
+    if seen.values is None:
+        raise ValueError("an image without an input")
+    request = Request(request_id=next(_request_ids), values=seen.values)
+    return _answer(asked.engine.submit(request), request.request_id, asked.is_cancelled)
+
+
+def _prediction(seen: Seen, model: Model) -> Prediction:
+    """What a worker says."""
+    answer = seen.answer
+    assert answer
+    return Prediction(
+        request_id=0,
+        pack_name=model.pack_name,
+        model_sha256=model.model_sha256,
+        backend=CPU.name,
+        scores=scores_of(model, answer.scores),
+        class_maps=answer.class_maps,
+        features=answer.features,
+        mask=answer.mask,
+        latency_ms=answer.latency_ms,
+        sequence=seen.sequence,
+    )
+
+
+def _is_close(seen: Seen, prediction: Prediction, assessment: Assessment) -> bool:
+    if not seen.is_approximate or seen.facts.pixel_map is None:
+        return False
+    oversampling = seen.facts.pixel_map.finest / seen.step
+    return assessment.is_close(prediction.scores, prediction.features, oversampling=oversampling)
 
 
 def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
@@ -205,44 +228,6 @@ def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
         raise problem from error
     log.exception("image failed at stage %s", image.stage)
     return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
-
-
-def find_lungs_of(
-    read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run, *, says_chest: bool = False
-) -> LungFields:
-    """The lung fields of the image that was read. Raises BackendProblem that names the pack."""
-    rules = finder.manifest.lung_rules
-    if read.lungs is None or engine is None or rules is None:
-        raise ValueError("an image without what its lungs are found with")
-    spec, size = finder.manifest.input, {"rows": facts.rows, "columns": facts.columns}
-
-    seen = read.lungs
-
-    def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        try:
-            found = run(engine, replace(seen, values=values))
-        except BackendProblem as problem:
-            if why := engine.unavailable_reason:
-                raise LungsUnavailable(reason("lungs_unavailable", pack=finder.pack_name, detail=why.text)) from problem
-            raise BackendProblem(reason("lungs_failed", detail=problem.reason.text)) from problem
-        if found.mask is None:
-            raise ValueError("a lung-field pack without a mask")
-        pixel_map = seen.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
-        return found.mask, {"scores": found.scores, "pixel_map": pixel_map, "latency_ms": found.latency_ms, **size}
-
-    return look_for_lungs(seen.values, answer, rules, says_chest=says_chest)
-
-
-def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields | None) -> Tensor:
-    """What the classifier gets: the image, or its lungs where the pack asks for them."""
-    spec = model.manifest.input
-    if read.tensor is not None:
-        return read.tensor
-    if lungs is None:
-        raise ValueError("no tensor")
-    if lungs.refusal:  # a person overruled it: nobody knows where the lungs are
-        return read.cropped(spec, Box(top=0.0, left=0.0, rows=float(facts.rows), columns=float(facts.columns)))
-    return read.cropped(spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin))
 
 
 def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> Outcome:
@@ -292,11 +277,6 @@ def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Scree
     if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)
     return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)
-
-
-def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
-    """Of an image that was read twice."""
-    return replace(second, decode_ms=first.decode_ms + second.decode_ms, notes=(*second.notes, "read_twice"))
 
 
 def _answer(future: Future[Prediction], request_id: int, is_cancelled: Callable[[], bool]) -> Prediction:

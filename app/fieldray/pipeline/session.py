@@ -1,4 +1,4 @@
-"""What a front end holds: the engine with the pack in use, the current run, and a decoder for the viewer.
+"""What a front end holds: the workers, the engine with the pack in use, the current run, and a worker for the viewer.
 
 Command line and window both work through a `Session`, so they can do the same and nothing else. Nothing here waits
 for a backend or a file unless its docstring says so.
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.events import OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
@@ -23,17 +24,14 @@ from fieldray.domain.run import Resuming, RunSpec, Verdict, Wishes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, system_kinds
-from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.paths import user_data
-from fieldray.pipeline.assessment import Assessment, choose
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
-from fieldray.pipeline.ports import Decoders, OpenEngine
-from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
+from fieldray.workers.pool import number_of_workers, open_workers, workers_kind
+from fieldray.workers.ports import OpenEngine, Readers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,38 +41,25 @@ if TYPE_CHECKING:
     from fieldray.pipeline.export import Tell
 
 DATABASE_NAME: Final = "results.sqlite"
-_AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read
 
 
-def system_engine(
-    publish: Publish, settings: Settings, *, started: Child | None = None, cores: int | None = None
-) -> OpenEngine:
-    """The engine on this machine's devices; `started` is a process for the CPU that already runs.
-
-    `cores` limits a device that computes on the CPU, where several sessions share this computer.
+def system_engine(publish: Publish, settings: Settings, workers: Readers) -> OpenEngine:
+    """The engine on this machine's devices; the CPU is `workers`.
 
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
     device, policy = device_choice(settings)
-    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, started=started, cores=cores))
+    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, cpu=workers_kind(workers)))
     return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
-
-
-def system_lung_engine(_: Publish, settings: Settings) -> OpenEngine:
-    """The engine for the lung-field pack: one network with one thread on the CPU, whatever runs the classifier.
-
-    It takes a quarter of the classifier's time at most, so one keeps up with four. What it does is not published, for
-    events are about the classifier's backends: where it fails, images or the run say so.
-    """
-    kinds = (cpu_kind(cores=1, budget_s=None, priority="raised"),)
-    return Engine(lambda _: None, device="auto", kinds=kinds, policy=device_choice(settings)[1], passed=record_run)
 
 
 def record_run(model: Model) -> None:
     """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
     from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
 
-    PackLibrary(user_data()).record_run(model)
+    for one in (model, model.lungs):
+        if one:
+            PackLibrary(user_data()).record_run(one)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
@@ -87,10 +72,10 @@ class Session:
 
     Parameters
     ----------
-    engines, lung_engines, decoders
-        Make what runs classifiers, what runs lung-field packs, and what reads files.
+    engines, readers
+        Make what decides which device runs an image, and what looks at images.
     warm
-        Decoders that already run, for the first run; they are closed with the session.
+        Workers that already run; they are closed with the session.
     """
 
     def __init__(
@@ -99,24 +84,21 @@ class Session:
         publish: Publish,
         *,
         database: Path | None = None,
-        engines: Callable[[Publish, Settings], OpenEngine] = system_engine,
-        lung_engines: Callable[[Publish, Settings], OpenEngine] = system_lung_engine,
-        decoders: Callable[[Settings, int], Decoders] = open_decoders,
-        warm: Decoders | None = None,
+        engines: Callable[[Publish, Settings, Readers], OpenEngine] = system_engine,
+        readers: Callable[[Settings, int], Readers] = open_workers,
+        warm: Readers | None = None,
     ) -> None:
         self.database: Final = database or user_data() / DATABASE_NAME
         self._settings = settings
         self._publish = publish
         self._engines = engines
-        self._lung_engines = lung_engines
-        self._decoders = decoders
-        self._warm = warm
+        self._readers = readers
+        self._workers = warm
         self._lock = threading.RLock()
         self._engine: OpenEngine | None = None
-        self._lung_engine: OpenEngine | None = None
         self._model: Model | None = None
         self._batch: Batch | None = None
-        self._viewer: Decoders | None = None
+        self._viewer: Readers | None = None
         self._is_closed = False
         self._shows = SessionLock(self.database)
         if self._shows.problem:
@@ -173,27 +155,20 @@ class Session:
             places = existing(paths) if found is None else tuple(paths)
             assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed, wishes=wishes)
             engine = self._open(model)
-            size = number_of_decoders(self._settings)
-            decoders, self._warm = self._warm or self._decoders(self._settings, size), None
             whole = resuming.verifies or bool(self._settings["verify_files"])
-            with contextlib.ExitStack() as unless_started:
-                unless_started.callback(decoders.close)
-                batch = assemble(
-                    places,
-                    assessment,
-                    engine=engine,
-                    lung_engine=self._lung_engine if model.lungs else None,
-                    decoders=decoders,
-                    workers=size + _AWAITING_NETWORK,
-                    database=database or self.database,
-                    publish=self._publish,
-                    fresh=fresh,
-                    keeps_previews=bool(self._settings["keep_previews"]),
-                    resuming=replace(resuming, verifies=whole),
-                    found=found,
-                )
-                batch.start()  # where no thread is to be had, there is no run that anybody could wait for
-                unless_started.pop_all()
+            batch = assemble(
+                places,
+                assessment,
+                engine=engine,
+                workers=self._working(),
+                database=database or self.database,
+                publish=self._publish,
+                fresh=fresh,
+                keeps_previews=bool(self._settings["keep_previews"]),
+                resuming=replace(resuming, verifies=whole),
+                found=found,
+            )
+            batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch
             return batch
 
@@ -232,8 +207,7 @@ class Session:
                 return None
             assessment = choose(self._model, operating_point=operating_point)
             engine = self._open(self._model)
-            lung_engine = self._lung_engine if self._model.lungs else None
-        return screen_image(ref, assessment=assessment, decoder=self._viewing(), engine=engine, lung_engine=lung_engine)
+        return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
     def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
         """One image of a stored run, screened by the rules of that run and as a person asks for it; waits for it.
@@ -255,9 +229,8 @@ class Session:
                 run = query.run(query.row(row_id).run_id)
             assessment = replace(_assessment_of(run.spec, model), wishes=wishes)
             engine = self._open(model)
-            lung_engine = self._lung_engine if model.lungs else None
-        reader, ref = self._viewing(), replace(judged.ref, turn=UPRIGHT)
-        found = screen_image(ref, assessment=assessment, decoder=reader, engine=engine, lung_engine=lung_engine)
+        ref = replace(judged.ref, turn=UPRIGHT)
+        found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
@@ -299,11 +272,8 @@ class Session:
             self._require_open()
             if self._model is None:
                 raise PackProblem(reason("no_pack"))
-            manifest, size = self._model.manifest, number_of_decoders(self._settings)
-        with contextlib.closing(self._decoders(self._settings, size)) as decoders:
-            return write_maps(
-                self.database, run_id, folder, manifest=manifest, decoder=decoders, workers=size, tell=tell
-            )
+            manifest, workers = self._model.manifest, self._working()
+        return write_maps(self.database, run_id, folder, manifest=manifest, readers=workers, tell=tell)
 
     def export(
         self,
@@ -348,8 +318,7 @@ class Session:
             spec=spec,
             options=options,
             pack=pack,
-            decoders=lambda size: self._decoders(self._settings, size),
-            workers=number_of_decoders(self._settings),
+            readers=lambda: self._readers(self._settings, number_of_workers(self._settings)),
             tell=tell,
             note=note,
         )
@@ -370,8 +339,8 @@ class Session:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:
             self._is_closed = True
-            batch, resources = self._batch, (self._engine, self._lung_engine, self._viewer, self._warm)
-            self._model = self._engine = self._lung_engine = self._viewer = self._warm = None
+            batch, resources = self._batch, (self._workers, self._viewer, self._engine)
+            self._model = self._engine = self._viewer = self._workers = None
         with contextlib.ExitStack() as ends:  # the last one first
             ends.callback(self._shows.release)
             for resource in resources:
@@ -381,11 +350,17 @@ class Session:
                 ends.callback(batch.join)
                 ends.callback(batch.cancel)
 
-    def _viewing(self) -> Decoders:
+    def _viewing(self) -> Readers:
         with self._lock:
             self._require_open()
-            self._viewer = self._viewer or self._decoders(self._settings, 1)
+            self._viewer = self._viewer or self._readers(self._settings, 1)
             return self._viewer
+
+    def _working(self) -> Readers:
+        with self._lock:
+            self._require_open()
+            self._workers = self._workers or self._readers(self._settings, number_of_workers(self._settings))
+            return self._workers
 
     @property
     def _is_running(self) -> bool:
@@ -397,11 +372,8 @@ class Session:
 
     def _open(self, model: Model) -> OpenEngine:
         if self._engine is None:
-            self._engine = self._engines(self._publish, self._settings)
+            self._engine = self._engines(self._publish, self._settings, self._working())
         self._engine.open(model)
-        if model.lungs:
-            self._lung_engine = self._lung_engine or self._lung_engines(self._publish, self._settings)
-            self._lung_engine.open(model.lungs)
         return self._engine
 
 

@@ -23,12 +23,13 @@ from typing import BinaryIO, Final, TypeVar, cast
 from fieldray import errors
 from fieldray.errors import FieldrayError
 from fieldray.paths import child_command
-from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY
+from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, STAGE
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import Reason
 
 _TICK_S: Final = 0.05
 _IDLE_TICKS: Final = 40
+_MOST_STAGES: Final = 64  # of one answer: more are no stages, but a child that never ends
 
 
 class Deadline:
@@ -131,6 +132,7 @@ class Child:
         self._deadline: Deadline | None = None
         self._timed_out = False
         self._is_ready = False
+        self.stage = ""  # the one that it announced last of what it was asked last
 
     @property
     def is_running(self) -> bool:
@@ -167,9 +169,10 @@ class Child:
         process, deadline = self._process, self._deadline
         if process is None or deadline is None:
             raise ChildDied(None, "not started")
+        self.stage = ""
         deadline.begin(timeout_s)
         try:
-            answer = self._exchange(process, message)
+            answer = self._exchange(process, message, timeout_s)
         except (OSError, ValueError) as error:
             log.debug("child %s: %s", self._service, error)
             answer = None
@@ -198,15 +201,25 @@ class Child:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
 
-    def _exchange(self, process: subprocess.Popen[bytes], message: Message) -> Message | None:
-        """The answer, None if the child ended; before the first one it says that it is ready to be asked."""
+    def _exchange(self, process: subprocess.Popen[bytes], message: Message, timeout_s: float) -> Message | None:
+        """The answer, None if the child ended; before the first one it says that it is ready to be asked.
+
+        At each stage that it announces, its time begins anew.
+        """
         answers = cast("BinaryIO", process.stdout)
         if not self._is_ready:
             self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
         if not self._is_ready:
             return None
         write_message(cast("BinaryIO", process.stdin), message)
-        return read_message(answers)
+        for _ in range(_MOST_STAGES):
+            answer = read_message(answers)
+            if answer is None or STAGE not in answer.body:
+                return answer
+            self.stage = str(answer.body[STAGE])
+            if self._deadline:
+                self._deadline.begin(timeout_s)
+        return None
 
     def close(self, *, grace_s: float = 2.0) -> None:
         """Close its input, wait for an orderly end, kill it if that takes longer."""

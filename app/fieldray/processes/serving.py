@@ -23,7 +23,9 @@ Handler = Callable[[Message], Message]
 MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
 PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
 READY: Final = Message({"ready": True})
+STAGE: Final = "stage"
 _PR_SET_PDEATHSIG: Final = 1
+_answers: BinaryIO | None = None
 
 
 def serve(service: str, *, package: str = "fieldray") -> int:
@@ -32,7 +34,9 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     if not module_name.startswith(f"{package}."):
         raise SystemExit(2)
     _end_with_parent()
+    global _answers
     requests, answers = _private_streams()
+    _answers = answers
     _limit_memory()
     for number in polite_ends():  # a terminal sends them to its children, too, and the parent ends those
         if number != signal.SIGTERM:
@@ -42,6 +46,15 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     while (message := read_message(requests)) is not None:
         write_message(answers, _answer(handle, message))
     return 0
+
+
+def announce(stage: str) -> None:
+    """Tell the parent what begins now: its deadline counts from here, and this is where the process ended if it does.
+
+    Nothing where nobody is served.
+    """
+    if _answers is not None:
+        write_message(_answers, Message({STAGE: stage}))
 
 
 def _answer(handle: Handler, message: Message) -> Message:

@@ -56,10 +56,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Screen the archive; the exit code. Raises FieldrayError."""
     with cluster_modules():
+        from fieldray.domain.assessment import choose
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
-        from fieldray.pipeline.assessment import choose
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder
         from fieldray_cluster.archive_request import make_request

@@ -13,26 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from fieldray.comparison.service import answer_of
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
 from fieldray.domain.finding import Refused
 from fieldray.domain.image import PixelMap
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging import answers
-from fieldray.imaging.service import handle
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.imaging.zip_members import Members, members_of
 from fieldray.inference.backend import Answer
-from fieldray.inference.messages import answer_message, answers_of
+from fieldray.processes.rpc import received, sent
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of
+from fieldray.workers import calls
+from fieldray.workers.looking import handle
 from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Read, Target, Unforeseen, holds, outcome, refusals
 from fuzz.structures.values import INTEGERS, broken, json_bytes, strange
+from lungs import lungs
 from phantoms import scaled, write_dicom
 
 _REF: Final = ImageRef(path=Path("a.dcm"))
@@ -151,49 +152,30 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         write_dicom(folder / "ct.dcm", image, changes={"Modality": "CT"})
         (folder / "text").write_bytes(b"no image")
         found: list[tuple[str, Message]] = []
-        cropped = replace(_SPEC, crop="lungs", crop_margin=0.1)
-        for name, spec, lungs in (
-            ("a.dcm", _SPEC, None),
-            ("a.dcm", cropped, _SPEC),
-            ("ct.dcm", _SPEC, None),
-            ("text", _SPEC, None),
-        ):
-            ref = ImageRef(path=folder / name)
-            question = answers.read_request(ref, spec, rules=None, detail="needed", lungs=lungs)
-            found.append(("read", handle(Message({**question.body, "rules": _rules()}))))
-        ref = ImageRef(path=path)
-        found.append(("image", handle(answers.image_request(ref, content_sha256=""))))
-        shown = handle(answers.shown_request(ref, content_sha256="", side=64))
-        found.append(("shown", shown))
-        found.append(("hash", handle(answers.hash_request(ref))))
-        found.append(("members", _members()))
-    found.append(("preview", Message({}, {"pixels": scaled(image, 8)[:64, :64]})))
-    found.append(("networks", _scores()))
+        rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
+        for name in ("a.dcm", "ct.dcm", "text"):
+            look = calls.Look(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
+            found.append(("look", handle(sent(look, call="look"))))
+        show = calls.Show(ref=ImageRef(path=path), side=64)
+        found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
+    seen = received(found[0][1], calls.Seen)
+    found.append(("look", sent(replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3))))
+    found.append(("members", sent(_members())))
+    found.append(("preview", sent(calls.Levels(scaled(image, 8)[:64, :64]))))
+    found.append(("run", sent(_scores())))
     found += [("comparison", each) for each in _comparisons()]
     return tuple(found)
 
 
-def _rules() -> dict[str, Any]:
-    return {"modalities": ["DX"], "body_parts": [], "views": [], "ages_years": None}
+def _members() -> Members:
+    one = replace(_REF, member="a", kind="dicom", header=replace(_REF.header, number_of_frames=2))
+    refused = replace(_REF, member="b", problem=reason("empty"))
+    return Members(refs=(one, refused), after=None, doubles=1, double="x")
 
 
-def _members() -> Message:
-    header = json.loads(msgspec.json.encode(_REF.header))
-    entry = {
-        "member": "a",
-        "frames": 2,
-        "kind": "dicom",
-        "header": header,
-        "problem": None,
-        "problem_is_refusal": False,
-    }
-    refused = {**entry, "member": "b", "frames": 1, "problem": ["empty", []], "problem_is_refusal": False}
-    return Message({"members": [entry, refused], "after": None, "doubles": 1, "double": "x"})
-
-
-def _scores() -> Message:
+def _scores() -> Answer:
     maps = {"class_maps": np.ones((1, 4, 4), np.float32), "features": np.ones(8, np.float32)}
-    return answer_message([Answer(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)] * 2)
+    return Answer(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)
 
 
 def _comparisons() -> tuple[Message, Message]:
@@ -236,13 +218,13 @@ def answer_reader(_folder: Path) -> Read:
     blank = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
     frame = FramedImage(pixels=blank, lungs=blank > 0, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
     readers: dict[str, Callable[[Message], object]] = {
-        "read": _read_and_kept,
-        "image": lambda answer: answers.image_of(answer).extent,
-        "shown": lambda answer: answers.shown_of(answer).pixels.shape,
-        "hash": answers.hash_of,
+        "look": _read_and_kept,
+        "image": lambda answer: calls.IMAGE.answered(answer).extent,
+        "shown": lambda answer: calls.SHOWN.answered(answer).pixels.shape,
+        "hash": calls.HASH.answered,
         "members": _listed,
-        "preview": lambda answer: answers.preview_of(answer).shape,
-        "networks": lambda answer: answers_of(answer, count=2),
+        "preview": calls.PREVIEW.answered,
+        "run": calls.RUN.answered,
         "comparison": lambda answer: answer_of(answer, frame, frame),
     }
 
@@ -259,20 +241,17 @@ def answer_reader(_folder: Path) -> Read:
 
 
 def _listed(answer: Message) -> None:
-    """What is listed can be stored."""
-    for ref in answers.references(_REF, lambda _question, read: read(_last(answer))):
+    """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
+    part = replace(calls.MEMBERS.answered(answer), after=None)
+    for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 
 
-def _last(answer: Message) -> Message:
-    """As the last part of a list: this one would be asked for again and again."""
-    return Message({**answer.body, "after": None}, answer.arrays)
-
-
 def _read_and_kept(answer: Message) -> None:
-    """What was read can be stored, and read from the store again."""
-    result = answers.read_result(answer, _REF)
-    kept = Refused(ref=result.ref or _REF, reason=result.problem or reason("blank"), facts=result.facts)
+    """What was seen can be stored, and read from the store again."""
+    seen = calls.LOOK.answered(answer)
+    ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
+    kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
     columns = outcome_columns(kept)
     try:
         outcome_of(columns, None)
@@ -336,7 +315,7 @@ TARGETS: Final = (
     ),
     Target(
         name="answers",
-        reads="answers of decoders, networks and the comparison, as the program takes them",
+        reads="answers of workers, networks and the comparison, as the program takes them",
         make=make_answer,
         reader=answer_reader,
         share=6,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.load import Cell
 from fieldray.bench.parallel_load import Level, MeasuredLoad
-from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.answers import ReadResult
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason
 from tiny_models import tiny_model
@@ -33,7 +30,6 @@ class Record:
     """What the backends of one kind were asked, in order: "name: start", "name: 10", ..., "name: close"."""
 
     name: str
-    capacity: int = 1
     unavailable_reason: Reason | None = None
     events: list[str] = field(default_factory=list)
 
@@ -60,19 +56,14 @@ class Scripted:
         self._record = record
         self._times_ms = [1.0, 2.0, 5.0]
 
-    @property
-    def capacity(self) -> int:
-        return self._record.capacity
-
     def start(self, model: Model) -> None:
         self._record.note("start")
 
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
-        for image in images:
-            self._record.note(image[0, 0, 0])
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        self._record.note(image[0, 0, 0])
         latency_ms = self._times_ms.pop() if len(self._times_ms) > 1 else self._times_ms[0]
         scores = np.array([0.5], np.float32)
-        return [Answer(scores=scores, class_maps=None, features=None, latency_ms=latency_ms) for _ in images]
+        return Answer(scores=scores, class_maps=None, features=None, latency_ms=latency_ms)
 
     def close(self) -> None:
         self._record.note("close")
@@ -82,17 +73,17 @@ class Scripted:
 
 
 class ReadersOfNames:
-    """Gives images of the grey level in a file's name; stands where a `DecoderPool` does."""
+    """Gives images of the grey level in a file's name; stands where `Workers` do."""
 
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []
 
-    def read(self, ref: ImageRef, spec: InputSpec) -> ReadResult:
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
         self.events.append(f"read {ref.path.stem}")
         if not ref.path.stem.isdigit():
-            return ReadResult(tensor=None, facts=ReadFacts())
+            return None
         values = np.full((1, spec.height, spec.width, 1), int(ref.path.stem), np.uint8)
-        return ReadResult(tensor=Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0)), facts=ReadFacts())
+        return Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0))
 
     def __enter__(self) -> Any:
         return self

@@ -63,7 +63,6 @@ def test_ways_to_run() -> None:
         host_variants.BASELINE,
         "cpu, 2 threads",
         "cpu, 4 threads",
-        "cpu, threads chosen by the program",
         "cpu, 1 thread, tflite_runtime",
         "cpu, 1 thread, floating point",
         "edgetpu",

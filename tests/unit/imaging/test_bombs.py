@@ -26,8 +26,9 @@ from pydicom.uid import (
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.workers.calls import Look
+from fieldray.workers.pool import Workers
 from phantoms import write_dicom
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
@@ -37,20 +38,20 @@ _VAST = 96 * 2**20
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[DecoderPool]:
+def pool() -> Iterator[Workers]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
-        pool.read(ImageRef(path=Path("nowhere.png")), SPEC)
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
+        pool.tensor(ImageRef(path=Path("nowhere.png")), SPEC)
         yield pool
 
 
-def _read(pool: DecoderPool, path: Path) -> str | None:
+def _read(pool: Workers, path: Path) -> str | None:
     """The reason that a file ends with, found by discovery or by the child; no child is lost over it."""
     pids = pool.pids
     (ref,) = discover([path])
     if ref.problem:
         return ref.problem.code
-    problem = pool.read(ref, SPEC).problem
+    problem = pool.look(Look(ref=ref, frame=SPEC), model=None).problem
     assert pool.pids == pids
     assert psutil.Process(pids[0]).memory_info().rss < 700 * 2**20
     return problem.code if problem else None
@@ -86,18 +87,18 @@ def _jpeg() -> bytes:
         ((640, 480), "damaged"),
     ],
 )
-def test_a_png_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_png_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: Workers) -> None:
     (tmp_path / "a.png").write_bytes(_png(*size, pixels=_rows_of(100, 100)))
     assert _read(pool, tmp_path / "a.png") == code
 
 
-def test_a_png_with_more_pixels_than_it_states_is_read_as_far_as_it_states(tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_png_with_more_pixels_than_it_states_is_read_as_far_as_it_states(tmp_path: Path, pool: Workers) -> None:
     (tmp_path / "a.png").write_bytes(_png(100, 100, pixels=_rows_of(100, 100) + bytes(_VAST)))
     assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
-def test_a_text_in_a_png_that_unpacks_without_end(kind: bytes, tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_text_in_a_png_that_unpacks_without_end(kind: bytes, tmp_path: Path, pool: Workers) -> None:
     packed = zlib.compress(bytes(_VAST), 9)
     text = b"Comment\0" + (b"\1\0\0\0" if kind == b"iTXt" else b"\0") + packed
     for bits in (8, 16):
@@ -106,21 +107,21 @@ def test_a_text_in_a_png_that_unpacks_without_end(kind: bytes, tmp_path: Path, p
         assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
-def test_many_texts_in_a_png(tmp_path: Path, pool: DecoderPool) -> None:
+def test_many_texts_in_a_png(tmp_path: Path, pool: Workers) -> None:
     text = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(900_000), 9))
     (tmp_path / "a.png").write_bytes(_png(64, 64, pixels=_rows_of(64, 64), extra=text * 300))
     assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
 @pytest.mark.parametrize(("size", "code"), [((65_500, 65_500), "too_large"), ((0, 64), "damaged")])
-def test_a_jpeg_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_jpeg_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: Workers) -> None:
     data = bytearray(_jpeg())
     struct.pack_into(">HH", data, data.index(b"\xff\xc0") + 5, *size)
     (tmp_path / "a.jpg").write_bytes(data)
     assert _read(pool, tmp_path / "a.jpg") == code
 
 
-def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: Workers) -> None:
     stream = io.BytesIO()
     Image.fromarray((IMAGE >> 4).astype(np.uint8)).save(stream, "JPEG", progressive=True)
     data = stream.getvalue()
@@ -132,7 +133,7 @@ def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: DecoderPool) -> N
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless, JPEGBaseline8Bit])
 @pytest.mark.parametrize("size", [(65_535, 65_535), (18_000, 18_000), (0, 64)])
 def test_a_dicom_file_that_lies_about_rows_and_columns(
-    syntax: str, size: tuple[int, int], tmp_path: Path, pool: DecoderPool
+    syntax: str, size: tuple[int, int], tmp_path: Path, pool: Workers
 ) -> None:
     path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=syntax, bits=8 if syntax == JPEGBaseline8Bit else 12)
     data = bytearray(path.read_bytes())
@@ -142,14 +143,14 @@ def test_a_dicom_file_that_lies_about_rows_and_columns(
     assert _read(pool, path) in ("too_large", "damaged", "truncated", "size_mismatch")
 
 
-def test_a_deflated_dicom_file_that_lies_about_rows_and_columns(tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_deflated_dicom_file_that_lies_about_rows_and_columns(tmp_path: Path, pool: Workers) -> None:
     for rows in (65_535, 18_000, 0):
         changes = {"Rows": rows, "Columns": 18_000}
         path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=DeflatedExplicitVRLittleEndian, changes=changes)
         assert _read(pool, path) in ("too_large", "damaged", "truncated")
 
 
-def test_a_deflated_dicom_file_that_unpacks_without_end(tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_deflated_dicom_file_that_unpacks_without_end(tmp_path: Path, pool: Workers) -> None:
     path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=DeflatedExplicitVRLittleEndian)
     data = path.read_bytes()
     pixels_at = data.index(b"1.2.840.10008.1.2.1.99")

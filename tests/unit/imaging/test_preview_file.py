@@ -11,10 +11,10 @@ import pytest
 from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image
 from fieldray.errors import Unreadable
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.preprocess import shrunk, thumbnail
 from fieldray.imaging.preview_file import packed, unpacked
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.workers.pool import Workers
 
 
 def jpeg(size: tuple[int, int], mode: str = "L") -> np.ndarray:
@@ -54,7 +54,7 @@ def test_anything_else_is_damaged(data: np.ndarray) -> None:
 
 def test_a_preview_is_unpacked_by_another_process() -> None:
     grey = np.tile(np.arange(0, 200, 2, dtype=np.uint8), (50, 1))
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+    with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
         back = pool.read_preview(packed(grey).tobytes())
         assert back.shape == grey.shape and np.abs(back.astype(int) - grey).max() < 12
         with pytest.raises(Unreadable):

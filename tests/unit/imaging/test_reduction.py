@@ -21,7 +21,6 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.decode import decode
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reduction import (
@@ -32,6 +31,8 @@ from fieldray.imaging.reduction import (
     target_size,
 )
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.workers.calls import Look
+from fieldray.workers.pool import Workers
 from phantoms import LOSSLESS, LOSSY, scaled, write_collection, write_dicom
 
 # As displayed: the drawn letter covers about one pixel in a hundred, so a percentile would jump on or off it.
@@ -397,8 +398,9 @@ def test_only_what_a_codec_makes_itself_is_approximate(name: str, is_approximate
 
 def test_the_other_process_says_so_too(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
-        reads = [pool.read(ImageRef(path=path), SPEC, detail=detail) for detail in ("needed", "finer", "full")]
+    with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
+        looks = [Look(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")]
+        reads = [pool.look(look, model=None) for look in looks]
     assert [read.is_approximate for read in reads] == [True, True, False]
 
 

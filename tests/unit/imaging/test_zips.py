@@ -19,11 +19,11 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.archive import open_archive
 from fieldray.imaging.discover import discover
 from fieldray.imaging.limits import MAX_ZIP_MEMBERS
-from fieldray.imaging.pool import DecoderPool, PoolClosed
 from fieldray.imaging.source import content_hash, open_file, read_bytes
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.imaging.zip_members import answer
-from fieldray.processes.wire import Message
+from fieldray.imaging.zip_members import Search, search
+from fieldray.workers.calls import Look
+from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_dicom
 from strange_services import reader_command
 
@@ -44,9 +44,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[DecoderPool]:
+def pool() -> Iterator[Workers]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
             pool.content_hash(ImageRef(path=Path("nowhere.zip"), member="nothing"))
         yield pool
@@ -217,10 +217,10 @@ def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
 
 def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
-    body = answer(Message({"path": str(path), "after": None})).body
-    assert body["members"][0]["member"] == "000"
-    assert len(body["members"]) <= 32
-    assert body["after"] == body["members"][-1]["member"]
+    part = search(Search(ref=ImageRef(path=path)))
+    assert part.refs[0].member == "000"
+    assert len(part.refs) <= 32
+    assert part.after == part.refs[-1].member
 
 
 def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> No
 # ---- in a child
 
 
-def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: DecoderPool) -> None:
+def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: Workers) -> None:
     members = [(f"{number:03}.dcm", image) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", image)]
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
@@ -324,7 +324,7 @@ def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: De
     assert len(list(pool.members(ref))) == len(members)
 
 
-def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: DecoderPool) -> None:
+def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Workers) -> None:
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
     _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
     found = list(discover([tmp_path], members=pool.members))
@@ -336,13 +336,13 @@ def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Dec
 
 @pytest.mark.parametrize("method", ["bzip2", "LZMA"])
 def test_a_bomb_costs_one_member_and_no_child(
-    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: DecoderPool
+    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: Workers
 ) -> None:
     pids = pool.pids
     path = _stating(tmp_path / "bomb.zip", bombs[method], 9_000)
     (ref,) = discover([path], members=pool.members)
     assert ref.member == "image.dcm"
-    read = pool.read(ref, InputSpec(height=64, width=48, margin=0.05))
+    read = pool.look(Look(ref=ref, frame=InputSpec(height=64, width=48, margin=0.05)), model=None)
     assert read.problem is not None
     assert read.problem.code == "damaged"
     assert pool.pids == pids
@@ -351,7 +351,7 @@ def test_a_bomb_costs_one_member_and_no_child(
 def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: bytes) -> None:
     _zip(tmp_path / "crash.zip", [("image.dcm", image)])
     _zip(tmp_path / "good.zip", [("image.dcm", image)])
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         # The child leaves a mark beside the zip file, so the folder itself is not searched.
         zips = [tmp_path / "crash.zip", tmp_path / "good.zip"]
         found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover(zips, members=pool.members)]
@@ -360,7 +360,7 @@ def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: b
 
 def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
-    pool = DecoderPool(1, timeout_s=60, memory_limit_mb=1024)
+    pool = Workers(1, timeout_s=60, memory_limit_mb=1024)
     search = discover([path], members=pool.members)
     assert next(search).member == "000"
     pool.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,6 @@ class Behaviour:
     dies: Callable[[list[int]], Reason | None] = lambda levels: None
     start_problem: Reason | None = None
     unavailable_reason: Reason | None = None
-    capacity: int = 1
     is_alive: bool = True
     score_shift: float = 0.0
     may_start: threading.Event = field(default_factory=threading.Event)
@@ -65,7 +64,6 @@ class FakeBackend:
         self._labels = 1
         self._aborted = threading.Event()
 
-    capacity = property(lambda self: self._behaviour.capacity)
     detail = "fake"
     pid = None
 
@@ -80,16 +78,16 @@ class FakeBackend:
         if self._behaviour.start_problem:
             raise BackendProblem(self._behaviour.start_problem)
 
-    def run(self, images: Sequence[np.ndarray[Any, Any]]) -> list[Answer]:
-        levels = [round(float(image.mean())) for image in images]
+    def run(self, image: np.ndarray[Any, Any]) -> Answer:
+        levels = [round(float(image.mean()))]
         self._behaviour.runs.append(levels)
         self._behaviour.is_running.set()
         self._wait(self._behaviour.may_run)
         why = self._behaviour.dies(levels)
         if why:
             raise BackendProblem(why)
-        scores = np.clip(tiny_scores(np.stack(images), labels=self._labels) + self._behaviour.score_shift, 0, 1)
-        return [Answer(scores=row, class_maps=None, features=None, latency_ms=1.0) for row in scores]
+        scores = np.clip(tiny_scores(image[None], labels=self._labels) + self._behaviour.score_shift, 0, 1)
+        return Answer(scores=scores[0], class_maps=None, features=None, latency_ms=1.0)
 
     def close(self) -> None:
         self._behaviour.closes += 1

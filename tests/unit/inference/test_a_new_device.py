@@ -7,7 +7,7 @@ can be out of order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ class Socket:
 class Abacus:
     """`Backend` in this process."""
 
-    capacity, detail, pid, is_alive = 2, "abacus", None, True
+    detail, pid, is_alive = "abacus", None, True
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -63,11 +63,11 @@ class Abacus:
     def start(self, model: Model) -> None:
         self.labels = len(model.manifest.labels)
 
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
+    def run(self, image: NDArray[np.uint8]) -> Answer:
         if self._is_over.is_set():
             raise BackendProblem(reason("worker_died"))
-        scores = tiny_scores(np.stack(images), labels=self.labels)
-        return [Answer(scores=row, class_maps=None, features=None, latency_ms=1.0) for row in scores]
+        scores = tiny_scores(image[None], labels=self.labels)
+        return Answer(scores=scores[0], class_maps=None, features=None, latency_ms=1.0)
 
     def close(self) -> None:
         pass

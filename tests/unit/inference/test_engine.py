@@ -337,21 +337,6 @@ def test_an_image_nobody_wants_any_more_is_not_run() -> None:
     assert [2] not in cpu.runs
 
 
-def test_as_many_images_travel_together_as_the_backend_runs_side_by_side() -> None:
-    cpu = Behaviour(capacity=2, dies=dies_on(2, times=1))
-    cpu.may_start.clear()
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        futures = [engine.submit(grey(level)) for level in range(1, 6)]
-        cpu.may_start.set()
-        assert [answer(future).request_id for future in futures] == [1, 2, 3, 4, 5]
-    golden = [20, 128, 235]  # and two ramps
-    runs = [levels for levels in cpu.runs if set(levels) <= {1, 2, 3, 4, 5}]
-    assert [20, 128] in cpu.runs and golden[2] in cpu.runs[1]
-    # 1 and 2 travelled when the backend died: each is run again alone
-    assert runs == [[1, 2], [1], [2], [3, 4], [5]]
-
-
 def test_a_listener_that_fails_costs_no_image() -> None:
     def fail(event: Any) -> None:
         raise RuntimeError("no window there")
@@ -407,7 +392,7 @@ def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
                 deaths[level] -= 1
             return DIED if doomed else None
 
-    edgetpu, cpu, events = Behaviour(dies=dies, capacity=2), Behaviour(dies=dies), Events()
+    edgetpu, cpu, events = Behaviour(dies=dies), Behaviour(dies=dies), Events()
     kinds = (replace(edgetpu.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
     with engine_of(*kinds, publish=events) as engine:
         engine.open(MODEL)

@@ -21,7 +21,7 @@ def test_niceness_stays_within_its_range(now: int, steps: int, expected: int) ->
 
 @pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
 def test_every_thread_of_a_process_is_lowered() -> None:
-    lean = cpu_kind(cores=2, budget_s=None)
+    lean = cpu_kind(threads=2)
     backend = lean.open()
     try:
         backend.start(tiny_model())
@@ -37,7 +37,7 @@ def test_every_thread_of_a_process_is_lowered() -> None:
 
 @pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
 def test_a_backend_gives_its_process_the_priority_once_the_network_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = cpu_kind(cores=2, budget_s=None, priority="lowered").open()
+    backend = cpu_kind(threads=2, priority="lowered").open()
     opened: list[str] = []
 
     def given(pid: int | None, priority: Priority) -> bool:

@@ -43,7 +43,7 @@ def test_answers_are_those_of_the_formula(runtime: str) -> None:
     inputs = tiny_inputs()
     with started(runtimes=(runtime,)) as backend:
         assert backend.detail.startswith(runtime)
-        answers = [answer for image in inputs for answer in backend.run([image])]
+        answers = [backend.run(image) for image in inputs]
     assert [answer.scores[0] for answer in answers] == pytest.approx(tiny_scores(inputs)[:, 0], abs=0.008)
     assert answers[0].class_maps is not None and answers[0].class_maps.shape == (1, 16, 16)
     assert answers[0].features is not None and answers[0].features.shape == (4,)
@@ -62,7 +62,7 @@ def test_a_killed_process_is_a_reason() -> None:
         assert backend.pid
         os.kill(backend.pid, signal.SIGKILL)
         with pytest.raises(BackendProblem) as caught:
-            backend.run([tiny_inputs()[0]])
+            backend.run(tiny_inputs()[0])
         assert not backend.is_alive
     assert caught.value.reason.code == "worker_died"
 
@@ -73,7 +73,7 @@ def test_a_stopped_process_is_ended_at_its_deadline() -> None:
         assert backend.pid
         os.kill(backend.pid, signal.SIGSTOP)
         with pytest.raises(BackendProblem) as caught:
-            backend.run([tiny_inputs()[0]])
+            backend.run(tiny_inputs()[0])
         assert not backend.is_alive
     assert caught.value.reason.text == "The process that runs the model gave no answer within 0.3 s."
 
@@ -111,12 +111,6 @@ def test_no_runtime_is_heard_from_the_child() -> None:
     assert caught.value.reason.code == "no_runtime"
 
 
-def test_too_many_images_at_once_are_our_own_fault() -> None:
-    with started() as backend, pytest.raises(BackendProblem) as caught:
-        backend.run([tiny_inputs()[0]] * (backend.capacity + 1))
-    assert caught.value.reason.code == "internal"
-
-
 def test_the_child_starts_lean() -> None:
     script = "import sys, fieldray.processes.serving, fieldray.inference.service; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
@@ -128,17 +122,8 @@ def test_the_child_starts_lean() -> None:
 def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason(runtime: str) -> None:
     greedy = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=3000)})
     with pytest.raises(BackendProblem) as caught, started(greedy, runtimes=(runtime,)) as backend:
-        backend.run([tiny_inputs()[0]])
+        backend.run(tiny_inputs()[0])
     assert caught.value.reason == reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
-
-
-@pytest.mark.parametrize("runtime", INSTALLED)
-def test_what_fits_only_once_runs_once(runtime: str) -> None:
-    """Four networks side by side would take 4 x 1000 MB."""
-    large = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=1000)})
-    with started(large, runtimes=(runtime,), cores=4, budget_s=60.0) as backend:
-        assert backend.capacity == 1
-        assert len(backend.run([tiny_inputs()[0]])) == 1
 
 
 def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fieldray.domain.assessment import choose
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.site_points import NAME, SitePoint, SitePoints
-from fieldray.pipeline.assessment import choose
 from packs_factory import make_pack
 from tiny_packs import fingerprint
 

@@ -13,21 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes import FakeEngine, FakeReaders
+from fieldray.domain.assessment import choose
 from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Outcome
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.pool import PoolClosed
 from fieldray.imaging.quality import check_header
-from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
@@ -37,6 +34,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.store.database import damage_mark
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import PoolClosed
 from outcomes import run_spec
 from tiny_models import tiny_model
 
@@ -70,13 +69,13 @@ class Run:
         discover: Callable[[], Iterator[ImageRef]] | None = None,
         listener: Callable[[Event], None] = lambda event: None,
         database: Path | None = None,
-        decoders: FakeReaders | None = None,
+        readers: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
         noticed: Sequence[Reason] = (),
         doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: (),
     ) -> None:
         self.events: list[Event] = []
-        self.decoders = decoders or FakeReaders()
+        self.readers = readers or FakeReaders()
         self.listener = listener
         cancelled = threading.Event()
         assessment = choose(tiny_model())
@@ -84,12 +83,12 @@ class Run:
 
         def screen(ref: ImageRef) -> Outcome:
             return screen_image(
-                ref, assessment=assessment, decoder=self.decoders, engine=engine, is_cancelled=cancelled.is_set
+                ref, assessment=assessment, workers=self.readers, engine=engine, is_cancelled=cancelled.is_set
             )
 
         def release() -> None:
             cancelled.set()
-            self.decoders.close()
+            self.readers.close()
 
         work = Work(
             spec=SPEC,
@@ -97,8 +96,8 @@ class Run:
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
             doubts=doubts,
-            content_hash=self.decoders.content_hash,
-            stamp_with=self.decoders.stamp_with,
+            content_hash=self.readers.content_hash,
+            stamp_with=self.readers.stamp_with,
             check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
             screen=screen,
             release=release,
@@ -108,7 +107,7 @@ class Run:
             work,
             database=self.database,
             publish=self.publish,
-            workers=workers,
+            threads=workers,
             fresh=fresh,
             statistics=Statistics(load=lambda: (10.0, 100.0)),
         )
@@ -179,14 +178,14 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert resumed == {
         "bright.png": True, "blank.png": True, "cut.png": False, "gone.png": False, "new dark.png": False
     }  # fmt: skip
-    assert sorted(second.decoders.read_names) == ["cut.png", "gone.png", "new dark.png"]
+    assert sorted(second.readers.read_names) == ["cut.png", "gone.png", "new dark.png"]
 
 
 def test_fresh_takes_nothing_over(tmp_path: Path) -> None:
     names = ["bright.png", "blank.png"]
     Run(tmp_path, names).finish()
     again = Run(tmp_path, names, fresh=True).finish()
-    assert sorted(again.decoders.read_names) == sorted(names)
+    assert sorted(again.readers.read_names) == sorted(names)
     assert not any(event.is_resumed for event in again.of(OutcomeReady))
 
 
@@ -220,7 +219,7 @@ def test_a_cancelled_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
     run = Run(tmp_path, ["slow.png", "slow too.png", "dark.png"])
     run.batch.start()
-    assert run.decoders.reading.wait(10)
+    assert run.readers.reading.wait(10)
     run.batch.cancel()
     assert run.batch.join(10)  # the fake decoder reads "slow" for ever
     assert run.states[-1] == "cancelled"
@@ -371,7 +370,7 @@ def test_a_search_whose_readers_were_closed_by_a_cancel_is_no_fault(tmp_path: Pa
     def discover() -> Iterator[ImageRef]:
         yield from refs(["dark.png"])
         found.set()
-        run.decoders.closed.wait(10)
+        run.readers.closed.wait(10)
         raise PoolClosed
 
     run = Run(tmp_path, [], discover=discover)
@@ -388,7 +387,7 @@ def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
     assert run.states == ["failed"]
     assert run.batch.reason is not None
     assert run.batch.reason.code == "not_writable"
-    assert run.decoders.closed.is_set()
+    assert run.readers.closed.is_set()
 
 
 def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
@@ -477,20 +476,21 @@ def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_w
     class Swapped(FakeReaders):
         """The file keeps its name and gets other bytes."""
 
-        def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
-            return super().read(replace(ref, path=Path("/images") / swapped[ref.path.name]), spec, **options)
+        def look(self, question: Look, *, model: Model | None) -> Seen:
+            ref = replace(question.ref, path=Path("/images") / swapped[question.ref.path.name])
+            return super().look(replace(question, ref=ref), model=model)
 
         def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
             return super().content_hash(replace(ref, path=Path("/images") / swapped[ref.path.name]))
 
-    first = Run(tmp_path, ["bright.png"], decoders=Swapped())
+    first = Run(tmp_path, ["bright.png"], readers=Swapped())
     first.listener = lambda event: first.batch.cancel() if isinstance(event, OutcomeReady) else None
     first.finish()
     (ready,) = first.of(OutcomeReady)
     with ResultStore(first.database) as store:
         store.set_verdict(ready.row_id, Verdict(choice="agree", note="scar"), judged=ready.outcome)
     swapped["bright.png"] = "dark.png"
-    second = Run(tmp_path, ["bright.png"], decoders=Swapped()).finish()
+    second = Run(tmp_path, ["bright.png"], readers=Swapped()).finish()
     assert second.batch.run_id == first.batch.run_id
     _, path = export_run(second.database, second.batch.run_id, tmp_path / "out")
     document = json.loads(path.read_text(encoding="utf-8"))

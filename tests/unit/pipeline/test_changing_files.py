@@ -12,24 +12,25 @@ import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes import FakeEngine
+from fieldray.domain.assessment import choose
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
-from fieldray.domain.image import Detail, Image, ShownImage
-from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.domain.image import Image, ShownImage
+from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.stamp import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble
-from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch
 from fieldray.store.results import ResultQuery
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
 
@@ -39,17 +40,18 @@ Change = Callable[[Path], None]
 
 
 class Meanwhile:
-    """Real decoding processes; before a file is opened for the first time, something happens to it."""
+    """Real workers; before a file is opened for the first time, something happens to it."""
 
-    def __init__(self, pool: DecoderPool, changes: Mapping[str, Change]) -> None:
+    size = 1
+
+    def __init__(self, pool: Workers, changes: Mapping[str, Change]) -> None:
         self._pool = pool
         self._changes = dict(changes)
 
-    def read(
-        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
-    ) -> ReadResult:
-        self._change(ref)
-        return self._pool.read(ref, spec, rules=rules, detail=detail)
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        self._change(question.ref)
+        assert model
+        return self._pool.look(replace(question, frame=model.manifest.input), model=None)
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         return self._pool.members(ref)
@@ -67,7 +69,7 @@ class Meanwhile:
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return self._pool.read_image(ref, content_sha256=content_sha256)
 
-    def close(self) -> None:
+    def give_up(self) -> None:
         """The pool is the module's."""
 
     def _change(self, ref: ImageRef) -> None:
@@ -77,11 +79,11 @@ class Meanwhile:
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderPool]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """The child has read a file, and started what it starts with it, before a test looks for what is left behind."""
     first = ImageRef(path=image(tmp_path_factory.mktemp("first") / "image.dcm"))
-    with DecoderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
-        pool.read(first, InputSpec(height=64, width=64))
+    with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
+        pool.tensor(first, InputSpec(height=64, width=64))
         yield pool
 
 
@@ -97,7 +99,7 @@ class Screening:
     """One run over a folder to its end: the batch, and the outcomes by file name."""
 
     def __init__(
-        self, folder: Path, pool: DecoderPool, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
+        self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
     ) -> None:
         self.events: list[OutcomeReady] = []
         self.database = folder.parent / "results.sqlite"
@@ -105,8 +107,7 @@ class Screening:
             [folder],
             ADULTS,
             engine=FakeEngine(),
-            decoders=Meanwhile(pool, changes or {}),
-            workers=1,
+            workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,
             fresh=fresh,
@@ -152,7 +153,7 @@ def child(path: Path) -> object:
     return image(path, age="007Y")
 
 
-def test_a_image_swapped_for_a_childs_is_judged_by_the_header_of_the_child(images: Path, pool: DecoderPool) -> None:
+def test_a_image_swapped_for_a_childs_is_judged_by_the_header_of_the_child(images: Path, pool: Workers) -> None:
     path = image(images / "a.dcm")
     outcome = Screening(images, pool, {"a.dcm": become(child)}).outcomes["a.dcm"]
     assert isinstance(outcome, Refused)
@@ -161,9 +162,7 @@ def test_a_image_swapped_for_a_childs_is_judged_by_the_header_of_the_child(image
     assert outcome.facts.content_sha256 == hash_of(path)
 
 
-def test_a_childs_image_swapped_for_an_adults_is_not_refused_for_the_childs_age(
-    images: Path, pool: DecoderPool
-) -> None:
+def test_a_childs_image_swapped_for_an_adults_is_not_refused_for_the_childs_age(images: Path, pool: Workers) -> None:
     path = image(images / "a.dcm", age="007Y")
     outcome = Screening(images, pool, {"a.dcm": become(image)}).outcomes["a.dcm"]
     assert isinstance(outcome, Screened)
@@ -173,7 +172,7 @@ def test_a_childs_image_swapped_for_an_adults_is_not_refused_for_the_childs_age(
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another_image(
-    images: Path, pool: DecoderPool, fresh: bool
+    images: Path, pool: Workers, fresh: bool
 ) -> None:
     image(images / "a.dcm")
     Screening(images, pool, {"a.dcm": become(child)})
@@ -187,7 +186,7 @@ def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another
     adult.unlink()
 
 
-def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, pool: DecoderPool) -> None:
+def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, pool: Workers) -> None:
     """Discovery sees the adult's header, the hash is of the child's file: neither the other's header nor its score."""
     child(images / "a.dcm")
     image(images / "b.dcm", number=2)
@@ -207,7 +206,7 @@ def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, po
         assert outcome.facts.content_sha256 == hash_of(outcome.ref.path)
 
 
-def test_a_header_refusal_has_a_hash_and_is_taken_over(images: Path, pool: DecoderPool) -> None:
+def test_a_header_refusal_has_a_hash_and_is_taken_over(images: Path, pool: Workers) -> None:
     path = images / "a.dcm"
     child(path)
     first = Screening(images, pool).outcomes["a.dcm"]
@@ -251,7 +250,7 @@ def into_zip(path: Path) -> None:
     ids=["cut", "grown", "deleted", "renamed", "a note", "emptied", "several frames", "a zip", "a folder"],
 )
 def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
-    images: Path, pool: DecoderPool, change: Change, status: str, code: str | None
+    images: Path, pool: Workers, change: Change, status: str, code: str | None
 ) -> None:
     paths = [image(images / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
     outcomes = Screening(images, pool, {"b.dcm": change}).outcomes
@@ -264,13 +263,13 @@ def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
         assert outcome.facts.content_sha256 == hash_of(paths[1])
 
 
-def test_nothing_of_the_old_file_is_kept_where_no_image_is_any_more(images: Path, pool: DecoderPool) -> None:
+def test_nothing_of_the_old_file_is_kept_where_no_image_is_any_more(images: Path, pool: Workers) -> None:
     image(images / "a.dcm")
     outcome = Screening(images, pool, {"a.dcm": become(lambda path: path.write_text("a note"))}).outcomes["a.dcm"]
     assert (outcome.ref.kind, outcome.ref.header) == ("unknown", ImageHeader())
 
 
-def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: DecoderPool) -> None:
+def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: Workers) -> None:
     """Or a result would never be taken over."""
     write_collection(images)
     write_bad_inputs(images)
@@ -281,7 +280,7 @@ def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: P
     assert again.taken_over >= kept
 
 
-def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: DecoderPool) -> None:
+def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: Workers) -> None:
     """A score in the store that the pack must not give: whoever wrote it, it is done again."""
     image(images / "a.dcm")
     first = Screening(images, pool)

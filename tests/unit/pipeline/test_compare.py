@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import FakeLungEngine, FakeReaders
-from fieldray.domain.finding import ReadFacts
+from fakes import FakeFinder, FakeReaders, LungReaders, PaintedFile
 from fieldray.domain.image import Image, PixelMap
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import Model
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import UsageProblem
-from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.errors import Unreadable, UsageProblem
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask
 from fieldray.pipeline.compare import (
     ComparisonCancelled,
@@ -29,6 +27,7 @@ from fieldray.pipeline.compare import (
 )
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
+from fieldray.workers.calls import Look, Seen
 from lungs import lungs
 from pairs import chest
 from tiny_lungs import tiny_lungs_model
@@ -36,18 +35,26 @@ from tiny_lungs import tiny_lungs_model
 MASK = lung_mask(512, 512, 1).reshape(16, 32, 16, 32).mean(axis=(1, 3)) / 255
 
 
-class ChestReaders(FakeReaders):
+class ChestFile(PaintedFile):
+    def image(self, needed: TargetSize | None = None) -> Image:
+        name = self._ref.path.name
+        if "broken" in name:
+            raise Unreadable(reason("truncated"))
+        side = 200 if "small" in name else 512
+        return Image(pixels=chest().pixels[:side, :side].copy())
+
+
+class ChestReaders(LungReaders):
     """Every file is the drawn chest, but for what its name says."""
 
-    def read(self, ref: ImageRef, spec: InputSpec, /, *, lungs: InputSpec | None = None, **_: Any) -> ReadResult:
-        side = 200 if "small" in ref.path.name else 512
-        facts = ReadFacts(rows=side, columns=side)
-        if "broken" in ref.path.name:
-            return ReadResult(tensor=None, facts=facts, problem=reason("truncated"))
-        image = Image(pixels=chest().pixels[:side, :side].copy())
-        ref = replace(ref, header=ImageHeader(patient_id=ref.path.stem.partition("-")[0]))
-        inputs = {"tensor": to_tensor(image, spec), "lungs": to_tensor(image, lungs) if lungs else None}
-        return ReadResult(facts=facts, ref=ref, **inputs)
+    def __init__(self, finder: FakeFinder) -> None:
+        super().__init__(finder, open_file=ChestFile)
+
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        assert model
+        name = question.ref.path.name
+        header = ImageHeader(patient_id=Path(name).stem.partition("-")[0])
+        return super().look(replace(question, ref=replace(question.ref, header=header)), model=model)
 
 
 def named(name: str) -> ImageRef:
@@ -56,8 +63,7 @@ def named(name: str) -> ImageRef:
 
 def comparer(**changes: Any) -> PairComparer:
     given: Mapping[str, Any] = {
-        "decoders": ChestReaders(),
-        "lung_engine": FakeLungEngine(MASK),
+        "readers": ChestReaders(FakeFinder(MASK)),
         "finder": tiny_lungs_model(),
         **changes,
     }
@@ -112,7 +118,7 @@ def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
     ("scores", "code"), [({"frontal_chest": 0.01}, "not_frontal_chest"), ({"inverted": 0.9}, "inverted")]
 )
 def test_the_lung_fields_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
-    with comparer(lung_engine=FakeLungEngine(MASK, **scores)) as one:
+    with comparer(readers=ChestReaders(FakeFinder(MASK, **scores))) as one:
         problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
     assert problem is not None
     assert (problem.reason.code, problem.image) == (code, "prior")
@@ -131,14 +137,14 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
     asked = threading.Event()
 
     class SlowReaders(ChestReaders):
-        def read(self, ref: ImageRef, spec: InputSpec, /, **more: Any) -> ReadResult:
-            if "wait" in ref.path.name:
+        def look(self, question: Look, *, model: Model | None) -> Seen:
+            if "wait" in question.ref.path.name:
                 asked.set()
                 cancelled.wait(30)
-            return super().read(ref, spec, **more)
+            return super().look(question, model=model)
 
     cancelled = threading.Event()
-    with comparer(child=lambda: child, decoders=SlowReaders()) as one:
+    with comparer(child=lambda: child, readers=SlowReaders(FakeFinder(MASK))) as one:
 
         def cancel() -> None:
             asked.wait(30)
@@ -165,4 +171,4 @@ def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="holds 0 images"):
-        only_image(tmp_path, decoders=FakeReaders())
+        only_image(tmp_path, readers=FakeReaders())

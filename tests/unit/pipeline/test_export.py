@@ -17,7 +17,6 @@ from PIL import Image as PillowImage
 
 from fieldray.domain.image import ShownImage
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
-from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -31,6 +30,7 @@ from fieldray.reports.outputs import own_folder
 from fieldray.reports.patient import pseudonym, pseudonym_key
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
+from fieldray.workers.pool import Workers
 from outcomes import image_ref, run_spec
 from pairs import compared_with
 from phantoms import write_dicom
@@ -75,14 +75,14 @@ def seen() -> Iterator[list[ShownImage | Reason]]:
     EXPORTERS.unregister("seen")
 
 
-def pool(size: int) -> DecoderPool:
-    return DecoderPool(size, timeout_s=60, memory_limit_mb=2048)
+def pool() -> Workers:
+    return Workers(1, timeout_s=60, memory_limit_mb=2048)
 
 
 def test_images_are_read_again_at_the_size_of_a_report(
     database: Path, seen: list[ShownImage | Reason], tmp_path: Path
 ) -> None:
-    export_run(database, 1, tmp_path / "out", ["seen"], decoders=pool)
+    export_run(database, 1, tmp_path / "out", ["seen"], readers=pool)
     assert [(image.pixels.shape, image.rows, image.columns) for image in seen if isinstance(image, ShownImage)] == [
         ((100, 80), 160, 128)
     ] * 2
@@ -93,7 +93,7 @@ def test_an_image_that_has_changed_is_not_shown(
 ) -> None:
     (tmp_path / "in" / "0.dcm").unlink()
     write_dicom(tmp_path / "in" / "1.dcm", chest_phantom(160, 128, seed=7, abnormal=False))
-    export_run(database, 1, tmp_path / "out", ["seen"], decoders=pool)
+    export_run(database, 1, tmp_path / "out", ["seen"], readers=pool)
     assert sorted(image.code for image in seen if isinstance(image, Reason)) == ["changed", "missing"]
 
 
@@ -104,7 +104,7 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
             raise ExportCancelled
 
     with pytest.raises(ExportCancelled):
-        export_run(database, 1, tmp_path / "out", ["sr", "sc"], decoders=pool, tell=tell)
+        export_run(database, 1, tmp_path / "out", ["sr", "sc"], readers=pool, tell=tell)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sc"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
@@ -122,7 +122,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path, monk
         store.finish(run_id)
     (folder / "0.png").unlink()
     reports, captures, masks = export_run(
-        tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], decoders=pool, note=notes.append
+        tmp_path / "results.sqlite", run_id, tmp_path / "out", ["sr", "sc", "seg"], readers=pool, note=notes.append
     )
     (capture,), (_,) = captures.iterdir(), masks.iterdir()
     written = {pydicom.dcmread(capture).SOPInstanceUID}
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path, monk
 def test_every_format_is_written_and_written_again(database: Path, tmp_path: Path) -> None:
     names = ["csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"]
     for options in (ReportOptions(), ReportOptions(language="uk", names_people=True)):
-        written = export_run(database, 1, tmp_path / "out", names, options=options, decoders=pool)
+        written = export_run(database, 1, tmp_path / "out", names, options=options, readers=pool)
         assert [path.name.removeprefix("fieldray-run-1") for path in written] == [
             ".csv", ".json", ".pdf", "-studies", "-sr", "-sc", "-seg",
         ]  # fmt: skip
@@ -230,7 +230,7 @@ def test_a_full_or_read_only_disk_is_told_in_a_sentence(
         pytest.skip("no file system can be mounted here")
     try:
         with pytest.raises(StorageProblem) as problem:
-            export_run(database, 1, small, [name], decoders=pool)
+            export_run(database, 1, small, [name], readers=pool)
         assert problem.value.reason.code == ("disk_full" if options.startswith("size") else "not_writable")
         assert list(small.iterdir()) == []
     finally:
@@ -266,7 +266,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
         store.finish(run_id)
     options = ReportOptions(language="uk", names_people=True, pairs=pairs)
     formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": KnownPack.of(model)}
-    here = export_run(database, run_id, tmp_path / "here", formats, decoders=pool, **what)
+    here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
     steps: list[tuple[int, int]] = []
     there = export_apart(
         database,

@@ -5,38 +5,38 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from fakes import FakeReaders
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.image import PixelMap, Tensor
-from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
+from fieldray.domain.model import Model
 from fieldray.errors import ReaderProblem, UsageProblem
-from fieldray.imaging.answers import ReadResult
 from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
+from fieldray.workers.calls import Look, Seen
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 from tiny_models import tiny_manifest
 
 
-class Again:
+class Again(FakeReaders):
     """Reads every image again: as it was, or as another file by now."""
 
     def __init__(self, *, changed: str = "", problem: Exception | None = None) -> None:
+        super().__init__()
         self._changed, self._problem = changed, problem
 
-    def read(self, ref: ImageRef, spec: InputSpec, **_: Any) -> ReadResult:
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        ref, spec = question.ref, question.frame
         if self._problem:
             raise self._problem
+        assert spec
         values = np.full((1, spec.height, spec.width, 1), 90, np.uint8)
         content = "other" if ref.path.name == self._changed else "c" * 64
-        tensor = Tensor(values=values, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
-        return ReadResult(tensor=tensor, facts=ReadFacts(content_sha256=content))
+        return Seen(values=values, facts=ReadFacts(content_sha256=content))
 
 
 def image(name: str) -> Screened:
@@ -53,12 +53,12 @@ def stored(path: Path, *outcomes: Outcome) -> int:
         return run_id
 
 
-def maps(tmp_path: Path, decoder: Again, *outcomes: Outcome) -> tuple[int, int]:
+def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
     database = tmp_path / "results.sqlite"
     run_id = stored(database, *outcomes)
     heard: list[int] = []
     found = write_maps(
-        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), decoder=decoder, workers=2, tell=heard.append
+        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), readers=readers, tell=heard.append
     )
     assert heard[-1] == len(outcomes)
     return found

@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, FakeReaders
+from fieldray.domain.assessment import choose
 from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
 from fieldray.domain.finding import Screened, notes_of
 from fieldray.domain.image import Turn
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import Model
 from fieldray.domain.run import Resuming, TakenOver, Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.source import read_with_state
 from fieldray.imaging.stamp import Stamps
 from fieldray.pipeline.assembly import assemble
-from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch
 from fieldray.reasons import reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
+from fieldray.workers.calls import Look, Seen
 from program import write_images
 from tiny_models import tiny_model
 
@@ -57,8 +57,8 @@ class Readers(FakeReaders):
     def stamp_with(self, stamps: Stamps) -> None:
         self._stamps = stamps
 
-    def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
-        found = super().read(ref, spec, **options)
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        ref, found = question.ref, super().look(question, model=model)
         data, state = read_with_state(ref)
         assert self._stamps
         stamp = b"" if ref.member else self._stamps.of_data(ref.path, data, state)
@@ -81,8 +81,7 @@ class Run:
             [folder],
             ASSESSMENT,
             engine=FakeEngine(),
-            decoders=self.readers,
-            workers=1,
+            workers=self.readers,
             database=self.database,
             publish=self._publish,
             **{"fresh": False, **options},
@@ -276,7 +275,7 @@ def test_a_stamp_is_of_one_key_and_one_pack(images: Path, change: str, monkeypat
         with closing(sqlite3.connect(first.database)) as connection, connection:
             connection.execute("UPDATE secrets SET value = randomblob(32)")
     else:
-        monkeypatch.setattr("fieldray.pipeline.assessment._RULES_VERSION", 99)
+        monkeypatch.setattr("fieldray.domain.assessment._RULES_VERSION", 99)
     assert set(Run(images).ways.values()) == {"content" if change == "key" else "screened"}
 
 

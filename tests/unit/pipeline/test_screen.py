@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders, hash_of
+from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import Detail, PixelMap
-from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate, Prediction
+from fieldray.domain.model import Calibration, Model, OodGate, Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
-from fieldray.imaging.answers import ReadResult
-from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.screen import Cancelled, screen_image
 from fieldray.reasons import reason
+from fieldray.workers.calls import Look, Seen
 from tiny_models import tiny_manifest, tiny_model
 
 
@@ -29,7 +29,7 @@ def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **chan
     options = {key: changes.pop(key) for key in ("observe", "is_cancelled") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
     engine = engine or FakeEngine()
-    return screen_image(ref, assessment=choose(model), decoder=FakeReaders(), engine=engine, **options)
+    return screen_image(ref, assessment=choose(model), workers=FakeReaders(), engine=engine, **options)
 
 
 def test_a_image_is_read_run_and_decided() -> None:
@@ -113,19 +113,18 @@ class Reduced(FakeReaders):
         self._pixel_map = PixelMap(2 * oversampling, 0, 2 * oversampling, 0)
         self.reads: list[Detail] = []
 
-    def read(
-        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
-    ) -> ReadResult:
-        self.reads.append(detail)
-        grey = self._greys[detail]
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        self.reads.append(question.detail)
+        grey = self._greys[question.detail]
         if grey is None:
-            return ReadResult(tensor=None, facts=ReadFacts(decode_ms=3.0), problem=reason("truncated"))
-        read = super().read(ref, spec)
-        assert read.tensor
-        values = np.full_like(read.tensor.values, grey)
+            return Seen(facts=ReadFacts(decode_ms=3.0), problem=reason("truncated"))
+        seen = super().look(question, model=model)
+        assert seen.values is not None
+        notes = ("read_twice",) if question.detail == "finer" else ()
         return replace(
-            read,
-            tensor=replace(read.tensor, values=values, pixel_map=self._pixel_map),
+            seen,
+            values=np.full_like(seen.values, grey),
+            facts=replace(seen.facts, pixel_map=self._pixel_map, notes=notes),
             is_approximate=self._is_approximate,
             step=2,
         )
@@ -134,7 +133,7 @@ class Reduced(FakeReaders):
 def look(decoders: Reduced, **changes: Any) -> Outcome:
     engine = changes.pop("engine", None) or FakeEngine()
     model = tiny_model(manifest=tiny_manifest(**changes))
-    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), decoder=decoders, engine=engine)
+    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), workers=decoders, engine=engine)
 
 
 # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
@@ -185,9 +184,9 @@ def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
 
 
 class PartlyEmpty(Reduced):
-    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
-        read = super().read(ref, spec, **wanted)
-        return replace(read, facts=replace(read.facts, notes=("lower_part_dark",)))
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        seen = super().look(question, model=model)
+        return replace(seen, facts=replace(seen.facts, notes=("lower_part_dark",)))
 
 
 @pytest.mark.parametrize(("grey", "category"), [(20, "unsure"), (255, "abnormal")])
@@ -245,7 +244,7 @@ def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
 )
 def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code: str) -> None:
     class NoReaders:
-        def read(self, *_: object, **__: object) -> NoReturn:
+        def look(self, *_: object, **__: object) -> NoReturn:
             raise error
 
     with pytest.raises(EnvironmentProblem) as caught:

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from fakes import FakeEngine, FakeLungEngine, FakeReaders
+from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders
+from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, why_of
 from fieldray.domain.image import Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.run import Wishes
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem
-from fieldray.pipeline.assessment import choose
-from fieldray.pipeline.ports import ReadResult
+from fieldray.inference.backend import Answer
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
+from fieldray.workers.calls import Look, Seen
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
 
@@ -34,19 +36,18 @@ def model(**changes: Any) -> Model:
 
 
 def screen(
-    lung_engine: FakeEngine, *, name: str = "bright.png", engine: FakeEngine | None = None, **changes: Any
+    finder: FakeFinder, *, name: str = "bright.png", engine: FakeEngine | None = None, **changes: Any
 ) -> Outcome:
     return screen_image(
         ImageRef(path=Path("/images") / name),
         assessment=choose(model(**changes)),
-        decoder=FakeReaders(),
+        workers=LungReaders(finder),
         engine=engine or FakeEngine(),
-        lung_engine=lung_engine,
     )
 
 
 def test_the_lungs_travel_with_the_result() -> None:
-    outcome = screen(FakeLungEngine(MASK))
+    outcome = screen(FakeFinder(MASK))
     assert isinstance(outcome, Screened)
     assert outcome.lungs is not None
     # 40 of 256 cells each; the patient's left is on the right
@@ -67,7 +68,7 @@ REFUSED = [
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, float], code: str) -> None:
     ran: list[Future[Prediction]] = []
-    outcome = screen(FakeLungEngine(MASK, **scores), engine=FakeEngine(answer=ran.append))
+    outcome = screen(FakeFinder(MASK, **scores), engine=FakeEngine(answer=ran.append))
     assert isinstance(outcome, Refused)
     assert (outcome.reason.code, ran) == (code, [])
     assert outcome.lungs is not None
@@ -76,7 +77,7 @@ def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, 
 def test_what_can_be_judged_all_the_same_is_noted() -> None:
     cut = MASK.copy()
     cut[12:, 2:7] = cut[12:, 9:14] = 1
-    outcome = screen(FakeLungEngine(cut, mirrored=0.9))
+    outcome = screen(FakeFinder(cut, mirrored=0.9))
     assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["lungs_cut_off_bottom", "perhaps_mirrored"]
 
@@ -84,13 +85,13 @@ def test_what_can_be_judged_all_the_same_is_noted() -> None:
 def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_to_be_a_chest() -> None:
     gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     far = FakeEngine(features=2.1)
-    outcome = screen(FakeLungEngine(MASK), engine=far, ood_gate=gate)
+    outcome = screen(FakeFinder(MASK), engine=far, ood_gate=gate)
     assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["unlike_measured"]
     assert outcome.extra["gate_distance"] == pytest.approx(2.1)
     alone = replace(model(ood_gate=gate), lungs=None)
     refused = screen_image(
-        ImageRef(path=Path("/images/bright.png")), assessment=choose(alone), decoder=FakeReaders(), engine=far
+        ImageRef(path=Path("/images/bright.png")), assessment=choose(alone), workers=LungReaders(None), engine=far
     )
     assert isinstance(refused, Refused)
     assert refused.reason.code == "unlike_training"
@@ -110,7 +111,7 @@ class Mapped(FakeEngine):
 def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
     cells = np.full((4, 4), -5.0)
     cells[1, 0], cells[3, 3] = 1.0, 3.0  # 2 of 4 columns of the first cell are lung, none of the second
-    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics={"evidence_inside": {"limit": 0.5}})
+    outcome = screen(FakeFinder(MASK), engine=Mapped(cells), metrics={"evidence_inside": {"limit": 0.5}})
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     # 1 * 0.5 / (1 + 3)
     assert outcome.lungs.evidence_inside == pytest.approx(0.125)
@@ -118,7 +119,7 @@ def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
 
 
 def test_evidence_is_what_lies_above_the_operating_point_and_none_is_no_share() -> None:
-    outcome = screen(FakeLungEngine(MASK), engine=Mapped(np.full((4, 4), -0.1)))
+    outcome = screen(FakeFinder(MASK), engine=Mapped(np.full((4, 4), -0.1)))
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (None, ())
 
@@ -127,7 +128,7 @@ def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     cells = np.full((4, 4), -5.0)
     cells[3, 3] = 3.0
     limit = {"evidence_inside": {"limit": 0.6}}
-    outcome = screen(FakeLungEngine(MASK), name="dark.png", engine=Mapped(cells), metrics=limit)
+    outcome = screen(FakeFinder(MASK), name="dark.png", engine=Mapped(cells), metrics=limit)
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
@@ -136,24 +137,24 @@ def test_the_limit_of_the_pack_decides_what_is_little() -> None:
     cells = np.full((4, 4), -5.0)
     cells[1, 0] = 1.0  # half of it is lung
     limit = {"evidence_inside": {"limit": 0.6}}
-    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics=limit)
+    outcome = screen(FakeFinder(MASK), engine=Mapped(cells), metrics=limit)
     assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["evidence_outside"]
     enough = {"evidence_inside": {"limit": 0.5}}
-    assert screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics=enough).notes == ()
+    assert screen(FakeFinder(MASK), engine=Mapped(cells), metrics=enough).notes == ()
 
 
 def test_where_no_limit_was_measured_nothing_is_pointed_out() -> None:
     cells = np.full((4, 4), -5.0)
     cells[3, 3] = 3.0
-    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells))
+    outcome = screen(FakeFinder(MASK), engine=Mapped(cells))
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
 
 def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
     spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.25)
-    outcome = screen(FakeLungEngine(MASK), input=spec, requires=(Requirement(kind="lung-fields"),))
+    outcome = screen(FakeFinder(MASK), input=spec, requires=(Requirement(kind="lung-fields"),))
     assert isinstance(outcome, Screened)
     # lungs over rows 16 to 48 and columns 8 to 56; 8 more rows and 12 more columns on each side, inside the image
     way = outcome.facts.pixel_map
@@ -171,45 +172,18 @@ def test_an_input_is_cropped_only_with_a_pack_that_finds_lungs() -> None:
         InputSpec(height=64, width=64, crop_margin=0.1)
 
 
-def test_both_networks_are_asked_about_the_same_image() -> None:
-    lung_engine, numbers = FakeLungEngine(MASK), []
-
-    class Noting(FakeEngine):
-        def _prediction(self, request: Any) -> Prediction:
-            numbers.append(request.request_id)
-            return super()._prediction(request)
-
-    for _ in range(3):
-        screen(lung_engine, engine=Noting())
-    assert lung_engine.requested == numbers
-    assert len(set(numbers)) == 3
-
-
-def test_the_answer_to_another_image_is_never_taken() -> None:
-    class Mixing(FakeLungEngine):
-        def _prediction(self, request: Any) -> Prediction:
-            return replace(super()._prediction(request), request_id=request.request_id + 1)
-
-    outcome = screen(Mixing(MASK))
-    assert isinstance(outcome, Failed)
-    assert (outcome.stage, outcome.reason.code) == ("inference", "internal")
-
-
 def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
-    def dies(future: Future[Prediction]) -> None:
-        future.set_exception(BackendProblem(reason("worker_died")))
-
-    outcome = screen(FakeLungEngine(MASK, answer=dies))
+    outcome = screen(FakeFinder(MASK, problem=reason("worker_died")))
     assert isinstance(outcome, Failed)
     assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
     assert "stopped unexpectedly" in outcome.reason.text
 
 
 def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() -> None:
-    engine = FakeLungEngine(MASK)
-    engine.unavailable_reason = reason("self_test", detail="0.5")
+    finder = FakeFinder(MASK)
+    finder.unloadable = reason("self_test", detail="0.5")
     with pytest.raises(BackendProblem) as problem:
-        screen(engine)
+        screen(finder)
     assert problem.value.reason.code == "lungs_unavailable"
     assert "test-lungs-1.0.0" in problem.value.reason.text
 
@@ -229,7 +203,7 @@ def test_the_hash_of_settings_tells_packs_with_lungs_from_packs_without() -> Non
 
 def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
     white = np.where(np.arange(16) > 8, 0, MASK)
-    outcome = screen(FakeLungEngine(white), name="dark.png")
+    outcome = screen(FakeFinder(white), name="dark.png")
     assert isinstance(outcome, Screened)
     assert (outcome.status, outcome.category) == ("screened", "read_first")
     assert [found.decision for found in outcome.findings] == ["below"]
@@ -242,73 +216,56 @@ def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> 
     alone = screen_image(
         ImageRef(path=Path("/images") / name),
         assessment=choose(tiny_model()),
-        decoder=FakeReaders(),
+        workers=LungReaders(None),
         engine=FakeEngine(),
     )
-    both = screen(FakeLungEngine(MASK), name=name)
+    both = screen(FakeFinder(MASK), name=name)
     assert isinstance(alone, Screened) and isinstance(both, Screened)
     assert (alone.findings, alone.facts.pixel_map) == (both.findings, both.facts.pixel_map)
     assert (alone.lungs, alone.notes) == (None, ())
 
 
-class Close(FakeReaders):
+class Close(LungReaders):
     """Every image is read approximately, and close to the operating point."""
 
-    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
-        read = super().read(ref, spec, **wanted)
-        assert read.tensor
-        tensor = replace(read.tensor, values=np.full_like(read.tensor.values, 112))
-        return replace(read, tensor=tensor, is_approximate=True)
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        seen = super().look(question, model=model)
+        assert seen.values is not None
+        return replace(seen, values=np.full_like(seen.values, 112), is_approximate=True)
 
 
-class Wandering(FakeLungEngine):
+class Wandering(FakeFinder):
     """Finds the lungs four cells farther down each time."""
 
-    def _prediction(self, request: Any) -> Prediction:
-        found = super()._prediction(request)
+    asked = 0
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        found, self.asked = super().run(image), self.asked + 1
         assert found.mask is not None
-        self.asked = getattr(self, "asked", 0) + 1
         return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
 
 
 def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
-    lung_engine = Wandering(MASK)
-    outcome = screen_image(
-        ImageRef(path=Path("/images/bright.png")),
-        assessment=choose(model()),
-        decoder=Close(),
-        engine=FakeEngine(),
-        lung_engine=lung_engine,
-    )
+    finder = Wandering(MASK)
+    outcome = wished(None, workers=Close(finder))
     assert isinstance(outcome, Screened) and outcome.lungs is not None
-    assert lung_engine.asked == 2 and "read_twice" in outcome.facts.notes
+    assert finder.asked == 2 and "read_twice" in outcome.facts.notes
     assert np.flatnonzero(outcome.lungs.mask.any(axis=1)).tolist() == list(range(8, 16))
 
 
 class Swapped(Close):
     """Another file has the name when it is read again."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = 0
-
-    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
-        self.reads += 1
-        read = super().read(ref, spec, **wanted)
-        return replace(read, facts=replace(read.facts, content_sha256=f"{self.reads}" * 64))
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        seen = super().look(question, model=model)
+        return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 
 
 def test_a_file_that_is_another_one_when_it_is_read_again_fails() -> None:
-    decoder = Swapped()
-    outcome = screen_image(
-        ImageRef(path=Path("/images/bright.png")),
-        assessment=choose(model()),
-        decoder=decoder,
-        engine=FakeEngine(),
-        lung_engine=FakeLungEngine(MASK),
-    )
+    readers = Swapped(FakeFinder(MASK))
+    outcome = wished(None, workers=readers)
     assert isinstance(outcome, Failed)
-    assert (outcome.reason.code, outcome.facts.content_sha256, decoder.reads) == ("changed", "1" * 64, 2)
+    assert (outcome.reason.code, outcome.facts.content_sha256, len(readers.turns)) == ("changed", "1" * 64, 2)
 
 
 def codes(outcome: Outcome) -> list[str]:
@@ -316,29 +273,28 @@ def codes(outcome: Outcome) -> list[str]:
 
 
 def wished(
-    lung_engine: FakeEngine | None, *, engine: FakeEngine | None = None, decoder: FakeReaders | None = None,
+    finder: FakeFinder | None, *, engine: FakeEngine | None = None, workers: FakeReaders | None = None,
     header: ImageHeader | None = None, of: Model | None = None, **wishes: bool,
 ) -> Outcome:  # fmt: skip
     """As a person who overrules or turns has it screened."""
     return screen_image(
         ImageRef(path=Path("/images/bright.png"), header=header or ImageHeader()),
         assessment=choose(of or model(), wishes=Wishes(**wishes)),
-        decoder=decoder or FakeReaders(),
+        workers=workers or LungReaders(finder),
         engine=engine or FakeEngine(),
-        lung_engine=lung_engine,
     )
 
 
 @pytest.mark.parametrize(("scores", "code"), REFUSED)
 def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores: dict[str, float], code: str) -> None:
     cropped = model(input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),))
-    outcome = wished(FakeLungEngine(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
+    outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     assert isinstance(outcome, Screened) and outcome.lungs is not None and outcome.facts.pixel_map is not None
     # not what a mask says that nobody trusts: neither its notes nor its crop
     assert codes(outcome) == ["screened_anyway", code]
     assert outcome.facts.pixel_map.place(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
-    assert codes(wished(FakeLungEngine(MASK), overrules=True)) == []
+    assert codes(wished(FakeFinder(MASK), overrules=True)) == []
 
 
 def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> None:
@@ -346,43 +302,31 @@ def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> Non
     alone = replace(model(ood_gate=gate), lungs=None)
     far = FakeEngine(features=2.1)
     assert codes(wished(None, engine=far, of=alone, overrules=True)) == ["screened_anyway", "unlike_training"]
-    both = wished(FakeLungEngine(MASK, frontal_chest=0.01), engine=far, of=model(ood_gate=gate), overrules=True)
+    both = wished(FakeFinder(MASK, frontal_chest=0.01), engine=far, of=model(ood_gate=gate), overrules=True)
     assert codes(both) == ["screened_anyway", "not_frontal_chest", "unlike_measured"]
 
 
 def test_a_header_that_a_person_sees_to_be_wrong_is_overruled_but_no_age_and_no_modality() -> None:
     wrong = ImageHeader(modality="DX", view_position="LL", body_part_examined="HAND", patient_age_years=40.0)
-    assert codes(wished(FakeLungEngine(MASK), header=wrong)) == ["body_part"]
-    overruled = wished(FakeLungEngine(MASK), header=wrong, overrules=True)
+    assert codes(wished(FakeFinder(MASK), header=wrong)) == ["body_part"]
+    overruled = wished(FakeFinder(MASK), header=wrong, overrules=True)
     assert codes(overruled) == ["screened_anyway", "body_part", "view"]
     children = model(accepted=replace(tiny_manifest().accepted, ages_years=(1, 5)))
-    assert codes(wished(FakeLungEngine(MASK), header=wrong, of=children, overrules=True)) == ["age"]
+    assert codes(wished(FakeFinder(MASK), header=wrong, of=children, overrules=True)) == ["age"]
     tomogram = replace(wrong, modality="CT")
-    assert codes(wished(FakeLungEngine(MASK), header=tomogram, overrules=True)) == ["modality"]
+    assert codes(wished(FakeFinder(MASK), header=tomogram, overrules=True)) == ["modality"]
 
 
-class Lying(FakeReaders):
-    """Keeps which turns it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns: list[Turn] = []
-
-    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
-        self.turns.append(ref.turn)
-        return super().read(ref, spec, **wanted)
-
-
-class Looks(FakeLungEngine):
+class Looks(FakeFinder):
     """Says of each reading, and of its two halves where it is refused, what the test says."""
 
     def __init__(self, *said: dict[str, float]) -> None:
         super().__init__(MASK)
-        self._said = iter(said)
+        self._said, self._usual = iter(said), self._checks
 
-    def _prediction(self, request: Any) -> Prediction:
-        found = super()._prediction(request)
-        return replace(found, scores={**found.scores, **next(self._said)})
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        self._checks = {**self._usual, **next(self._said)}
+        return super().run(image)
 
 
 @pytest.mark.parametrize(
@@ -397,11 +341,11 @@ class Looks(FakeLungEngine):
 def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
     scores: dict[str, float], turn: Turn, notes: list[str]
 ) -> None:
-    decoder = Lying()
-    outcome = wished(Looks(*3 * (scores,), {"mirrored": 0.9}), decoder=decoder, turns=True)
+    readers = LungReaders(Looks(*3 * (scores,), {"mirrored": 0.9}))
+    outcome = wished(None, workers=readers, turns=True)
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
-    assert (outcome.ref.turn, decoder.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
+    assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
 
 
 def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:

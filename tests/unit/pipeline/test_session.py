@@ -34,14 +34,14 @@ class Opened:
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
         self.engines: list[FakeEngine] = []
-        self.decoders: list[FakeReaders] = []
+        self.readers: list[FakeReaders] = []
         self.sizes: list[int] = []
         self.session = Session(
             Settings({"decoders": 3}),
             self.events.append,
             database=folder / "results.sqlite",
-            engines=lambda publish, device: self._kept(self.engines, FakeEngine()),
-            decoders=lambda settings, size: self._reader(size),
+            engines=lambda publish, settings, readers: self._kept(self.engines, FakeEngine()),
+            readers=lambda settings, size: self._reader(size),
         )
 
     def _kept(self, kept: list, thing: object) -> object:
@@ -50,7 +50,7 @@ class Opened:
 
     def _reader(self, size: int) -> object:
         self.sizes.append(size)
-        return self._kept(self.decoders, FakeReaders())
+        return self._kept(self.readers, FakeReaders())
 
     @property
     def names(self) -> list[str]:
@@ -112,7 +112,7 @@ def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) ->
         with pytest.raises(UsageProblem) as usage:
             opened.session.start(**start)
         assert usage.value.reason.code == problem
-    assert opened.decoders == []
+    assert not any(readers.read_names for readers in opened.readers)
     opened.session.use_pack(None)
     with pytest.raises(PackProblem):
         opened.session.start([images])
@@ -156,7 +156,7 @@ def test_closing_ends_a_run_and_all_it_uses(opened: Opened, images: Path) -> Non
     opened.session.close()
     assert batch.state == "cancelled"
     assert opened.engines[0].is_closed
-    assert [decoders.closed.is_set() for decoders in opened.decoders] == [True, True]
+    assert [readers.closed.is_set() for readers in opened.readers] == [True, True]
 
 
 def test_the_viewer_has_one_reader_of_its_own(opened: Opened, images: Path) -> None:
@@ -219,8 +219,8 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
         archive.write(image, "image.png")
     opened.session.use_pack(tiny_model())
     assert opened.session.start([tmp_path / "images.zip"]).join(20)
-    (decoders,) = opened.decoders
-    assert decoders.listed == [tmp_path / "images.zip"]
+    (readers,) = opened.readers
+    assert readers.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, OutcomeReady))
     assert (event.outcome.ref.member, event.outcome.status) == ("image.png", "screened")
 
@@ -237,14 +237,14 @@ def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path
         with pytest.raises(EnvironmentProblem) as caught:
             ask()
         assert caught.value.reason.code == "engine_closed"
-    assert (len(opened.engines), len(opened.decoders)) == (1, 0)
+    assert (len(opened.engines), len(opened.readers)) == (1, 1)
     opened.session.close()
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: Path) -> None:
     opened.session.use_pack(tiny_model())
     opened.session.read_image(ImageRef(path=images / "image-000.png"))
-    (viewer,) = opened.decoders
+    _, viewer = opened.readers
     viewer.close_problem = OSError("it does not end")
     with pytest.raises(OSError, match="does not end"):
         opened.session.close()

@@ -12,13 +12,13 @@ from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, WatchDevice, file_for
+from fieldray.inference.calls import DelegateSpec
 from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.coral.usb import FindDevices, find_usb_devices
 from fieldray.inference.coral.watch import DeviceWatch
-from fieldray.inference.messages import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.inference.worker import BUDGET_S, WarmProcess, WorkerBackend
+from fieldray.inference.worker import WarmProcess, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority
@@ -54,7 +54,6 @@ def edgetpu_kind(
     publish: Publish | None = None,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
-    budget_s: float | None = BUDGET_S,
     priority: Priority = "normal",
 ) -> BackendKind:
     """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
@@ -76,8 +75,7 @@ def edgetpu_kind(
         return WorkerBackend(
             EDGE_TPU,
             runtimes=runtimes,
-            cores=1,
-            budget_s=budget_s,
+            threads=1,
             delegate=_delegate(libraries, clock),
             explain=partial(_explain, find),
             child=waiting.take,
@@ -129,7 +127,6 @@ def system_kind(options: BackendOptions) -> BackendKind:
     return edgetpu_kind(
         clock=clock,
         publish=options.publish,
-        budget_s=BUDGET_S if options.is_tuned else None,
         priority=options.priority,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from fieldray.domain.assessment import DECIDES_NOTHING, Assessment, choose
 from fieldray.domain.finding import leading_of, listed_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
@@ -19,13 +20,11 @@ from fieldray.domain.model import (
     Model,
     OodGate,
     OutputRoles,
-    Prediction,
     Requirement,
 )
 from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.packs.legacy import MANIFEST as LEGACY
-from fieldray.pipeline.assessment import DECIDES_NOTHING, Assessment, choose
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
 
@@ -81,18 +80,7 @@ def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -
     legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
 
     def is_close(abnormal: float) -> bool:
-        prediction = Prediction(
-            request_id=1,
-            pack_name="",
-            model_sha256="",
-            backend="cpu",
-            scores={"abnormal": abnormal, "normal": 1 - abnormal},
-            class_maps=None,
-            features=None,
-            latency_ms=0.0,
-            sequence=1,
-        )
-        return legacy.is_close(prediction, oversampling=1.0)
+        return legacy.is_close({"abnormal": abnormal, "normal": 1 - abnormal}, None, oversampling=1.0)
 
     assert [is_close(abnormal) for abnormal in (0.2, 0.46, 0.5, 0.54, 0.8)] == [False, True, True, True, False]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.domain.finding import (
     Finding,
@@ -20,7 +21,7 @@ from fieldray.domain.finding import (
     is_borderline,
 )
 from fieldray.domain.lungs import evidence_limit
-from fieldray.domain.model import Model, OperatingPoint, Prediction
+from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -77,15 +78,17 @@ class Assessment:
             found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
         return tuple(found)
 
-    def is_close(self, prediction: Prediction, *, oversampling: float) -> bool:
+    def is_close(
+        self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
+    ) -> bool:
         """Whether the outcome could be another one if the image had been read in full and not only as far as needed.
 
         With the lungs found, what the gate says is only noted. `oversampling` as for `borderline_scores`.
         """
-        gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
+        gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
-        scores = (prediction.scores, *borderline_scores(prediction.scores, oversampling=oversampling))
-        return is_borderline(*map(self.findings, scores), gate=gate, distance=distance)
+        moved = borderline_scores(scores, oversampling=oversampling)
+        return is_borderline(*map(self.findings, (scores, *moved)), gate=gate, distance=distance)
 
     @property
     def settings_hash(self) -> str:
@@ -120,6 +123,12 @@ def choose(
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
     return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
+
+
+def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
+    """A network's scores (labels,) by label code."""
+    codes = (label.code for label in model.manifest.labels)
+    return dict(zip(codes, map(float, scores), strict=True))
 
 
 def _deciding(part: Any) -> Any:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 
 import pytest
 
-from fieldray.pipeline.decoders import number_of_decoders, start_network
 from fieldray.settings import Settings
+from fieldray.workers.pool import number_of_workers
 
 
 def test_the_settings_say_how_many_files_are_read_at_once() -> None:
-    assert number_of_decoders(Settings({"decoders": 11})) == 11
-    assert 1 <= number_of_decoders(Settings()) <= 8
-
-
-def test_the_networks_process_starts_where_the_processor_may_run_it() -> None:
-    for device, starts in (("cpu", True), ("edgetpu", False)):
-        with contextlib.closing(start_network(Settings({"device": device}))) as child:
-            assert child.is_running == starts
-        assert not child.is_running
+    assert number_of_workers(Settings({"decoders": 11})) == 11
+    assert 1 <= number_of_workers(Settings()) <= 8
 
 
 def test_nothing_heavy_stands_before_the_first_process() -> None:
-    script = "import sys, fieldray.cli, fieldray.pipeline.decoders; print(*sys.modules)"
+    script = "import sys, fieldray.cli, fieldray.workers.pool; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"numpy", "PIL", "pydicom", "PySide6", "tensorflow", "ai_edge_litert", "cryptography", "sqlite3", "psutil"}
     assert heavy.isdisjoint(loaded)
@@ -56,10 +48,10 @@ def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) ->
     script = (
         "import resource\n"
         "from fieldray.errors import EnvironmentProblem\n"
-        "from fieldray.pipeline.decoders import open_decoders\n"
+        "from fieldray.workers.pool import open_workers\n"
         "from fieldray.settings import Settings\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, {limits})\n"
-        "try: open_decoders(Settings(), 2).close()\n"
+        "try: open_workers(Settings(), 2).close()\n"
         "except EnvironmentProblem as problem: print(problem)\n"
         "else: print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
     )
@@ -69,16 +61,15 @@ def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
 @pytest.mark.parametrize("limit_mb", [100, 300, 600, 1000, 1343])
-@pytest.mark.parametrize("asked", ["open_decoders(settings, 2).close()", "start_network(settings).close()"])
-def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int, asked: str) -> None:
+def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int) -> None:
     script = (
         "import resource, threading\n"
         "from fieldray.errors import EnvironmentProblem\n"
-        "from fieldray.pipeline.decoders import open_decoders, start_network\n"
+        "from fieldray.workers.pool import open_workers\n"
         "from fieldray.settings import Settings\n"
         "settings = Settings({'decoders': 2})\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({limit_mb} * 2**20,) * 2)\n"
-        f"try: {asked}\n"
+        "try: open_workers(settings, 2).close()\n"
         "except EnvironmentProblem as problem: print(problem, threading.active_count())\n"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

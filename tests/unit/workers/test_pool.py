@@ -14,15 +14,17 @@ import numpy as np
 import psutil
 import pytest
 
+from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import ReaderProblem, Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import DecoderPool, PoolClosed
 from fieldray.imaging.preprocess import shrunk, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from strange_services import reader_command
 from waiting import wait_for
@@ -31,71 +33,73 @@ SPEC = InputSpec(height=64, width=48, margin=0.05)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
+def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> Seen:
+    return pool.look(Look(ref=ref, frame=spec, detail=detail), model=None)
+
+
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderPool]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """Both children have started, and what they start with them, before a test looks for what is left behind."""
     image = _image(tmp_path_factory.mktemp("first"), "image.dcm")
-    with DecoderPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
+    with Workers(2, timeout_s=30, memory_limit_mb=1024) as pool:
         with ThreadPoolExecutor(2) as threads:
             while len(pool.pids) < 2:
-                list(threads.map(lambda _: pool.read(image, SPEC), range(2)))
+                list(threads.map(lambda _: look(pool, image, SPEC), range(2)))
         yield pool
 
 
 @pytest.fixture
-def strange_pool() -> Iterator[DecoderPool]:
-    with DecoderPool(1, timeout_s=30, memory_limit_mb=1024, command=reader_command) as pool:
+def strange_pool() -> Iterator[Workers]:
+    with Workers(1, timeout_s=30, memory_limit_mb=1024, command=reader_command) as pool:
         yield pool
 
 
 @pytest.fixture
-def hurried_pool() -> Iterator[DecoderPool]:
-    with DecoderPool(1, timeout_s=4, memory_limit_mb=1024, command=reader_command) as pool:
+def hurried_pool() -> Iterator[Workers]:
+    with Workers(1, timeout_s=4, memory_limit_mb=1024, command=reader_command) as pool:
         yield pool
 
 
-def test_what_comes_back_is_what_the_same_code_gives_here(pool: DecoderPool, tmp_path: Path) -> None:
+def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ViewPosition": "AP"})
     ref = ImageRef(path=path)
     here = decode(path.read_bytes(), ref)
-    read = pool.read(ref, SPEC)
-    assert read.tensor is not None
+    read = look(pool, ref, SPEC)
     expected = to_tensor(here, SPEC)
-    np.testing.assert_array_equal(read.tensor.values, expected.values)
-    assert read.tensor.pixel_map == read.facts.pixel_map == expected.pixel_map
+    np.testing.assert_array_equal(read.values, expected.values)
+    assert read.facts.pixel_map == expected.pixel_map
     np.testing.assert_array_equal(read.facts.thumbnail, shrunk(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)[0]
-    assert (read.facts.rows, read.facts.columns, read.view, read.problem) == (160, 128, "AP", None)
+    assert (read.facts.rows, read.facts.columns, read.problem) == (160, 128, None)
     assert read.facts.decode_ms > 0
 
 
-def test_read_in_full_gives_the_same_tensor(pool: DecoderPool, tmp_path: Path) -> None:
+def test_read_in_full_gives_the_same_tensor(pool: Workers, tmp_path: Path) -> None:
     ref = ImageRef(path=write_dicom(tmp_path / "image.dcm", chest_phantom(500, 400, 7, abnormal=True)))
-    reduced, full = pool.read(ref, SPEC), pool.read(ref, SPEC, detail="full")
-    assert reduced.tensor is not None
-    assert full.tensor is not None
-    np.testing.assert_array_equal(reduced.tensor.values, full.tensor.values)
+    reduced, full = look(pool, ref, SPEC), look(pool, ref, SPEC, detail="full")
+    assert reduced.values is not None
+    np.testing.assert_array_equal(reduced.values, full.values)
     assert (reduced.facts.rows, reduced.facts.columns) == (full.facts.rows, full.facts.columns) == (500, 400)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
 def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> None:
     image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
-    with DecoderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
+    with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
         (child,) = map(psutil.Process, pool.pids)
         pool.read_image(image)  # somebody waits for an image to be shown
         assert child.nice() == own
         for _ in range(2):
-            pool.read(image, SPEC)
+            look(pool, image, SPEC)
             assert child.nice() == min(own + 5, 19)
 
 
 def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> None:
     images = [_image(tmp_path, "hang.dcm"), _image(tmp_path, "image.dcm")]
-    with DecoderPool(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+    with Workers(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         assert len(pool.pids) == 1
         with ThreadPoolExecutor(2) as threads:
-            hanging, read = (threads.submit(pool.read, image, SPEC) for image in images)
+            hanging, read = (threads.submit(look, pool, image, SPEC) for image in images)
             # the first hangs, and does not hold up the other
             assert read.result(30).problem is None
             assert len(pool.pids) == 2
@@ -104,7 +108,7 @@ def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> N
                 hanging.result(10)
 
 
-def test_the_whole_image_comes_back(pool: DecoderPool, tmp_path: Path) -> None:
+def test_the_whole_image_comes_back(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
@@ -122,15 +126,15 @@ def test_the_whole_image_comes_back(pool: DecoderPool, tmp_path: Path) -> None:
         assert getattr(here, name) == getattr(there, name), name
 
 
-def test_every_file_of_the_collection_is_read(pool: DecoderPool, tmp_path: Path) -> None:
+def test_every_file_of_the_collection_is_read(pool: Workers, tmp_path: Path) -> None:
     write_collection(tmp_path)
     refs = list(discover([tmp_path]))
     with ThreadPoolExecutor(3) as threads:
-        reads = list(threads.map(lambda ref: pool.read(ref, SPEC), refs))
-    assert [ref.path.name for ref, read in zip(refs, reads, strict=True) if read.tensor is None] == []
+        reads = list(threads.map(lambda ref: look(pool, ref, SPEC), refs))
+    assert [ref.path.name for ref, read in zip(refs, reads, strict=True) if read.values is None] == []
 
 
-def test_bad_files_end_with_their_reason_and_what_is_known(pool: DecoderPool, tmp_path: Path) -> None:
+def test_bad_files_end_with_their_reason_and_what_is_known(pool: Workers, tmp_path: Path) -> None:
     expected = write_bad_inputs(tmp_path)
     pids = pool.pids
     by_header = {"modality", "body_part", "view"}
@@ -138,17 +142,17 @@ def test_bad_files_end_with_their_reason_and_what_is_known(pool: DecoderPool, tm
         status, code = expected[ref.path.name]
         if ref.problem or code in by_header:
             continue
-        read = pool.read(ref, SPEC)
+        read = look(pool, ref, SPEC)
         assert read.problem is not None, ref.path.name
-        assert (read.problem.code, read.problem_is_refusal) == (code, status == "refused"), ref.path.name
-        assert read.tensor is None
+        assert (read.problem.code, read.is_refusal) == (code, status == "refused"), ref.path.name
+        assert read.values is None
         assert read.facts.content_sha256 == hashlib.sha256(ref.path.read_bytes()).hexdigest()
     assert pool.pids == pids
 
 
-def test_a_refused_image_still_has_its_thumbnail(pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_refused_image_still_has_its_thumbnail(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "strip.dcm", np.tile(IMAGE, (4, 1)))
-    read = pool.read(ImageRef(path=path), SPEC)
+    read = look(pool, ImageRef(path=path), SPEC)
     assert read.problem is not None
     assert read.problem.code == "aspect"
     assert read.facts.thumbnail is not None
@@ -156,24 +160,24 @@ def test_a_refused_image_still_has_its_thumbnail(pool: DecoderPool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("name", "code"), [("nothing.dcm", "missing"), ("", "unreadable")])
-def test_files_that_vanish_and_folders_in_their_place(pool: DecoderPool, name: str, code: str, tmp_path: Path) -> None:
-    read = pool.read(ImageRef(path=tmp_path / name), SPEC)
+def test_files_that_vanish_and_folders_in_their_place(pool: Workers, name: str, code: str, tmp_path: Path) -> None:
+    read = look(pool, ImageRef(path=tmp_path / name), SPEC)
     assert read.problem is not None
-    assert (read.problem.code, read.problem_is_refusal) == (code, False)
+    assert (read.problem.code, read.is_refusal) == (code, False)
     assert read.facts.content_sha256 == ""
 
 
-def test_a_member_of_a_zip_is_read(pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_member_of_a_zip_is_read(pool: Workers, tmp_path: Path) -> None:
     import zipfile
 
     image = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("../a/image.dcm", image)
     ref = ImageRef(path=tmp_path / "z.zip", member="../a/image.dcm")
-    read = pool.read(ref, SPEC)
-    assert read.tensor is not None
+    read = look(pool, ref, SPEC)
+    assert read.values is not None
     assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.content_hash(ref)[0]
-    gone = pool.read(ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
+    gone = look(pool, ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
     assert gone.problem is not None
     assert gone.problem.code == "missing"
 
@@ -185,61 +189,61 @@ def _image(tmp_path: Path, name: str) -> ImageRef:
     return ImageRef(path=write_dicom(tmp_path / name, IMAGE))
 
 
-def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: Workers, tmp_path: Path) -> None:
     bad = _image(tmp_path, "crash.dcm")
-    read = strange_pool.read(bad, SPEC)
+    read = look(strange_pool, bad, SPEC)
     assert read.problem is not None
-    assert (read.problem.code, read.problem_is_refusal) == ("decoder_crashed", False)
+    assert (read.problem.code, read.is_refusal) == ("decoder_crashed", False)
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
-    assert strange_pool.read(_image(tmp_path, "good.dcm"), SPEC).problem is None
+    assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
 
-def test_a_reader_that_crashes_once_costs_nothing(strange_pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_reader_that_crashes_once_costs_nothing(strange_pool: Workers, tmp_path: Path) -> None:
     first = strange_pool.pids
-    assert strange_pool.read(_image(tmp_path, "crash-once.dcm"), SPEC).problem is None
+    assert look(strange_pool, _image(tmp_path, "crash-once.dcm"), SPEC).problem is None
     assert strange_pool.pids != first
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_reader_that_the_system_ends_is_not_the_files_fault(strange_pool: DecoderPool, tmp_path: Path) -> None:
-    read = strange_pool.read(_image(tmp_path, "killed.dcm"), SPEC)
+def test_a_reader_that_the_system_ends_is_not_the_files_fault(strange_pool: Workers, tmp_path: Path) -> None:
+    read = look(strange_pool, _image(tmp_path, "killed.dcm"), SPEC)
     assert read.problem is not None
-    assert (read.problem.code, read.problem_is_refusal) == ("reader_killed", False)
+    assert (read.problem.code, read.is_refusal) == ("reader_killed", False)
 
 
-def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: Workers, tmp_path: Path) -> None:
     """Its answer names a text for every value: it reaches neither the result nor the list of a zip file."""
     bad = _image(tmp_path, "nonsense.dcm")
-    read = strange_pool.read(bad, SPEC)
+    read = look(strange_pool, bad, SPEC)
     assert read.problem is not None
-    assert (read.problem.code, read.ref) == ("decoder_crashed", None)
+    assert (read.problem.code, read.header) == ("decoder_crashed", None)
     packed = tmp_path / "nonsense.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.write(bad.path, "a.dcm")
     (found,) = discover([packed], members=strange_pool.members)
     assert found.problem is not None
     assert found.problem.code == "decoder_crashed"
-    assert strange_pool.read(_image(tmp_path, "good.dcm"), SPEC).problem is None
+    assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
 
-def test_a_reader_that_hangs_is_killed(hurried_pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_reader_that_hangs_is_killed(hurried_pool: Workers, tmp_path: Path) -> None:
     bad = _image(tmp_path, "hang.dcm")
-    read = hurried_pool.read(bad, SPEC)
+    read = look(hurried_pool, bad, SPEC)
     assert read.problem is not None
     assert read.problem.code == "decoder_timeout"
     assert "4 s" in read.problem.text
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
 
 
-def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:
+def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: Workers, tmp_path: Path) -> None:
     pids = strange_pool.pids
-    read = strange_pool.read(_image(tmp_path, "balloon.dcm"), SPEC)
+    read = look(strange_pool, _image(tmp_path, "balloon.dcm"), SPEC)
     assert read.problem is not None
     assert read.problem.code == "memory"
     assert strange_pool.pids == pids
 
 
-def test_read_image_raises_the_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:
+def test_read_image_raises_the_reason(strange_pool: Workers, tmp_path: Path) -> None:
     for name, code in (("crash.dcm", "decoder_crashed"), ("nothing.dcm", "missing")):
         path = write_dicom(tmp_path / name, IMAGE)
         if name == "nothing.dcm":
@@ -249,9 +253,9 @@ def test_read_image_raises_the_reason(strange_pool: DecoderPool, tmp_path: Path)
         assert caught.value.reason.code == code
 
 
-def test_only_the_content_asked_for_is_shown(pool: DecoderPool, tmp_path: Path) -> None:
+def test_only_the_content_asked_for_is_shown(pool: Workers, tmp_path: Path) -> None:
     ref = _image(tmp_path, "image.dcm")
-    judged = pool.read(ref, SPEC).facts.content_sha256
+    judged = look(pool, ref, SPEC).facts.content_sha256
     assert pool.read_image(ref, content_sha256=judged).pixels.shape == IMAGE.shape
     write_dicom(ref.path, IMAGE, number=2)
     with pytest.raises(Unreadable) as caught:
@@ -260,14 +264,14 @@ def test_only_the_content_asked_for_is_shown(pool: DecoderPool, tmp_path: Path) 
 
 
 def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> None:
-    pool = DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
+    pool = Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
     pids = pool.pids
     hanging = _image(tmp_path, "hang.dcm")
     raised: list[type[BaseException]] = []
 
     def read() -> None:
         try:
-            pool.read(hanging, SPEC)
+            look(pool, hanging, SPEC)
         except PoolClosed as error:
             raised.append(type(error))
 
@@ -281,7 +285,7 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
     assert raised == [PoolClosed] * 3
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with pytest.raises(PoolClosed):
-        pool.read(hanging, SPEC)
+        look(pool, hanging, SPEC)
 
 
 @pytest.mark.parametrize(
@@ -295,10 +299,10 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and messages of POSIX")
 def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
     image = _image(tmp_path, "image.dcm")
-    with DecoderPool(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
+    with Workers(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
         for _ in range(3):  # none of its two children is lost by it
             with pytest.raises(ReaderProblem) as caught:
-                pool.read(image, SPEC)
+                look(pool, image, SPEC)
             assert dict(caught.value.reason.parameters)["detail"] == detail
         with pytest.raises(ReaderProblem):
             pool.read_image(image)
@@ -311,5 +315,5 @@ def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
     def command(service: str) -> list[str]:
         return commands.pop() if commands else child_command(service)
 
-    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        assert pool.read(image, SPEC).problem is None
+    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        assert look(pool, image, SPEC).problem is None

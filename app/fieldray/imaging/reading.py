@@ -1,0 +1,90 @@
+"""One file, read once: its bytes, their hash and stamp, the header of these bytes, and the pixels that are asked for.
+
+Lives in the child process that looks at the image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.domain.image import UPRIGHT, Box, Detail, Image
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify_again
+from fieldray.imaging.preprocess import shrunk
+from fieldray.imaging.preview_file import packed
+from fieldray.imaging.reduction import COVER, REFINEMENT, WAVELET_COVER, TargetSize, Whole, target_size
+from fieldray.imaging.source import read_with_state
+from fieldray.imaging.stamp import Stamps
+
+
+class ImageFile:
+    """The file of `ref`. Raises Unreadable at birth where its bytes cannot be had.
+
+    stamps  makes the stamp that it is known by, where one is wanted
+    """
+
+    def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
+        self._data, state = read_with_state(ref)
+        self._ref = ref
+        self._whole = Whole()
+        self.content_sha256 = hashlib.sha256(self._data).hexdigest()
+        self.stamp = b""
+        if stamps and ref.header.number_of_frames == 1:
+            self.stamp = stamps.of_data(ref.path, self._data, state)
+
+    def identified(self) -> ImageRef:
+        """The reference with kind and header of these bytes. Raises Unreadable, Unusable."""
+        return identify_again(self._data, self._ref)
+
+    def image(self, needed: TargetSize | None = None) -> Image:
+        """The image as the file lies, at least as fine as needed. Raises Unreadable, Unusable; see `decode.decode`."""
+        return decode(self._data, self._ref, needed=needed, whole=self._whole)
+
+    def shown(self, side: int | None) -> Image:
+        """The image set right, fine enough to be shown with a longer side of `side` pixels; all of it without."""
+        needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
+        return self.image(needed).turned(self._ref.turn)
+
+
+def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
+    """What whole images are read with, so that it is enough for each of these inputs, or for `times` as much.
+
+    None, all of the image, where there is no input.
+    """
+    if not specs:
+        return None
+    sizes = [target_size(spec, times=times) for spec in specs]
+    return TargetSize(
+        max(size.rows for size in sizes),
+        max(size.columns for size in sizes),
+        of_longer=all(size.of_longer for size in sizes),
+    )
+
+
+def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
+    """What the image must be read with, so that this part of it is enough for an input; None where it is now.
+
+    image  as it was read
+    """
+    pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
+    wanted = REFINEMENT if detail == "finer" else 1.0
+    if image.step == 1 or pixels >= wanted * (WAVELET_COVER if image.is_approximate else COVER):
+        return None
+    rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
+    return TargetSize(wanted * rows * spec.height, wanted * columns * spec.width)
+
+
+def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
+    """What an image told: its size, notes, and small pictures of it as it lies and as it was set right."""
+    return ReadFacts(
+        content_sha256=file.content_sha256,
+        stamp=file.stamp,
+        rows=upright.full_rows or upright.pixels.shape[0],
+        columns=upright.full_columns or upright.pixels.shape[1],
+        preview=packed(shrunk(image, PREVIEW_SIDE)).tobytes(),  # kept by content: as the file lies
+        thumbnail=shrunk(upright, THUMBNAIL_SIDE),
+        notes=upright.notes,
+    )

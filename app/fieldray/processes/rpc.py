@@ -1,0 +1,90 @@
+"""Calls to a child process: what is asked and what comes back, as frozen dataclasses.
+
+A call is described once, and both sides use the description. Arrays travel beside the JSON, paths as text. What comes
+back may have been shaped by a hostile file: it is taken for what its type says, and raises `wire.NONSENSE` where it is
+anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_origin
+
+import msgspec
+
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
+from fieldray.typed_json import converted
+
+if TYPE_CHECKING:
+    from fieldray.processes.wire import Array
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_CALL: Final = "call"
+_VALUE: Final = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, A]):
+    """One thing that a child does: its name, and the types of the question and of the answer."""
+
+    name: str
+    question: type[Q]
+    answer: type[A]
+
+    def ask(self, child: Child, question: Q, *, timeout_s: float) -> A:
+        """What a child answers. Raises as `Child.ask`."""
+        return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s)
+
+    def answered(self, message: Message) -> A:
+        """What a message says. Raises `wire.NONSENSE`."""
+        return received(message, self.answer)
+
+
+def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Callable[[Message], Message]:
+    """The handler of a child that does these calls, each by a function from question to answer."""
+    table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
+
+    def handle(message: Message) -> Message:
+        call, do = table[message.body[_CALL]]
+        return sent(do(received(message, call.question)))
+
+    return handle
+
+
+def sent(value: Any, *, call: str = "") -> Message:
+    """A value as it travels: a dataclass of plain values, arrays and paths, or of further ones."""
+    arrays: dict[str, Array] = {}
+
+    def replaced(part: Any) -> Any:
+        if isinstance(part, Path):
+            return str(part)
+        import numpy as np
+
+        if not isinstance(part, np.ndarray):
+            raise TypeError(f"{type(part).__name__} does not travel")
+        name = str(len(arrays))
+        arrays[name] = part
+        return name
+
+    return Message({_CALL: call, _VALUE: msgspec.to_builtins(value, enc_hook=replaced)}, arrays)
+
+
+def received(message: Message, kind: type[A]) -> A:
+    """The value that was sent. Raises ValueError and LookupError for what is not of this type."""
+    arrays = message.arrays
+
+    def found(of: Any, part: Any) -> Any:
+        if of is Path:
+            return Path(part)
+        array = arrays[part]
+        wanted = get_args(get_args(of)[1])[0] if get_origin(of) else Any
+        if wanted is not Any and array.dtype != wanted:
+            raise ValueError(f"an array of {array.dtype}")
+        return array
+
+    return converted(message.body[_VALUE], kind, found)

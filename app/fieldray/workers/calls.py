@@ -1,0 +1,183 @@
+"""What a worker can be asked, and what it answers: both sides of the pipe use these calls.
+
+The child's side is `looking`, the program's is `pool`. The child imports every decoder and the runtime of the
+networks, which the program itself never needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Stage
+from fieldray.domain.image import Detail, Image, ShownImage
+from fieldray.domain.lungs import LungFields
+from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
+from fieldray.domain.run import Wishes
+from fieldray.domain.study import FileKind, ImageHeader, ImageRef
+from fieldray.imaging.zip_members import Members, Search
+from fieldray.inference.backend import Answer
+from fieldray.processes.rpc import Call
+from fieldray.reasons import Reason
+
+SERVICE: Final = "fieldray.workers.looking:handle"
+_LARGEST_PREVIEW: Final = 2**16
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Load:
+    """Have these networks ready: their manifests and golden vectors, and their files apart.
+
+    classifier  None where only lungs are looked for
+    finder      the lung-field pack; None where there is none
+    """
+
+    classifier: Model | None
+    finder: Model | None
+    files: Mapping[str, NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The runtime that runs them; its name and version."""
+
+    runtime: str
+    version: str
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Look:
+    """Look at an image as far as wanted: read it, find its lungs, run the classifier.
+
+    rules      of the header, held against that of the very bytes that are decoded; None for no rules
+    frame      an input to be made of the whole image, in place of the classifier's
+    finds      whether its lungs are found
+    points     in force, by label; a result that is close to one is looked at again in finer detail
+    wishes     what a person asked for
+    runs       whether the classifier is run here; else its input is given back
+    stamp_key  makes the stamp of the file; empty for none
+    """
+
+    ref: ImageRef
+    rules: HeaderRules | None = None
+    frame: InputSpec | None = None
+    finds: bool = False
+    points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
+    wishes: Wishes = Wishes()  # noqa: RUF009 - it is frozen
+    detail: Detail = "needed"
+    runs: bool = False
+    stamp_key: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Seen:
+    """What was seen of an image, as far as it went. Raises ValueError at birth for what no image can give.
+
+    kind, header  of the bytes that were read; None if none were read, or nobody asked
+    lungs         where they lie, where a lung-field pack ran
+    problem       why it went no further: a refusal, or a failure at `stage`
+    overruled     for what the image would be refused, had a person not asked for it all the same
+    values        (1, height, width, channels) uint8, the input of the network that was not run here
+    answer        what the classifier says, of its image number `sequence`
+    step          how many pixels of the file each way one that was read stands for
+    """
+
+    facts: ReadFacts = field(default_factory=ReadFacts)
+    kind: FileKind = "unknown"
+    header: ImageHeader | None = None
+    lungs: LungFields | None = None
+    problem: Reason | None = None
+    is_refusal: bool = False
+    stage: Stage = "decode"
+    overruled: tuple[Reason, ...] = ()
+    values: NDArray[np.uint8] | None = None
+    answer: Answer | None = None
+    sequence: int = 0
+    is_approximate: bool = False
+    step: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+
+    def __post_init__(self) -> None:
+        facts = self.facts
+        if not 0 <= min(facts.rows, facts.columns) <= max(facts.rows, facts.columns) < 2**31:
+            raise ValueError(f"no image has {facts.rows} x {facts.columns} pixels")
+        if facts.thumbnail is not None:
+            _require_grey(facts.thumbnail, longest=THUMBNAIL_SIDE)
+        if len(facts.preview) > _LARGEST_PREVIEW:
+            raise ValueError("a preview of this size")
+        if self.values is not None and self.values.ndim != 4:
+            raise ValueError(f"no input: {self.values.shape}")
+        if self.lungs is not None and self.lungs.shares.ndim != 2:
+            raise ValueError("no mask")
+
+
+def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
+    if pixels.ndim != 2 or not 0 < max(pixels.shape) <= longest:
+        raise ValueError(f"no grey levels: {pixels.shape}")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Run:
+    """Run the classifier on an input, (height, width, channels) uint8, that was made before."""
+
+    values: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """The image for a person, with this content if a hash is given, its longer side `side` pixels; 0 for all of it."""
+
+    ref: ImageRef
+    content_sha256: str = ""
+    side: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Preview:
+    """A stored preview, as JPEG."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Levels:
+    """Its grey levels (h, w)."""
+
+    pixels: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        _require_grey(self.pixels, longest=PREVIEW_SIDE)
+
+
+LOAD: Final = Call("load", Load, Loaded)
+LOOK: Final = Call("look", Look, Seen)
+RUN: Final = Call("run", Run, Answer)
+IMAGE: Final = Call("image", Show, Image)
+SHOWN: Final = Call("shown", Show, ShownImage)
+PREVIEW: Final = Call("preview", Preview, Levels)
+HASH: Final = Call("hash", Show, str)
+MEMBERS: Final = Call("members", Search, Members)
+
+
+def finder_of(model: Model) -> Model | None:
+    """The lung-field pack of a model, which may be one itself."""
+    return model if model.manifest.lung_rules else model.lungs
+
+
+def loading(model: Model) -> Load:
+    """What has a worker load a model: nothing that its networks do not need."""
+    finder = finder_of(model)
+    parts = {"classifier": None if finder is model else model, "finder": finder}
+    files = {name: np.frombuffer(part.files["litert"], np.uint8) for name, part in parts.items() if part}
+    return Load(**{name: _without_files(part) for name, part in parts.items()}, files=files)
+
+
+def _without_files(model: Model | None) -> Model | None:
+    if model is None:
+        return None
+    manifest = replace(model.manifest, metrics={}, provenance={})
+    return replace(model, manifest=manifest, files={}, card="", lungs=None)

@@ -1,0 +1,475 @@
+"""The processes that look at images, so that what crashes, hangs or takes all memory there costs one image."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
+from fieldray.paths import child_command
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout
+from fieldray.processes.priority import usable_cores
+from fieldray.processes.serving import memory_limit_mb
+from fieldray.reasons import Reason, reason
+
+# Everything else is imported where it is used: the children start first, and import what they need meanwhile.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fieldray.domain.image import Image, ShownImage, Tensor
+    from fieldray.domain.model import InputSpec, Model
+    from fieldray.domain.study import ImageRef
+    from fieldray.imaging.stamp import Stamps
+    from fieldray.inference.backend import Answer, BackendKind
+    from fieldray.processes.rpc import Call
+    from fieldray.settings import Settings
+    from fieldray.workers.calls import Look, Seen
+    from fieldray.workers.ports import Readers
+
+log = logging.getLogger(__name__)
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_SERVICE: Final = "fieldray.workers.looking:handle"
+_HEAD_START_S: Final = 0.5
+_TRIES: Final = 2
+_KILLED: Final = -9  # SIGKILL: nobody here waits for a process that was sent it, so it was the system, short of memory
+_MOST_WORKERS: Final = 8
+# What the networks of a pack take beside the image, as in `inference.runtime`: 560 MB for the packs that ship.
+_NETWORKS_MB: Final = 768
+# Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
+_FILES_PER_WORKER: Final = 6
+_OTHER_FILES: Final = 32
+# Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 children: 1145, 1321, 1345,
+# 1442 and 1635 MB. Nearly all of it is what each thread sets aside for its stack and its heap.
+_OTHER_MEMORY_MB: Final = 1300
+_MEMORY_MB_PER_WORKER: Final = 22
+
+
+class PoolClosed(Exception):
+    """The pool was closed, or what it did was given up, before or during a call."""
+
+
+class _Worker(Child):
+    """A child, and the model that it has loaded."""
+
+    model: Model | None = None
+    detail = ""
+
+    def start(self) -> None:
+        """Start it, without a model."""
+        self.model = None
+        super().start()
+
+
+class Workers:
+    """`size` children; calls from any number of threads wait for a free one. Close it, or use it as a context.
+
+    The first child starts at once. The others start once it has done its first image or has been at it for a while:
+    cores are scarce while a program starts, and a person waits for the first result.
+
+    timeout_s           for one stage of an image; a child that takes longer is killed
+    memory_limit_mb     address space of one child beside its networks
+    command             starts a child that serves what it is given
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        timeout_s: float,
+        memory_limit_mb: int,
+        command: Callable[[str], list[str]] = child_command,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._children = [
+            _Worker(_SERVICE, memory_limit_mb=memory_limit_mb + _NETWORKS_MB, command=command)
+            for _ in range(max(1, size))
+        ]
+        self._idle = self._children[:1]
+        self._held_back = self._children[1:]
+        self._condition = threading.Condition()
+        self._given_up = 0
+        self._is_closed = False
+        self._stamps: Stamps | None = None
+        with contextlib.suppress(OSError):  # the first call tries again and reports why
+            self._children[0].start()
+
+    @property
+    def size(self) -> int:
+        """How many images are looked at at the same time."""
+        return len(self._children)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the running children."""
+        return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no call will be answered any more."""
+        return self._is_closed
+
+    def stamp_with(self, stamps: Stamps) -> None:
+        """Stamp the files that are read from now on."""
+        self._stamps = stamps
+
+    def load(self, model: Model) -> str:
+        """Have a child that has a model's networks, tested; what runs them, in a few words. Raises BackendProblem."""
+        with self._free_child() as child:
+            return self._loaded(child, model)
+
+    def look(self, question: Look, *, model: Model | None) -> Seen:
+        """Look at an image. Never raises for a bad file.
+
+        One that ends its child is tried once more; one that does so in the classifier comes back with the classifier's
+        input, to be run where only that is lost. Raises BackendProblem where the model cannot be loaded, PoolClosed,
+        and ReaderProblem if no child can be started, which is not the fault of any file.
+        """
+        from fieldray.workers import calls
+
+        if self._stamps:
+            question = replace(question, stamp_key=self._stamps.key.hex())
+        ref = question.ref
+        slim = replace(ref, header=type(ref.header)(number_of_frames=ref.header.number_of_frames))
+        question = replace(question, ref=slim, finds=model is not None and calls.finder_of(model) is not None)
+        try:
+            return self._ask(calls.LOOK, question, model=model, after_loss=_more_careful)
+        except (Unreadable, Unusable) as error:
+            seen = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
+            if error.reason.code == "lungs_failed":
+                seen = replace(seen, stage="inference")
+            facts = replace(seen.facts, content_sha256=self._hash_if_readable(ref, error))
+            return replace(seen, facts=facts)
+
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+        """A network's input made of an image, of the whole image where it is cropped; None where it cannot be read."""
+        from fieldray.domain.image import Tensor
+        from fieldray.workers.calls import Look
+
+        seen = self.look(Look(ref=ref, frame=spec), model=None)
+        if seen.values is None or seen.facts.pixel_map is None:
+            return None
+        return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
+
+    def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
+        """What a model says of an input (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
+        from fieldray.workers import calls
+
+        with self._free_child() as child:
+            self._loaded(child, model)
+            return _of_model(lambda: calls.RUN.ask(child, calls.Run(values=values), timeout_s=self._timeout_s))
+
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
+        """The image at full resolution. With a hash, the file must still have that content.
+
+        Raises Unreadable (`changed` for other content), Unusable, ReaderProblem, PoolClosed.
+        """
+        from fieldray.workers import calls
+
+        return self._ask(calls.IMAGE, calls.Show(ref=ref, content_sha256=content_sha256))
+
+    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
+        """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
+        from fieldray.workers import calls
+
+        return self._ask(calls.SHOWN, calls.Show(ref=ref, content_sha256=content_sha256, side=side))
+
+    def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
+        """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
+        from fieldray.workers import calls
+
+        return self._ask(calls.PREVIEW, calls.Preview(preview)).pixels
+
+    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+        """References to what is in a zip file, while a child is still searching it.
+
+        Raises Unreadable, Unusable for the whole zip, PoolClosed.
+        """
+        from fieldray.imaging.zip_members import members_of
+        from fieldray.workers import calls
+
+        return members_of(ref, lambda question: self._ask(calls.MEMBERS, question))
+
+    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+        """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.
+
+        The stamp is empty where nobody asked for any, and where it could not vouch for the file. Raises Unreadable,
+        PoolClosed.
+        """
+        if ref.member is not None:
+            return self._hash_in_child(ref), b""
+        if self._stamps:
+            return self._stamps.hashed(ref)
+        from fieldray.imaging.source import content_hash
+
+        return content_hash(ref), b""
+
+    def give_up(self) -> None:
+        """End what is under way and waited for, which raises PoolClosed; later calls are done as ever."""
+        with self._condition:
+            self._given_up += 1
+            busy = [child for child in self._children if child not in self._idle and child not in self._held_back]
+            self._condition.notify_all()
+        for child in busy:
+            child.kill()
+
+    def close(self) -> None:
+        """Kill the children; waiting and running calls raise PoolClosed."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+        for child in self._children:
+            child.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _loaded(self, child: _Worker, model: Model) -> str:
+        """Have a child load a model, unless it has it."""
+        from fieldray.workers import calls
+
+        if child.model is model:
+            return child.detail
+        child.model = None
+        loaded = _of_model(lambda: calls.LOAD.ask(child, calls.loading(model), timeout_s=self._timeout_s))
+        child.model, child.detail = model, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
+        return child.detail
+
+    def _hash_in_child(self, ref: ImageRef, *, tries: int = _TRIES) -> str:
+        from fieldray.workers import calls
+
+        return self._ask(calls.HASH, calls.Show(ref=ref), tries=tries)
+
+    def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
+        """After a time-out by a child, with its time limit: the drive may be one that does not answer."""
+        with contextlib.suppress(FieldrayError):
+            if error.reason.code == "decoder_timeout":
+                return self._hash_in_child(ref, tries=1)
+            return self.content_hash(ref)[0]
+        return ""
+
+    def _ask(
+        self,
+        call: Call[Q, A],
+        question: Q,
+        *,
+        model: Model | None = None,
+        tries: int = _TRIES,
+        after_loss: Callable[[Q, str], Q] = lambda question, _: question,
+    ) -> A:
+        """What a child answers. One that dies, hangs or talks nonsense is replaced, and another is asked once more.
+
+        What happens to a child before it is asked anything is not the fault of the file and is counted separately.
+        `after_loss` is given the question and the stage at which it was lost, and gives the one that is asked next.
+        """
+        losses: list[ChildLost] = []
+        failed_starts: list[OSError | ChildLost] = []
+        begun, stage = self._given_up, ""
+        while len(losses) < tries and len(failed_starts) < _TRIES:
+            try:
+                with self._free_child() as child:
+                    if self._given_up != begun:
+                        raise PoolClosed
+                    if model is not None:
+                        self._loaded(child, model)
+                    try:
+                        return call.ask(child, question, timeout_s=self._timeout_s)
+                    finally:
+                        stage = child.stage
+            except (OSError, ChildLost) as error:
+                if self._is_closed or self._given_up != begun:
+                    raise PoolClosed from error
+                log.warning("worker: %s", error)
+                if isinstance(error, ChildLost) and error.was_ready:
+                    losses.append(error)
+                    question = after_loss(question, stage)
+                else:
+                    failed_starts.append(error)
+        if len(failed_starts) == _TRIES:
+            raise ReaderProblem(_not_started(failed_starts[-1]))
+        raise Unreadable(_lost(losses[-1], stage, timeout_s=self._timeout_s))
+
+    @contextlib.contextmanager
+    def _free_child(self) -> Iterator[_Worker]:
+        """The child used last, which has its codecs loaded; restarted if it died. Raises OSError, PoolClosed."""
+        with self._condition:
+            begun = self._given_up
+            if self._held_back and not self._condition.wait_for(lambda: self._can_go_on(begun), _HEAD_START_S):
+                self._hold_none_back()
+            self._condition.wait_for(lambda: self._can_go_on(begun))
+            if self._is_closed or self._given_up != begun:
+                raise PoolClosed
+            child = self._idle.pop()
+        try:
+            self._start_if_gone(child)
+            yield child
+        finally:
+            with self._condition:
+                self._hold_none_back()
+                self._idle.append(child)
+                self._condition.notify()
+
+    def _start_if_gone(self, child: _Worker) -> None:
+        with self._condition:
+            if self._is_closed:
+                raise PoolClosed
+            if not child.is_running:
+                child.start()
+
+    def _can_go_on(self, begun: int) -> bool:
+        return self._is_closed or self._given_up != begun or bool(self._idle)
+
+    def _hold_none_back(self) -> None:
+        if self._held_back:
+            self._idle += self._held_back
+            self._held_back = []
+            self._condition.notify_all()
+
+
+class WorkersBackend:
+    """The CPU as `inference.backend.Backend`: a model's networks in the workers, one of which runs an input here."""
+
+    pid: Final = None
+
+    def __init__(self, workers: Readers) -> None:
+        self._workers = workers
+        self._model: Model | None = None
+        self.detail = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there are workers."""
+        return not self._workers.is_closed
+
+    def start(self, model: Model) -> None:
+        """Have the networks loaded and tested. Raises BackendProblem."""
+        try:
+            self.detail = self._workers.load(model)
+        except (OSError, ChildLost) as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+        except PoolClosed as error:
+            raise BackendProblem(reason("engine_closed")) from error
+        self._model = model
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
+        assert self._model
+        try:
+            return self._workers.run(image, model=self._model)
+        except OSError as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+        except PoolClosed as error:
+            raise BackendProblem(reason("engine_closed")) from error
+
+    def close(self) -> None:
+        """The workers stay."""
+
+    def abort(self) -> None:
+        """End what the workers do now, also what they do for others."""
+        self._workers.give_up()
+
+
+def workers_kind(workers: Readers) -> BackendKind:
+    """The CPU as a session uses it: whole images are looked at by its workers, and so are inputs that came back."""
+    from fieldray.backends import CPU
+    from fieldray.inference.backend import BackendKind
+
+    return BackendKind(
+        entry=CPU,
+        open=lambda: WorkersBackend(workers),
+        permanent=frozenset({"lungs_unavailable"}),
+        tests_itself=True,
+    )
+
+
+def number_of_workers(settings: Settings) -> int:
+    """How many images are looked at at the same time: as the settings say, else one per usable core, up to eight.
+
+    Beyond eight, what the disk and this process can do sets the pace, and memory is spent.
+    """
+    return settings.integer("decoders") or min(usable_cores(), _MOST_WORKERS)
+
+
+def open_workers(settings: Settings, size: int) -> Workers:
+    """`size` workers with the limits of the settings; they start at once.
+
+    Raises EnvironmentProblem (open_files, memory_limit) for what a run needs of this process's limits: said here once,
+    or it would end somewhere in the middle of an image.
+    """
+    if sys.platform != "win32":  # it sets no such limits
+        _require_open_files(size)
+        # Short of address space, Python may wait for ever for a thread that was just started and cannot begin.
+        limit_mb, needed_mb = memory_limit_mb(), _OTHER_MEMORY_MB + _MEMORY_MB_PER_WORKER * size
+        if limit_mb is not None and limit_mb < needed_mb:
+            raise EnvironmentProblem(reason("memory_limit", limit_mb=limit_mb, needed_mb=needed_mb))
+    return Workers(
+        size,
+        timeout_s=settings.integer("decode_timeout_s"),
+        memory_limit_mb=settings.integer("decode_memory_mb"),
+    )
+
+
+def _require_open_files(size: int) -> None:
+    import resource
+
+    needed = _OTHER_FILES + _FILES_PER_WORKER * size
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        if most != resource.RLIM_INFINITY and most < needed:
+            raise EnvironmentProblem(reason("open_files", limit=limit, needed=needed))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+
+
+def _of_model(ask: Callable[[], A]) -> A:
+    """What a child answers of a model; what ends it then is the model's doing. Raises BackendProblem, ChildLost."""
+    try:
+        return ask()
+    except ChildLost as error:
+        if not error.was_ready:
+            raise
+        raise BackendProblem(_end_of_model(error)) from error
+    except BackendProblem:
+        raise
+    except FieldrayError as error:
+        raise BackendProblem(error.reason) from error
+
+
+def _end_of_model(error: ChildLost) -> Reason:
+    from fieldray.inference.worker import explain_end
+
+    assert isinstance(error, ChildDied | ChildTimeout)
+    return explain_end(error, is_open=True, timeout_s=0)
+
+
+def _more_careful(question: Look, stage: str) -> Look:
+    """After a loss in the classifier the next child gives its input back."""
+    return replace(question, runs=False) if stage == "inference" else question
+
+
+def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:
+    """Why a file is given up that has ended one child after another."""
+    if stage == "lungs":
+        return reason("lungs_failed", detail=_end_of_model(error).text)
+    if isinstance(error, ChildTimeout):
+        return reason("decoder_timeout", seconds=f"{timeout_s:g}")
+    is_killed = isinstance(error, ChildDied) and error.exit_code == _KILLED
+    return reason("reader_killed" if is_killed else "decoder_crashed")
+
+
+def _not_started(error: OSError | ChildLost) -> Reason:
+    detail = error.strerror if isinstance(error, OSError) else None
+    return reason("readers_not_started", detail=detail or error)

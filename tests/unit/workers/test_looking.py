@@ -1,0 +1,212 @@
+"""What is read for the network that finds the lungs, and the crop that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image as Picture
+
+from fakes import FakeFinder, LungReaders
+from fieldray.domain.image import Box, Detail, Image, Turn
+from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
+from fieldray.domain.run import Wishes
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
+from fieldray.imaging.preview_file import unpacked
+from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop
+from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, target_size
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.inference.backend import Answer
+from fieldray.processes.rpc import sent
+from fieldray.workers import calls
+from fieldray.workers.calls import Look, Seen
+from fieldray.workers.looking import handle
+from phantoms import write_dicom
+from tiny_lungs import tiny_lungs_model
+from tiny_models import tiny_manifest, tiny_model
+
+WHOLE = InputSpec(height=32, width=32)
+LUNGS = InputSpec(height=48, width=48, fit="pad")
+CROPPED = InputSpec(height=32, width=32, crop="lungs", intensity="as_displayed")
+
+
+def gradient() -> Image:
+    """120 x 100: the grey level is the row."""
+    return Image(pixels=np.repeat(np.arange(120, dtype=np.uint8)[:, None], 100, axis=1))
+
+
+def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
+    image = gradient()
+    box = Box(top=40.0, left=10.0, rows=64.0, columns=32.0)
+    part = Image(pixels=image.pixels[40:104, 10:42].copy(), window=image.window)
+    tensor, alone = to_tensor(image, CROPPED, box=box), to_tensor(part, WHOLE)
+    assert tensor.values.shape == alone.values.shape
+    # two rows of the box make one of the tensor
+    assert (tensor.pixel_map.row_scale, tensor.pixel_map.row_offset) == (2.0, 40.0)
+    assert (tensor.pixel_map.column_scale, tensor.pixel_map.column_offset) == (1.0, 10.0)
+    assert (np.diff(tensor.values[0, :, 0, 0].astype(int)) >= 0).all()
+
+
+def test_the_whole_image_as_a_box_is_the_whole_image() -> None:
+    box = Box(top=0.0, left=0.0, rows=120.0, columns=100.0)
+    for spec in (WHOLE, LUNGS):
+        assert np.array_equal(to_tensor(gradient(), spec, box=box).values, to_tensor(gradient(), spec).values)
+
+
+def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
+    pixels = chest_phantom(256, 256, 3, abnormal=False)
+    full = Image(pixels=pixels)
+    means = pixels.reshape(128, 2, 128, 2).mean((1, 3)).astype(np.float32)
+    half = Image(pixels=means, step=2, full_rows=256, full_columns=256, window=full.window)
+    box = Box(top=32.0, left=64.0, rows=128.0, columns=96.0)
+    first, second = to_tensor(full, CROPPED, box=box), to_tensor(half, CROPPED, box=box)
+    assert first.pixel_map == second.pixel_map
+    # a column of the tensor is three of the file: averages of two cannot be divided exactly
+    assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
+
+
+def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
+    needed = target_size(CROPPED)
+    assert (needed.rows, needed.columns) == pytest.approx((32 / LUNGS_EXTENT, 32 / LUNGS_EXTENT))
+    both = size_for_all(WHOLE, LUNGS)
+    assert both is not None
+    assert (both.rows, both.columns, both.of_longer) == (48.0, 48.0, False)
+    assert size_for_all(WHOLE) == target_size(WHOLE)
+    assert size_for_all() is None
+
+
+@pytest.mark.parametrize(
+    ("step", "is_approximate", "detail", "needed"),
+    [
+        (1, False, "needed", None),
+        # 200 of 400 rows are 100 of those that were read: enough for 32 with twice as many
+        (2, False, "needed", None),
+        # 25 of those that were read
+        (8, False, "needed", (64.0, 128.0)),
+        # 50 are more than 1.25 times as many, and less than twice
+        (4, True, "needed", None),
+        (4, False, "needed", (64.0, 128.0)),
+        (4, True, "finer", (256.0, 512.0)),
+    ],
+)
+def test_an_image_is_read_finer_where_its_crop_needs_it(
+    step: int, is_approximate: bool, detail: Detail, needed: tuple[float, float] | None
+) -> None:
+    pixels = np.zeros((400 // step, 400 // step), np.float32 if step > 1 else np.uint8)
+    image = Image(pixels=pixels, step=step, is_approximate=is_approximate, full_rows=400, full_columns=400)
+    found = size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0 * 2), image, detail)
+    wide = size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0), image, detail)
+    assert (found is None) == (needed is None)
+    if needed and wide:
+        assert (wide.rows, wide.columns) == needed
+
+
+@pytest.fixture
+def ref(tmp_path: Path) -> ImageRef:
+    path = tmp_path / "image.png"
+    Picture.fromarray((chest_phantom(400, 300, 5, abnormal=True) >> 4).astype(np.uint8)).save(path)
+    return ImageRef(path=path)
+
+
+class Boxed(FakeFinder):
+    """Lungs in the middle half of every image."""
+
+    def __init__(self) -> None:
+        mask = np.zeros((16, 16))
+        mask[4:12, 4:7] = mask[4:12, 9:12] = 1
+        super().__init__(mask)
+        self.seen: list[NDArray[np.uint8]] = []
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        self.seen.append(image)
+        return super().run(image)
+
+
+def model(spec: InputSpec, rules: HeaderRules | None = None) -> Model:
+    manifest = tiny_manifest(input=spec, accepted=rules or HeaderRules(), requires=(Requirement(kind="lung-fields"),))
+    return replace(tiny_model(manifest=manifest), lungs=tiny_lungs_model())
+
+
+class Files(ImageFile):
+    """Notes how far each file was decoded."""
+
+    asked: ClassVar[list[TargetSize | None]] = []
+
+    def image(self, needed: TargetSize | None = None) -> Image:
+        self.asked.append(needed)
+        return super().image(needed)
+
+
+def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> Seen:
+    Files.asked.clear()
+    readers = LungReaders(finder, open_file=Files)
+    return readers.look(Look(ref=ref, **question), model=model(spec))
+
+
+def test_both_networks_get_their_input(ref: ImageRef) -> None:
+    finder = Boxed()
+    seen = look(ref, WHOLE, finder)
+    assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+    (lungs,) = finder.seen
+    assert lungs.shape == (tiny_lungs_model().manifest.input.height, tiny_lungs_model().manifest.input.width, 1)
+    alone = look(ref, WHOLE)
+    assert alone.lungs is None and np.array_equal(alone.values, seen.values)
+
+
+def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageRef) -> None:
+    """A PNG is decoded whole, once: its crop is that of all its pixels, however far it was reduced for the lungs."""
+    seen = look(ref, CROPPED, Boxed())
+    assert seen.lungs is not None and seen.facts.pixel_map is not None
+    assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
+    box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
+    whole = to_tensor(with_window(ImageFile(ref).image()), CROPPED, box=box)
+    assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
+    assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
+    assert "read_twice" not in seen.facts.notes
+    assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+
+
+@pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])
+def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path: Path) -> None:
+    upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
+    pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
+    Picture.fromarray(pixels.astype(np.uint8)).save(upright)
+    Picture.fromarray(turn.back.shown(pixels.astype(np.uint8))).save(lying)
+    right, wrong = ImageRef(path=upright), ImageRef(path=lying, turn=turn)
+    eyes = Boxed(), Boxed()
+    first, second = look(right, CROPPED, eyes[0], detail="full"), look(wrong, CROPPED, eyes[1])
+    assert Files.asked == [None]  # nobody turns what was reduced
+    assert (second.facts.rows, second.facts.columns) == (400, 320)
+    pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.values, second.values)]
+    for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
+        assert mine is not None and its is not None
+        assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
+    assert first.facts.pixel_map == second.facts.pixel_map
+    shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
+    assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
+    small = calls.SHOWN.answered(handle(sent(calls.Show(ref=wrong, side=100), call="shown")))
+    assert (small.rows, small.columns) == (400, 320)
+    assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
+    kept = [unpacked(np.frombuffer(found.facts.preview, np.uint8)) for found in (first, second)]
+    assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
+
+
+def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "side.dcm"
+    said = {"ViewPosition": "LL", "PatientAge": "040Y"}
+    write_dicom(path, chest_phantom(200, 160, 5, abnormal=True) >> 4, changes=said)
+    ref = ImageRef(path=path)
+    adults = HeaderRules(views=("PA", "AP"), ages_years=(18, 120))
+
+    def problem(rules: HeaderRules, *, overrules: bool = False) -> tuple[str | None, list[str]]:
+        seen = look(ref, WHOLE, rules=rules, wishes=Wishes(overrules=overrules))
+        return seen.problem and seen.problem.code, [why.code for why in seen.overruled]
+
+    assert problem(adults) == ("view", [])
+    assert problem(adults, overrules=True) == (None, ["view"])
+    assert problem(replace(adults, ages_years=(1, 5)), overrules=True) == ("age", ["view"])
