@@ -36,7 +36,8 @@ from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
-from fieldray.workers.pool import Workers, workers_kind
+from fieldray.workers.pool import Workers
+from fieldray.workers.ports import workers_kind
 
 _STARTING_IMAGES: Final = 12
 

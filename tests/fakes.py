@@ -19,8 +19,8 @@ from fieldray.domain.model import LUNG_CHECKS, BackendName, DeviceChoice, InputS
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.discover import members_here
-from fieldray.imaging.preview_file import unpacked
 from fieldray.imaging.quality import check_header
+from fieldray.imaging.reading import unpacked
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.stamp import Stamps
 from fieldray.inference.backend import Answer
@@ -95,7 +95,7 @@ class FakeReaders:
         return Seen(facts=replace(facts, pixel_map=tensor.pixel_map), values=tensor.values, stage="inference")
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
-        return unpacked(np.frombuffer(preview, np.uint8))
+        return unpacked(preview)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))

@@ -30,8 +30,8 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
-from fieldray.workers.pool import Workers, open_workers, workers_kind
-from fieldray.workers.ports import Readers
+from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.ports import Readers, workers_kind
 
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0

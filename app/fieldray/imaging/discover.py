@@ -21,9 +21,8 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
-from fieldray.imaging.folders import Folder, is_system_name, mark
+from fieldray.imaging.folders import Folder, MissingFiles, NamesInAnyCase, file_named, is_system_name, mark
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
-from fieldray.imaging.index_files import MissingFiles, NamesInAnyCase, file_named
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.reasons import Reason, reason
 

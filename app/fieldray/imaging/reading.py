@@ -6,18 +6,27 @@ Lives in the child process that looks at the image.
 from __future__ import annotations
 
 import hashlib
+import io
+from typing import Final
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import shrunk
-from fieldray.imaging.preview_file import packed
 from fieldray.imaging.reduction import COVER, REFINEMENT, WAVELET_COVER, TargetSize, Whole, target_size
 from fieldray.imaging.source import read_with_state
 from fieldray.imaging.stamp import Stamps
+from fieldray.reasons import reason
+
+_PREVIEW_QUALITY: Final = 75
 
 
 class ImageFile:
@@ -84,7 +93,25 @@ def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
         stamp=file.stamp,
         rows=upright.full_rows or upright.pixels.shape[0],
         columns=upright.full_columns or upright.pixels.shape[1],
-        preview=packed(shrunk(image, PREVIEW_SIDE)).tobytes(),  # kept by content: as the file lies
+        preview=packed(shrunk(image, PREVIEW_SIDE)),  # kept by content: as the file lies
         thumbnail=shrunk(upright, THUMBNAIL_SIDE),
         notes=upright.notes,
     )
+
+
+def packed(pixels: NDArray[np.uint8]) -> bytes:
+    """Grey levels (h, w) as a small JPEG: a preview as it is stored."""
+    stream = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(stream, format="JPEG", quality=_PREVIEW_QUALITY)
+    return stream.getvalue()
+
+
+def unpacked(data: bytes) -> NDArray[np.uint8]:
+    """The grey levels (h, w) of what `packed` made. Raises Unreadable (damaged) for any other bytes."""
+    try:
+        with PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            if max(image.size) > PREVIEW_SIDE or image.mode != "L":  # known before anything is decoded
+                raise ValueError(f"{image.mode} {image.size}")
+            return np.asarray(image)
+    except Exception as error:  # whatever Pillow raises on damaged bytes
+        raise Unreadable(reason("damaged", detail="preview")) from error

@@ -27,7 +27,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec
 
 T = TypeVar("T")
@@ -86,18 +85,6 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
     """
     kept = (LUNGS_EXTENT if spec.crop == "lungs" else 1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
-
-
-def target_size_for(spec: InputSpec, detail: Detail, *, lungs: InputSpec | None = None) -> TargetSize | None:
-    """How much of an image is read for a network, and for that which finds the lungs; None for all of it."""
-    if detail == "full":
-        return None
-    needed = target_size(spec, times=REFINEMENT if detail == "finer" else 1.0)
-    if lungs is None:
-        return needed
-    other = target_size(lungs)
-    rows, columns = max(needed.rows, other.rows), max(needed.columns, other.columns)
-    return TargetSize(rows, columns, of_longer=needed.of_longer and other.of_longer)
 
 
 def largest_reduction(

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from fieldray.comparison.service import SERVICE, answer_of, request
+from fieldray.comparison.service import COMPARE, SERVICE, Pair
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts
 from fieldray.domain.image import PixelMap
@@ -29,6 +29,7 @@ from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.processes.priority import give_priority
+from fieldray.processes.rpc import sent
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look
 from fieldray.workers.ports import Readers
@@ -161,8 +162,9 @@ class PairComparer:
             if not self._child.is_running:
                 self._child.start()
             give_priority(self._child.pid, "raised")  # a person waits for this one answer
-            question = request(prior, current)
-            return self._child.ask(question, lambda answer: answer_of(answer, prior, current), timeout_s=_LONGEST_S)
+            pair = Pair(prior=prior, current=current)
+            question = sent(pair, call=COMPARE.name)
+            return self._child.ask(question, lambda message: COMPARE.answered(message).of(pair), timeout_s=_LONGEST_S)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
         except ChildLost as error:

@@ -7,34 +7,55 @@ keep it waiting for a tenth of a second. The process leaves the CPU to what some
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import msgspec
-
-from fieldray.domain.model import Manifest
-from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.persistence import clear_unfinished
 from fieldray.pipeline.export import KnownPack, Tell, export_run
 from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.priority import step_back
-from fieldray.processes.wire import Message
+from fieldray.processes.rpc import Call, served
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ExportCancelled, ReportOptions
-from fieldray.settings import TABLE, Settings
-from fieldray.typed_json import converted
+from fieldray.settings import TABLE, Settings, Value
 from fieldray.workers.pool import number_of_workers, open_workers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SERVICE: Final = "fieldray.pipeline.export_process:handle"
 _NEWS_S: Final = 0.1
 _LONGEST_S: Final = 60.0  # for one answer; an export itself may take any time
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Order:
+    """What to export; see `export_run`."""
+
+    database: Path
+    run_id: int
+    folder: Path
+    formats: tuple[str, ...]
+    spec: RunSpec | None
+    options: ReportOptions
+    pack: KnownPack | None
+    settings: Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """Results written and in all, what was left out since the last news, and the outputs once all is written."""
+
+    done: int
+    total: int
+    written: tuple[Path, ...] | None
+    notes: tuple[Reason, ...]
+
+
+START: Final = Call("start", Order, type(None))
+NEWS: Final = Call("news", type(None), News)
+STOP: Final = Call("stop", type(None), type(None))
 
 
 def export_apart(
@@ -58,20 +79,20 @@ def export_apart(
     Raises EnvironmentProblem where no process can be started, FieldrayError where it was lost, and what `export_run`
     raises of `FieldrayError`.
     """
-    order = {
-        "database": str(database),
-        "run_id": run_id,
-        "folder": str(folder.absolute()),
-        "formats": list(formats),
-        "spec": msgspec.to_builtins(spec),
-        "options": asdict(options),
-        "pack": _written(pack),
-        "settings": {row.key: settings[row.key] for row in TABLE},
-    }
+    order = Order(
+        database=database,
+        run_id=run_id,
+        folder=folder.absolute(),
+        formats=tuple(formats),
+        spec=spec,
+        options=options,
+        pack=pack and replace(pack, manifest=replace(pack.manifest, ood_gate=None)),  # no report says anything of it
+        settings={row.key: settings[row.key] for row in TABLE},
+    )
     child = child or Child(SERVICE)
     try:
         child.start()
-        child.call(Message({"ask": "start", **order}), timeout_s=_LONGEST_S)
+        START.ask(child, order, timeout_s=_LONGEST_S)
         return _follow(child, tell, note)
     except OSError as error:
         raise shortage(error) or FieldrayError(unexpected(error)) from error
@@ -86,36 +107,25 @@ def export_apart(
 def _follow(child: Child, tell: Tell, note: Callable[[Reason], None]) -> tuple[Path, ...]:
     """Ask how far it is until it is over."""
     while True:
-        news = child.call(Message({"ask": "news"}), timeout_s=_LONGEST_S).body
-        for code, parameters in news["notes"]:
-            note(reason(code, **parameters))
-        if news["written"] is not None:
-            return tuple(map(Path, news["written"]))
+        news = NEWS.ask(child, None, timeout_s=_LONGEST_S)
+        for one in news.notes:
+            note(one)
+        if news.written is not None:
+            return news.written
         try:
-            tell(news["done"], news["total"])
+            tell(news.done, news.total)
         except ExportCancelled:
-            child.call(Message({"ask": "stop"}), timeout_s=_LONGEST_S)
+            STOP.ask(child, None, timeout_s=_LONGEST_S)
             raise
-
-
-def _written(pack: KnownPack | None) -> Any:
-    """As JSON has it; no report says anything of the images that a pack does not know."""
-    if pack is None:
-        return None
-    return msgspec.to_builtins({"manifest": replace(pack.manifest, ood_gate=None), "model_sha256": pack.model_sha256})
 
 
 # ---- in the process
 
 
-def _options(values: Mapping[str, Any]) -> ReportOptions:
-    return ReportOptions(**{**values, "pairs": converted(values["pairs"], tuple[PairRecord, ...])})
-
-
 class _Export:
     """One export, in a thread of its own."""
 
-    def __init__(self, order: Mapping[str, Any]) -> None:
+    def __init__(self, order: Order) -> None:
         self._order = order
         self._stop = threading.Event()
         self._steps = 0, 0
@@ -125,21 +135,19 @@ class _Export:
         self._thread = threading.Thread(target=self._work, name="export", daemon=True)
         self._thread.start()
 
-    def news(self) -> Message:
+    def news(self) -> News:
         """How far it is, or what was written. Raises what ended it."""
         self._thread.join(_NEWS_S)
         if self._problem is not None:
             raise self._problem
-        written = None if self._written is None else [str(path) for path in self._written]
-        notes = [(note.code, dict(note.parameters)) for note in self._notes]
+        notes = tuple(self._notes)
         del self._notes[: len(notes)]
-        return Message({"done": self._steps[0], "total": self._steps[1], "written": written, "notes": notes})
+        return News(done=self._steps[0], total=self._steps[1], written=self._written, notes=notes)
 
-    def stop(self) -> Message:
+    def stop(self) -> None:
         """End it, once what is half done was discarded."""
         self._stop.set()
         self._thread.join()
-        return Message({})
 
     def _work(self) -> None:
         try:
@@ -148,18 +156,15 @@ class _Export:
             self._problem = problem
 
     def _export(self) -> tuple[Path, ...]:
-        order, settings = self._order, Settings(self._order["settings"])
-        pack = order["pack"] and KnownPack(
-            manifest=converted(order["pack"]["manifest"], Manifest), model_sha256=order["pack"]["model_sha256"]
-        )
+        order, settings = self._order, Settings(self._order.settings)
         return export_run(
-            Path(order["database"]),
-            order["run_id"],
-            Path(order["folder"]),
-            order["formats"],
-            spec=converted(order["spec"], RunSpec) if order["spec"] else None,
-            options=_options(order["options"]),
-            pack=pack,
+            order.database,
+            order.run_id,
+            order.folder,
+            order.formats,
+            spec=order.spec,
+            options=order.options,
+            pack=order.pack,
             readers=lambda: open_workers(settings, number_of_workers(settings)),
             tell=self._tell,
             note=self._notes.append,
@@ -177,14 +182,21 @@ class _Desk:
     def __init__(self) -> None:
         self._export: _Export | None = None
 
-    def handle(self, message: Message) -> Message:
-        """Answer `start`, `news` and `stop`."""
-        if message.body["ask"] == "start":
-            step_back()
-            self._export = _Export(message.body)
-            return Message({})
+    def start(self, order: Order) -> None:
+        """Begin."""
+        step_back()
+        self._export = _Export(order)
+
+    def news(self, _: None) -> News:
+        """Of the export that was begun."""
         assert self._export is not None
-        return self._export.news() if message.body["ask"] == "news" else self._export.stop()
+        return self._export.news()
+
+    def stop(self, _: None) -> None:
+        """Stop it."""
+        assert self._export is not None
+        self._export.stop()
 
 
-handle: Final = _Desk().handle
+_desk: Final = _Desk()
+handle: Final = served((START, _desk.start), (NEWS, _desk.news), (STOP, _desk.stop))

@@ -30,8 +30,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
-from fieldray.workers.pool import number_of_workers, open_workers, workers_kind
-from fieldray.workers.ports import OpenEngine, Readers
+from fieldray.workers.pool import number_of_workers, open_workers
+from fieldray.workers.ports import OpenEngine, Readers, workers_kind
 
 if TYPE_CHECKING:
     import numpy as np

@@ -79,6 +79,8 @@ def received(message: Message, kind: type[A]) -> A:
     arrays = message.arrays
 
     def found(of: Any, part: Any) -> Any:
+        if of is object:
+            return part
         if of is Path:
             return Path(part)
         array = arrays[part]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # NumPy is imported where it is used: children are started before it, and import their own meanwhile.
 # by name, bytes of one
-_DTYPES: Final = {"uint8": 1, "int8": 1, "uint16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_DTYPES: Final = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
 _MOST_SIDES: Final = 8

@@ -24,9 +24,8 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
-from fieldray.imaging.preview_file import unpacked
 from fieldray.imaging.quality import check_header, check_pixels
-from fieldray.imaging.reading import ImageFile, facts_of, size_for_all, size_for_crop
+from fieldray.imaging.reading import ImageFile, facts_of, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize
 from fieldray.imaging.source import content_hash
 from fieldray.imaging.stamp import Stamps
@@ -322,7 +321,7 @@ handle: Final = served(
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.Levels(unpacked(np.frombuffer(question.data, np.uint8)))),
+    (calls.PREVIEW, lambda question: calls.Levels(unpacked(question.data))),
     (calls.HASH, lambda question: content_hash(question.ref)),
     (calls.MEMBERS, search),
 )

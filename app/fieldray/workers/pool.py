@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from fieldray.domain.model import InputSpec, Model
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.stamp import Stamps
-    from fieldray.inference.backend import Answer, BackendKind
+    from fieldray.inference.backend import Answer
     from fieldray.processes.rpc import Call
     from fieldray.settings import Settings
     from fieldray.workers.calls import Look, Seen
-    from fieldray.workers.ports import Readers
 
 log = logging.getLogger(__name__)
 
@@ -338,62 +337,6 @@ class Workers:
             self._idle += self._held_back
             self._held_back = []
             self._condition.notify_all()
-
-
-class WorkersBackend:
-    """The CPU as `inference.backend.Backend`: a model's networks in the workers, one of which runs an input here."""
-
-    pid: Final = None
-
-    def __init__(self, workers: Readers) -> None:
-        self._workers = workers
-        self._model: Model | None = None
-        self.detail = ""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether there are workers."""
-        return not self._workers.is_closed
-
-    def start(self, model: Model) -> None:
-        """Have the networks loaded and tested. Raises BackendProblem."""
-        try:
-            self.detail = self._workers.load(model)
-        except (OSError, ChildLost) as error:
-            raise BackendProblem(reason("start_failed", detail=str(error))) from error
-        except PoolClosed as error:
-            raise BackendProblem(reason("engine_closed")) from error
-        self._model = model
-
-    def run(self, image: NDArray[np.uint8]) -> Answer:
-        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
-        assert self._model
-        try:
-            return self._workers.run(image, model=self._model)
-        except OSError as error:
-            raise BackendProblem(reason("start_failed", detail=str(error))) from error
-        except PoolClosed as error:
-            raise BackendProblem(reason("engine_closed")) from error
-
-    def close(self) -> None:
-        """The workers stay."""
-
-    def abort(self) -> None:
-        """End what the workers do now, also what they do for others."""
-        self._workers.give_up()
-
-
-def workers_kind(workers: Readers) -> BackendKind:
-    """The CPU as a session uses it: whole images are looked at by its workers, and so are inputs that came back."""
-    from fieldray.backends import CPU
-    from fieldray.inference.backend import BackendKind
-
-    return BackendKind(
-        entry=CPU,
-        open=lambda: WorkersBackend(workers),
-        permanent=frozenset({"lungs_unavailable"}),
-        tests_itself=True,
-    )
 
 
 def number_of_workers(settings: Settings) -> int:

@@ -1,21 +1,28 @@
-"""What the pipeline asks of what looks at images and of what runs models; fakes come through the same doors."""
+"""What the pipeline asks of what looks at images and of what runs models; fakes come through the same doors.
+
+And the one door between them: the CPU as a backend of the engine is the workers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.backends import CPU
 from fieldray.domain.image import Image, ShownImage, Tensor
 from fieldray.domain.model import BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem
 from fieldray.imaging.stamp import Stamps
-from fieldray.inference.backend import Answer
-from fieldray.reasons import Reason
+from fieldray.inference.backend import Answer, BackendKind
+from fieldray.processes.child import ChildLost
+from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import PoolClosed
 
 
 class Looking(Protocol):
@@ -63,3 +70,56 @@ class OpenEngine(Engine, Protocol):
     def reconsider(self, name: BackendName) -> None: ...
     def choose(self, device: DeviceChoice, policy: Policy) -> None: ...
     def close(self) -> None: ...
+
+
+class WorkersBackend:
+    """The CPU as `inference.backend.Backend`: a model's networks in the workers, one of which runs an input here."""
+
+    pid: Final = None
+
+    def __init__(self, workers: Readers) -> None:
+        self._workers = workers
+        self._model: Model | None = None
+        self.detail = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there are workers."""
+        return not self._workers.is_closed
+
+    def start(self, model: Model) -> None:
+        """Have the networks loaded and tested. Raises BackendProblem."""
+        try:
+            self.detail = self._workers.load(model)
+        except (OSError, ChildLost) as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+        except PoolClosed as error:
+            raise BackendProblem(reason("engine_closed")) from error
+        self._model = model
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
+        assert self._model
+        try:
+            return self._workers.run(image, model=self._model)
+        except OSError as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+        except PoolClosed as error:
+            raise BackendProblem(reason("engine_closed")) from error
+
+    def close(self) -> None:
+        """The workers stay."""
+
+    def abort(self) -> None:
+        """End what the workers do now, also what they do for others."""
+        self._workers.give_up()
+
+
+def workers_kind(workers: Readers) -> BackendKind:
+    """The CPU as a session uses it: whole images are looked at by its workers, and so are inputs that came back."""
+    return BackendKind(
+        entry=CPU,
+        open=lambda: WorkersBackend(workers),
+        permanent=frozenset({"lungs_unavailable"}),
+        tests_itself=True,
+    )

@@ -15,10 +15,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.comparison.service import answer_of
-from fieldray.domain.comparison import FRAME_SIDE, FramedImage
+from fieldray.comparison.service import COMPARE, Compared, Pair
+from fieldray.domain.comparison import (
+    FRAME_SIDE,
+    Aligned,
+    Alignment,
+    ChangeRegion,
+    FramedImage,
+    Incomparable,
+    Match,
+)
 from fieldray.domain.finding import Refused
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.synthetic import chest_phantom
@@ -179,15 +187,22 @@ def _scores() -> Answer:
 
 
 def _comparisons() -> tuple[Message, Message]:
-    """One with a picture of what differs, in the layout of `comparison.service`, and one that shows nothing."""
-    figures = {"similarity_before": 0.5, "similarity_after": 0.7, "least_jacobian": 0.9}
-    region = {"box": {"top": 1.0, "left": 2.0, "rows": 3.0, "columns": 4.0}, "area_px": 12, "strength": 4.5}
-    body = {"problem": None, "alignment": figures, "regions": [region], "reliability": 1.2}
+    """One with a picture of what differs, and one that shows nothing."""
+    displacement = np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)
+    match = Match(row=1.0, column=2.0, prior_row=1.0, prior_column=2.0, first_peak=0.9, second_peak=0.1, is_kept=True)
+    alignment = Alignment(
+        displacement=displacement,
+        matches=(match,) * 2,
+        similarity_before=0.5,
+        similarity_after=0.7,
+        least_jacobian=0.9,
+    )
+    region = ChangeRegion(box=Box(top=1.0, left=2.0, rows=3.0, columns=4.0), area_px=12, strength=4.5)
     frame = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
-    arrays = {"displacement": np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32), "matches": np.ones((2, 7))}
-    problem = {"code": "compare_other_patients", "parameters": [], "image": "both"}
-    shown = Message(body, {**arrays, "warped_prior": frame, "change": frame.astype(np.float32)})
-    return shown, Message({**body, "problem": problem, "regions": None}, arrays)
+    aligned = Aligned(alignment=alignment, warped_prior=frame, change=frame.astype(np.float32), regions=(region,))
+    problem = Incomparable(reason=reason("compare_other_patients"))
+    shown = Compared(aligned=aligned, problem=None, tried=None, reliability=1.2)
+    return sent(shown), sent(Compared(aligned=None, problem=problem, tried=alignment, reliability=None))
 
 
 def make_answer(chance: random.Random) -> bytes:
@@ -225,7 +240,7 @@ def answer_reader(_folder: Path) -> Read:
         "members": _listed,
         "preview": calls.PREVIEW.answered,
         "run": calls.RUN.answered,
-        "comparison": lambda answer: answer_of(answer, frame, frame),
+        "comparison": lambda answer: COMPARE.answered(answer).of(Pair(prior=frame, current=frame)),
     }
 
     def read(data: bytes) -> str:

@@ -9,9 +9,9 @@ from fieldray.comparison.align import Cancelled
 from fieldray.comparison.change import find_change, regions
 from fieldray.comparison.compare import compare
 from fieldray.comparison.features import band_pass, blurred, locally_normalised, raw
-from fieldray.comparison.service import answer_of, handle, request
+from fieldray.comparison.service import COMPARE, Pair, handle
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, comparison_json
-from fieldray.processes.wire import Message
+from fieldray.processes.rpc import sent
 from pairs import chest, framed, moved, smooth_warp
 
 
@@ -110,9 +110,13 @@ def test_features_of_another_kind_come_by_the_same_door() -> None:
     assert asked == [(FRAME_SIDE, FRAME_SIDE)] * 2
 
 
+def answered(pair: Pair) -> PairComparison:
+    """What comes back from the child, with the images that it was asked about."""
+    return COMPARE.answered(handle(sent(pair, call="compare"))).of(pair)
+
+
 def test_the_child_answers_what_the_function_gives() -> None:
-    answer = handle(request(chest(), chest()))
-    told = answer_of(Message(answer.body, answer.arrays), chest(), chest())
+    told = answered(Pair(prior=chest(), current=chest()))
     plain = compare(chest(), chest())
     assert comparison_json(told) == comparison_json(plain)
     assert told.reliability == plain.reliability
@@ -123,7 +127,7 @@ def test_the_child_answers_what_the_function_gives() -> None:
 def test_the_child_tells_problems_and_takes_features() -> None:
     mirrored = framed(chest().pixels[:, ::-1], chest().lungs[:, ::-1])
     features = (band_pass(mirrored.pixels), band_pass(chest().pixels))
-    told = answer_of(handle(request(mirrored, chest(), features=features)), mirrored, chest())
+    told = answered(Pair(prior=mirrored, current=chest(), features=features))
     assert _code(told) == "compare_mirrored"
     assert told.alignment is not None
 

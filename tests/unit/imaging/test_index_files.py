@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.imaging.discover import discover
-from fieldray.imaging.index_files import NamesInAnyCase
+from fieldray.imaging.folders import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.refs import image_key, place_of
 from long_headers import dicom_file, element, index_file, record

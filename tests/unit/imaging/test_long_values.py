@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.discover import discover
-from fieldray.imaging.index_files import NamesInAnyCase
+from fieldray.imaging.folders import NamesInAnyCase
 from fieldray.imaging.limits import MAX_FILE_BYTES
 from fieldray.imaging.source import content_hash
 from long_headers import HOSTILE, PIXELS, dicom_file, element, index_file, record

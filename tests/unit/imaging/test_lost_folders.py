@@ -17,7 +17,7 @@ from PIL import Image
 
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.index_files import NamesInAnyCase
+from fieldray.imaging.folders import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import OF_FOLDERS, Reason
 from file_opens import FileOpens

@@ -17,8 +17,7 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Wishes
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
-from fieldray.imaging.preview_file import unpacked
-from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop
+from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, target_size
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
@@ -192,7 +191,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     small = calls.SHOWN.answered(handle(sent(calls.Show(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
-    kept = [unpacked(np.frombuffer(found.facts.preview, np.uint8)) for found in (first, second)]
+    kept = [unpacked(found.facts.preview) for found in (first, second)]
     assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
 
 
