@@ -30,7 +30,7 @@ class BackendEntry:
     kind
         "module:function" that makes its `BackendKind`; imported when an engine is made.
     shares_cpu
-        Whether it computes on the CPU, beside the decoders. A process that runs models is then started ahead.
+        Whether it computes on the CPU, as the workers do.
     clock_setting
         The key of the setting for its clock speed, where it has one ("max" is the highest).
     """

@@ -19,7 +19,7 @@ class RunSpec:
     """What was asked for. Two runs with the same `paths`, `model_sha256` and `settings_hash` do the same work.
 
     paths             absolute, as given
-    settings_hash     of everything beside the model file that decides a result (see pipeline/assessment)
+    settings_hash     of everything beside the model file that decides a result (see domain/assessment)
     operating_points  those in force, at most one a label
     lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
     """

@@ -114,13 +114,8 @@ class Scheduler:
 
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until an image could be run. Raises BackendProblem when no backend can, or none is ready in time."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._serving() or self._unavailable_reason(), timeout_s)
-            why = self._unavailable_reason()
-            if not why and not self._serving():
-                why = reason("worker_timeout", seconds=f"{timeout_s:g}")
-        if why:
-            raise BackendProblem(why)
+        if self.serving(timeout_s) is None:
+            raise BackendProblem(reason("worker_timeout", seconds=f"{timeout_s:g}"))
 
     def serving(self, timeout_s: float) -> BackendName | None:
         """The backend that the next image is for; None where none is ready in time. Raises BackendProblem.

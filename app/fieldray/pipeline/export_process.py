@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.persistence import clear_unfinished
@@ -38,7 +39,9 @@ class Order:
     folder: Path
     formats: tuple[str, ...]
     spec: RunSpec | None
-    options: ReportOptions
+    language: str
+    names_people: bool
+    pairs: tuple[PairRecord, ...]
     pack: KnownPack | None
     settings: Mapping[str, Value]
 
@@ -85,7 +88,9 @@ def export_apart(
         folder=folder.absolute(),
         formats=tuple(formats),
         spec=spec,
-        options=options,
+        language=options.language,
+        names_people=options.names_people,
+        pairs=options.pairs,
         pack=pack and replace(pack, manifest=replace(pack.manifest, ood_gate=None)),  # no report says anything of it
         settings={row.key: settings[row.key] for row in TABLE},
     )
@@ -163,7 +168,7 @@ class _Export:
             order.folder,
             order.formats,
             spec=order.spec,
-            options=order.options,
+            options=ReportOptions(language=order.language, names_people=order.names_people, pairs=order.pairs),
             pack=order.pack,
             readers=lambda: open_workers(settings, number_of_workers(settings)),
             tell=self._tell,

@@ -31,7 +31,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.reasons import NOTES, Reason, reason
 from fieldray.workers.calls import Look, Seen
-from fieldray.workers.ports import Engine, Looking
+from fieldray.workers.ports import Engine, Readers
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def screen_image(
     ref: ImageRef,
     *,
     assessment: Assessment,
-    workers: Looking,
+    workers: Readers,
     engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
@@ -143,7 +143,7 @@ class _Asked:
     """What screens an image, and by what it is judged."""
 
     assessment: Assessment
-    workers: Looking
+    workers: Readers
     engine: Engine
     detail: Detail
     observe: Callable[[Prediction], None]

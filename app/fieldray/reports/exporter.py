@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.prior import PairRecord  # at run time, too: options travel to another process
 from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Category, Outcome
     from fieldray.domain.image import ShownImage
     from fieldray.domain.model import Manifest
+    from fieldray.domain.prior import PairRecord
     from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]

@@ -25,15 +25,10 @@ from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
 
 
-class Looking(Protocol):
-    """Looks at one image, see `workers.Workers.look`."""
+class Readers(Protocol):
+    """Processes that look at images, as a session holds them (`pool.Workers`)."""
 
     def look(self, question: Look, /, *, model: Model | None) -> Seen: ...
-
-
-class Readers(Looking, Protocol):
-    """Processes that look at images, as a session holds them (`workers.Workers`)."""
-
     @property
     def size(self) -> int: ...
     @property
