@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.domain.finding import FINELY_READ, PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
@@ -76,11 +76,13 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
     """What the image must be read with, so that this part of it is enough for an input; None where it is now.
 
-    image  as it was read
+    image  as it was read; what a codec made coarser must be fine enough that few results are borderline
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
-    wanted = REFINEMENT if detail == "finer" else 1.0
-    if image.step == 1 or pixels >= wanted * (WAVELET_COVER if image.is_approximate else COVER):
+    least, wanted = (FINELY_READ, FINELY_READ / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
+    if detail == "finer":
+        least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
+    if image.step == 1 or pixels >= least:
         return None
     rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
     return TargetSize(wanted * rows * spec.height, wanted * columns * spec.width)

@@ -87,7 +87,7 @@ def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
         (2, False, "needed", None),
         # 25 of those that were read
         (8, False, "needed", (64.0, 128.0)),
-        # 50 are more than 1.25 times as many, and less than twice
+        # 50 are more than 1.5 times as many, and less than twice
         (4, True, "needed", None),
         (4, False, "needed", (64.0, 128.0)),
         (4, True, "finer", (256.0, 512.0)),
