@@ -82,8 +82,8 @@ class PieceSession:
 
     def close(self) -> None:
         """End every thread and process."""
-        self._workers.close()
         self._engine.close()
+        self._workers.close()
         self._threads.shutdown(cancel_futures=True)
 
 

@@ -96,6 +96,7 @@ class Workers:
         self._idle = self._children[:1]
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
+        self._looking: set[_Worker] = set()
         self._given_up = 0
         self._is_closed = False
         self._stamps: Stamps | None = None
@@ -213,12 +214,12 @@ class Workers:
         return content_hash(ref), b""
 
     def give_up(self) -> None:
-        """End what is under way and waited for, which raises PoolClosed; later calls are done as ever."""
+        """End the looks that are under way and waited for, which raises PoolClosed; later ones are done as ever."""
         with self._condition:
             self._given_up += 1
-            busy = [child for child in self._children if child not in self._idle and child not in self._held_back]
+            looking = list(self._looking)
             self._condition.notify_all()
-        for child in busy:
+        for child in looking:
             child.kill()
 
     def close(self) -> None:
@@ -281,17 +282,21 @@ class Workers:
         while len(losses) < tries and len(failed_starts) < _TRIES:
             try:
                 with self._free_child() as child:
-                    if self._given_up != begun:
-                        raise PoolClosed
-                    if model is not None:
-                        self._loaded(child, model)
+                    self._looking.add(child)
                     try:
+                        if self._given_up != begun:
+                            raise PoolClosed
+                        if model is not None:
+                            self._loaded(child, model)
                         return call.ask(child, question, timeout_s=self._timeout_s)
                     finally:
+                        self._looking.discard(child)
                         stage = child.stage
-            except (OSError, ChildLost) as error:
+            except (OSError, ChildLost, BackendProblem) as error:
                 if self._is_closed or self._given_up != begun:
                     raise PoolClosed from error
+                if isinstance(error, BackendProblem):
+                    raise
                 log.warning("worker: %s", error)
                 if isinstance(error, ChildLost) and error.was_ready:
                     losses.append(error)

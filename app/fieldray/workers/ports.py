@@ -106,8 +106,8 @@ class WorkersBackend:
         """The workers stay."""
 
     def abort(self) -> None:
-        """End what the workers do now, also what they do for others."""
-        self._workers.give_up()
+        """End the workers: this is asked of a device that is gone, or of an engine that cannot wait any more."""
+        self._workers.close()
 
 
 def workers_kind(workers: Readers) -> BackendKind:

@@ -227,7 +227,7 @@ def state():
     return (PIL.Image.MAX_IMAGE_PIXELS, logging.getLogger("pydicom").level, config.settings.reading_validation_mode,
             plugins)
 before = state()
-import fieldray.imaging.service, fieldray.imaging.dicom
+import fieldray.workers.looking, fieldray.imaging.dicom
 assert state() == before, state()
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.decode import decode

@@ -56,7 +56,7 @@ def strange_pool() -> Iterator[Workers]:
 
 @pytest.fixture
 def hurried_pool() -> Iterator[Workers]:
-    with Workers(1, timeout_s=4, memory_limit_mb=1024, command=reader_command) as pool:
+    with Workers(1, timeout_s=6, memory_limit_mb=1024, command=reader_command) as pool:
         yield pool
 
 
@@ -231,7 +231,7 @@ def test_a_reader_that_hangs_is_killed(hurried_pool: Workers, tmp_path: Path) ->
     read = look(hurried_pool, bad, SPEC)
     assert read.problem is not None
     assert read.problem.code == "decoder_timeout"
-    assert "4 s" in read.problem.text
+    assert "6 s" in read.problem.text
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
 
 
