@@ -19,8 +19,7 @@ from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
-from fieldray.processes.rpc import Call, sent
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.rpc import Call
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -140,11 +139,7 @@ class WorkerBackend:
 
     def _ask(self, call: Call[Q, A], question: Q, *, timeout_s: float) -> A:
         try:
-            answer = self._child.call(sent(question, call=call.name), timeout_s=timeout_s)
-            return call.answered(answer)
-        except NONSENSE as error:
-            log.exception("the model's process gave an answer that no network can give")
-            raise BackendProblem(reason("wrong_answer")) from error
+            return call.ask(self._child, question, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout) as error:
             if isinstance(error, ChildDied):
                 log.warning("the model's process ended with %s: %s", error.exit_code, error.last_stderr)
