@@ -116,7 +116,7 @@ class Place:
             release=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))
-        return Batch(work, database=self.store, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
+        return Batch(work, database=self.store, publish=publish, threads=workers, fresh=fresh, statistics=statistics)
 
     def screen(self, publish: Callable[[Event], None] = lambda event: None, *, fresh: bool = False) -> Batch:
         """Run it to its end."""
