@@ -61,6 +61,9 @@ if __name__ == "__main__":
             os.write(1, b"and below Python too\n")
         return Message({"pid": os.getpid()})
 
+    def end(_message: Message) -> Message:
+        os.abort()
+
     def nonsense(message: Message) -> Message:
         return Message({"raised": {"kind": "Unreadable", "code": message.body["code"], "parameters": 7}})
 

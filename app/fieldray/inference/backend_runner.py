@@ -149,8 +149,9 @@ class BackendRunner:
             self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STABLE_S
         ):
             self._failures = 0
-        self._ready_since_s = None
-        self._failures += 0 if unavailable_reason else 1
+        was_ready, self._ready_since_s = self._ready_since_s is not None, None
+        # What ended a worker is an image, and one bad image after another must not end the run.
+        self._failures += 0 if unavailable_reason or (was_ready and self._kind.tests_itself) else 1
         delay_s = self._kind.restart_delay_s * _BACK_OFF ** max(0, self._failures - 1)
         is_hopeless = self._kind.is_permanent(why) or self._failures > self._kind.restarts
         if is_hopeless:

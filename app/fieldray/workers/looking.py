@@ -202,6 +202,7 @@ class Worker:
             facts=facts,
             stage="inference",
             values=tensor.values,
+            answer=None,
             is_approximate=image.is_approximate,
             step=image.step,
         )

@@ -125,7 +125,7 @@ class Workers:
     def load(self, model: Model) -> str:
         """Have a child that has a model's networks, tested; what runs them, in a few words. Raises BackendProblem."""
         with self._free_child() as child:
-            return self._loaded(child, model)
+            return self._of_model(lambda: self._loaded(child, model))
 
     def look(self, question: Look, *, model: Model | None) -> Seen:
         """Look at an image. Never raises for a bad file.
@@ -165,8 +165,8 @@ class Workers:
         from fieldray.workers import calls
 
         with self._free_child() as child:
-            self._loaded(child, model)
-            return _of_model(lambda: calls.RUN.ask(child, calls.Run(values=values), timeout_s=self._timeout_s))
+            self._of_model(lambda: self._loaded(child, model))
+            return self._of_model(lambda: calls.RUN.ask(child, calls.Run(values=values), timeout_s=self._timeout_s))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution. With a hash, the file must still have that content.
@@ -245,7 +245,7 @@ class Workers:
         if child.model is model:
             return child.detail
         child.model = None
-        loaded = _of_model(lambda: calls.LOAD.ask(child, calls.loading(model), timeout_s=self._timeout_s))
+        loaded = calls.LOAD.ask(child, calls.loading(model), timeout_s=self._timeout_s)
         child.model, child.detail = model, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
         return child.detail
 
@@ -278,27 +278,27 @@ class Workers:
         """
         losses: list[ChildLost] = []
         failed_starts: list[OSError | ChildLost] = []
-        begun, stage = self._given_up, ""
+        begun, stage, is_asked = self._given_up, "", False
         while len(losses) < tries and len(failed_starts) < _TRIES:
             try:
                 with self._free_child() as child:
                     self._looking.add(child)
+                    is_asked = False
                     try:
                         if self._given_up != begun:
                             raise PoolClosed
                         if model is not None:
                             self._loaded(child, model)
+                        is_asked = True
                         return call.ask(child, question, timeout_s=self._timeout_s)
                     finally:
                         self._looking.discard(child)
                         stage = child.stage
-            except (OSError, ChildLost, BackendProblem) as error:
+            except (OSError, ChildLost) as error:
                 if self._is_closed or self._given_up != begun:
                     raise PoolClosed from error
-                if isinstance(error, BackendProblem):
-                    raise
                 log.warning("worker: %s", error)
-                if isinstance(error, ChildLost) and error.was_ready:
+                if isinstance(error, ChildLost) and error.was_ready and is_asked:
                     losses.append(error)
                     question = after_loss(question, stage)
                 else:
@@ -306,6 +306,19 @@ class Workers:
         if len(failed_starts) == _TRIES:
             raise ReaderProblem(_not_started(failed_starts[-1]))
         raise Unreadable(_lost(losses[-1], stage, timeout_s=self._timeout_s))
+
+    def _of_model(self, ask: Callable[[], A]) -> A:
+        """What a child answers of a model; what ends it then is the model's doing. Raises BackendProblem, ChildLost."""
+        try:
+            return ask()
+        except ChildLost as error:
+            if not error.was_ready:
+                raise
+            raise BackendProblem(_end_of_model(error, self._timeout_s)) from error
+        except BackendProblem:
+            raise
+        except FieldrayError as error:
+            raise BackendProblem(error.reason) from error
 
     @contextlib.contextmanager
     def _free_child(self) -> Iterator[_Worker]:
@@ -382,25 +395,11 @@ def _require_open_files(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
-def _of_model(ask: Callable[[], A]) -> A:
-    """What a child answers of a model; what ends it then is the model's doing. Raises BackendProblem, ChildLost."""
-    try:
-        return ask()
-    except ChildLost as error:
-        if not error.was_ready:
-            raise
-        raise BackendProblem(_end_of_model(error)) from error
-    except BackendProblem:
-        raise
-    except FieldrayError as error:
-        raise BackendProblem(error.reason) from error
-
-
-def _end_of_model(error: ChildLost) -> Reason:
+def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
     from fieldray.inference.worker import explain_end
 
     assert isinstance(error, ChildDied | ChildTimeout)
-    return explain_end(error, is_open=True, timeout_s=0)
+    return explain_end(error, is_open=True, timeout_s=timeout_s)
 
 
 def _more_careful(question: Look, stage: str) -> Look:
@@ -411,7 +410,7 @@ def _more_careful(question: Look, stage: str) -> Look:
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:
     """Why a file is given up that has ended one child after another."""
     if stage == "lungs":
-        return reason("lungs_failed", detail=_end_of_model(error).text)
+        return reason("lungs_failed", detail=_end_of_model(error, timeout_s).text)
     if isinstance(error, ChildTimeout):
         return reason("decoder_timeout", seconds=f"{timeout_s:g}")
     is_killed = isinstance(error, ChildDied) and error.exit_code == _KILLED
@@ -419,5 +418,4 @@ def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:
 
 
 def _not_started(error: OSError | ChildLost) -> Reason:
-    detail = error.strerror if isinstance(error, OSError) else None
-    return reason("readers_not_started", detail=detail or error)
+    return reason("readers_not_started", detail=getattr(error, "strerror", None) or error)

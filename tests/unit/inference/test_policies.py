@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey
@@ -11,7 +12,7 @@ from fieldray.domain.model import Policy
 from fieldray.errors import BackendProblem
 from fieldray.inference.engine import Engine
 from fieldray.inference.scheduler import BackendStatus, Scheduler
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
 from waiting import wait_for
 
@@ -122,3 +123,22 @@ def test_an_idle_backend_looks_after_itself_however_busy_another_one_is() -> Non
     scheduler.close()
     idle.join()
     assert gave_up
+
+
+def test_two_images_that_end_their_worker_in_the_classifier_do_not_end_the_cpu() -> None:
+    """Each has its three tries; the backend is no worse for it."""
+    deaths: list[int] = []
+
+    def dies(levels: list[int]) -> Reason | None:
+        deaths.extend(level for level in levels if level in (1, 2))
+        return reason("worker_died") if levels[0] in (1, 2) else None
+
+    kind = replace(Behaviour(dies=dies).kind(), tests_itself=True)
+    with Engine(Events(), kinds=[kind]) as engine:
+        engine.open(MODEL)
+        bad = [engine.submit(grey(level)) for level in (1, 2)]
+        for future in bad:
+            with pytest.raises(BackendProblem):
+                future.result(WAIT_S)
+        assert engine.submit(grey(3)).result(WAIT_S).backend == "cpu"
+    assert deaths == [1, 1, 1, 2, 2, 2]

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image as Picture
 
-from fakes import FakeFinder, LungReaders
+from fakes import FakeFinder, LungReaders, PaintedFile
+from fieldray.domain.assessment import choose
 from fieldray.domain.image import Box, Detail, Image, Turn
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Wishes
 from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, target_size
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.processes.rpc import sent
+from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import Look, Seen
-from fieldray.workers.looking import handle
+from fieldray.workers.looking import Worker, handle
 from phantoms import write_dicom
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
@@ -168,6 +171,35 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
     assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+
+
+class Coarse(PaintedFile):
+    """Is read at half its resolution by its codec."""
+
+    def image(self, needed: TargetSize | None = None) -> Image:
+        pixels = super().image(needed).pixels.astype(np.float32)
+        return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
+
+
+class FailsAtTheSecond:
+    """A network that is unsure of its first image, and runs no other."""
+
+    ran = 0
+
+    def run(self, _: NDArray[np.uint8]) -> Answer:
+        self.ran += 1
+        if self.ran > 1:
+            raise BackendProblem(reason("worker_died"))
+        return Answer(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
+
+
+def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
+    network, of = FailsAtTheSecond(), tiny_model()
+    worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
+    worker.load(calls.loading(of))
+    seen = worker.look(Look(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs=True))
+    assert network.ran == 2 and "read_twice" in seen.facts.notes
+    assert seen.answer is None and seen.values is not None and seen.problem is None
 
 
 @pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])

@@ -26,7 +26,9 @@ from fieldray.paths import child_command
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
-from strange_services import reader_command
+from strange_services import command as strange_command
+from strange_services import reader_command, strange
+from tiny_models import tiny_model
 from waiting import wait_for
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
@@ -317,3 +319,19 @@ def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         assert look(pool, image, SPEC).problem is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_child_that_ends_while_it_loads_its_networks_costs_no_image(tmp_path: Path) -> None:
+    mark, model = tmp_path / "once", tiny_model()
+
+    def command(service: str) -> list[str]:
+        """The first one ends at its first question, which is to load."""
+        if mark.exists():
+            return child_command(service)
+        mark.touch()
+        return strange_command(strange("end"))
+
+    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        seen = pool.look(Look(ref=_image(tmp_path, "image.dcm"), runs=True), model=model)
+    assert seen.problem is None and seen.answer is not None
