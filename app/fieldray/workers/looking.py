@@ -183,7 +183,8 @@ class Worker:
         crops = wanted is not None and wanted.crop == "lungs" and finder is not None
         is_whole = detail == "full" or question.ref.turn != UPRIGHT  # nothing is left over at the wrong end
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
-        needed = None if is_whole else view.needed or size_for_all(*specs)
+        finest = size_for_all(wanted, times=REFINEMENT) if wanted and detail == "finer" else None
+        needed = None if is_whole else view.needed or finest or size_for_all(*specs)
         image = self._read(view, needed)
         if finder:
             self._find_lungs(view, image)

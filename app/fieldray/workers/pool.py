@@ -304,7 +304,8 @@ class Workers:
                 else:
                     failed_starts.append(error)
         if len(failed_starts) == _TRIES:
-            raise ReaderProblem(_not_started(failed_starts[-1]))
+            detail = getattr(failed_starts[-1], "strerror", None) or failed_starts[-1]
+            raise ReaderProblem(reason("readers_not_started", detail=detail))
         raise Unreadable(_lost(losses[-1], stage, timeout_s=self._timeout_s))
 
     def _of_model(self, ask: Callable[[], A]) -> A:
@@ -415,7 +416,3 @@ def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:
         return reason("decoder_timeout", seconds=f"{timeout_s:g}")
     is_killed = isinstance(error, ChildDied) and error.exit_code == _KILLED
     return reason("reader_killed" if is_killed else "decoder_crashed")
-
-
-def _not_started(error: OSError | ChildLost) -> Reason:
-    return reason("readers_not_started", detail=getattr(error, "strerror", None) or error)

@@ -20,7 +20,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked
-from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, target_size
+from fieldray.imaging.reduction import LUNGS_EXTENT, REFINEMENT, TargetSize, target_size
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.processes.rpc import sent
@@ -171,6 +171,13 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
     assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+
+
+@pytest.mark.parametrize("spec", [WHOLE, CROPPED])
+def test_a_finer_look_that_another_device_asks_for_is_finer(ref: ImageRef, spec: InputSpec) -> None:
+    look(ref, spec, Boxed(), detail="finer")
+    finest = size_for_all(spec, times=REFINEMENT)
+    assert Files.asked[0] == finest
 
 
 class Coarse(PaintedFile):
