@@ -30,6 +30,7 @@ from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.workers.pool import PoolClosed
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Batch:
         self._problem: Reason | None = None
         self._notes: tuple[Reason, ...] = ()
         self._found = 0
+        self._is_complete = False
         self._estimate = 0
         self._is_found = False
         self._earlier: Earlier | None = None
@@ -173,7 +175,9 @@ class Batch:
 
     @property
     def _end_state(self) -> RunState:
-        return "failed" if self._problem else "cancelled" if self.is_cancelled else "finished"
+        if self._problem:
+            return "failed"
+        return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
         self._last_row = store.last_row_id()
@@ -296,7 +300,9 @@ class Batch:
         )
 
     def _end(self, store: ResultStore) -> None:
-        if self._end_state != "finished":
+        with self._lock:
+            self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
+        if not self._is_complete:
             store.set_state(self._run_id, self._end_state, reason=self._problem)
             return
         self._notes = tuple(self._work.noticed())
@@ -327,6 +333,9 @@ class Batch:
             body()
         except (Cancelled, ChannelEnded):
             pass
+        except PoolClosed as problem:
+            if not self.is_cancelled:
+                self._fail(problem.reason)
         except FieldrayError as problem:
             self._fail(problem.reason)
         except Exception as error:

@@ -124,7 +124,11 @@ def screen_image(
         image = image.turned()
         second = judged(image)
         return first if isinstance(second, Refused) else second
-    except (Cancelled, ReaderProblem):
+    except Cancelled:
+        raise
+    except ReaderProblem as error:
+        if is_cancelled():  # what it was waiting for was given up
+            raise Cancelled from error
         raise
     except FieldrayError as error:
         if isinstance(error, BackendProblem) and error.reason.code == "lungs_unavailable":

@@ -53,8 +53,11 @@ _OTHER_MEMORY_MB: Final = 1300
 _MEMORY_MB_PER_WORKER: Final = 22
 
 
-class PoolClosed(Exception):
+class PoolClosed(ReaderProblem):
     """The pool was closed, or what it did was given up, before or during a call."""
+
+    def __init__(self) -> None:
+        super().__init__(reason("engine_closed"))
 
 
 class _Worker(Child):

@@ -22,7 +22,6 @@ from fieldray.inference.backend import Answer, BackendKind
 from fieldray.processes.child import ChildLost
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look, Seen
-from fieldray.workers.pool import PoolClosed
 
 
 class Readers(Protocol):
@@ -83,24 +82,20 @@ class WorkersBackend:
         return not self._workers.is_closed
 
     def start(self, model: Model) -> None:
-        """Have the networks loaded and tested. Raises BackendProblem."""
+        """Have the networks loaded and tested. Raises BackendProblem, PoolClosed."""
         try:
             self.detail = self._workers.load(model)
         except (OSError, ChildLost) as error:
             raise BackendProblem(reason("start_failed", detail=str(error))) from error
-        except PoolClosed as error:
-            raise BackendProblem(reason("engine_closed")) from error
         self._model = model
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
-        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
+        """Run an image (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
         assert self._model
         try:
             return self._workers.run(image, model=self._model)
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=str(error))) from error
-        except PoolClosed as error:
-            raise BackendProblem(reason("engine_closed")) from error
 
     def close(self) -> None:
         """The workers stay."""

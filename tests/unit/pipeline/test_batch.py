@@ -358,6 +358,17 @@ def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_p
     assert [event.notes for event in run.of(RunChanged)] == [(), (reason("unlike_images", count=2),)]
 
 
+def test_a_cancel_after_the_run_is_noted_as_finished_stops_nothing(tmp_path: Path) -> None:
+    def doubts(_run_id: int) -> list[Reason]:
+        run.batch.cancel()
+        return []
+
+    run = Run(tmp_path, ["dark.png"], doubts=doubts)
+    run.finish()
+    with ResultQuery(run.database) as query:
+        assert (run.states[-1], query.run(run.batch.run_id).state) == ("finished", "finished")
+
+
 def test_what_the_search_noticed_is_told_at_the_end(tmp_path: Path) -> None:
     why = reason("own_reports", count=2)
     run = Run(tmp_path, ["dark.png"], noticed=[why]).finish()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
+from waiting import wait_for
 
 
 class Opened:
@@ -275,6 +277,18 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
     assert not opened.session.database.exists()
     with pytest.raises(UsageProblem):
         opened.session.screen_one(ref, operating_point="none of that name")
+
+
+def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened: Opened, tmp_path: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    ref = ImageRef(path=tmp_path / "slow.png", kind="png")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(opened.session.screen_one, ref)
+        wait_for(lambda: any(one.reading.is_set() for one in opened.readers))
+        opened.session.close()
+        error = waiting.exception(10)
+    assert isinstance(error, EnvironmentProblem)
+    assert error.reason.code == "engine_closed"
 
 
 # Far from what the engine of these tests says of any image.
