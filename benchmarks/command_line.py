@@ -194,12 +194,12 @@ def _add_scale(commands: argparse._SubParsersAction[Any]) -> Added:
 
 
 def _add_store(commands: argparse._SubParsersAction[Any]) -> Added:
-    parser = commands.add_parser("store", help="bytes per image, screening again, bringing an older store up to date")
+    parser = commands.add_parser("store", help="bytes per image, screening again, upkeep of a large store")
     add_pack_options(parser)
     parser.add_argument("--images", type=Path, metavar="FOLDER", help="whose files are copied (default: drawn images)")
     parser.add_argument("--files", type=number_from(1), default=20_000, metavar="N", help="copies (default: 20000)")
     parser.add_argument(
-        "--rows", type=number_from(1), default=10**6, metavar="N", help="results of the older store (default: 1000000)"
+        "--rows", type=number_from(1), default=10**6, metavar="N", help="results of the large store (default: 1000000)"
     )
 
     def measure(options: argparse.Namespace, console: Console) -> Report:

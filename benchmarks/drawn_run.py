@@ -17,8 +17,7 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom, image_dataset, lung_mask
-from fieldray.paths import user_data
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import results_path
 from fieldray.store.results import ResultStore
 
 _CELLS: Final = 14
@@ -33,7 +32,7 @@ def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
     folder.mkdir(parents=True)
     spec = benchmark_spec(model, str(folder))
     chests = [drawn_chest(number) for number in range(min(drawn, count))]
-    with ResultStore(user_data() / DATABASE_NAME) as store:
+    with ResultStore(results_path()) as store:
         run_id = store.open_run(spec)
         for number in range(1, count + 1):
             image, lungs = chests[number % len(chests)]

@@ -30,8 +30,7 @@ from fieldray.desktop.services import Services, open_services
 from fieldray.domain.events import OutcomeReady, Publish, RunChanged
 from fieldray.domain.model import Model
 from fieldray.domain.run import StoredResult
-from fieldray.paths import user_data
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import results_path
 from fieldray.reports.dicom.capture import SIDE
 from fieldray.reports.exporter import ReportOptions, available_exporters
 from fieldray.settings import Settings
@@ -116,7 +115,7 @@ def measure(
     with own_home() as root:
         notify(f"drawing {count} images")
         run_id = make_run(root / "images", model, count)
-        with ResultQuery(user_data() / DATABASE_NAME) as query:
+        with ResultQuery(results_path()) as query:
             results = list(query.work_list(run_id))
         notify("reading alone")
         reading_s, found = _reading_s(results), []

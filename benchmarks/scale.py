@@ -20,8 +20,7 @@ from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.work_list import ResultFilter, ResultOrder
-from fieldray.paths import user_data
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import results_path
 from fieldray.pipeline.work_list import WorkList
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
@@ -54,7 +53,7 @@ def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, 
     """
     load = [load_average()]
     with own_home():
-        database, began_s = user_data() / DATABASE_NAME, time.perf_counter()
+        database, began_s = results_path(), time.perf_counter()
         made = LargeRun(model, drawn=min(24, 1 + count // 100))
         run_id = made.save(database, count, tell=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s

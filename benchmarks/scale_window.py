@@ -20,8 +20,7 @@ from benchmarks.real_window import real_window
 from fieldray.desktop.application import Application
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady, RunChanged
-from fieldray.paths import user_data
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import results_path
 from fieldray.processes.wire import Message
 from fieldray.store.results import ResultStore
 
@@ -150,7 +149,7 @@ class _Bench:
         publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
 
         def save() -> None:
-            with ResultStore(user_data() / DATABASE_NAME) as store:
+            with ResultStore(results_path()) as store:
                 known = [result.outcome for result in itertools.islice(store.work_list(run_id), _KNOWN)]
                 spec = store.run(run_id).spec
                 publish(RunChanged(run_id=store.open_run(spec), state="running"))

@@ -1,43 +1,38 @@
-"""What a store costs: bytes per image, checking what has not changed, bringing an older one up to date, upkeep.
+"""What a store costs: bytes per image, checking what has not changed, upkeep.
 
-Images are screened once by the program, each a file of its own, and screened again. The store of an older version is
-made of drawn results (`large_run`), in the form that version gave them.
+Images are screened once by the program, each a file of its own, and screened again. A large store is made of drawn
+results (`large_run`).
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
 from benchmarks.large_run import LargeRun
-from benchmarks.older_stores import step_back
 from benchmarks.processes import load_average
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import TakenOver, Verdict
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import DATABASE_NAME
 from fieldray.store.database import files_of
 from fieldray.store.history import HistoryQuery
 from fieldray.store.maintenance import backup, check, compact, restore
 from fieldray.store.pictures import pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
-from fieldray.store.upgrading import bring_up_to_date
 
 Notify = Callable[[str], None]
 MOST_BYTES: Final = 4096.0
 RESUMED_PER_S: Final = 5000.0
-_BEFORE: Final = 5  # the last version with rows of the old form
 _ROUNDS: Final = 3
 _SETTLING_S: Final = 11.0  # a file that was changed a moment ago is not known by its stamp
 _COMPARED: Final = 997  # every so many results are compared before and after
@@ -64,7 +59,7 @@ class _Runs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Older:
+class _Upkeep:
     steps: tuple[Timed, ...]
     compared: int
     different: int
@@ -80,7 +75,7 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
     sources
         Images whose copies are screened, each with bytes of its own; images drawn by the program without them.
     files, rows
-        So many copies are screened and screened again; so many results are in the older store.
+        So many copies are screened and screened again; so many results are in the large store.
 
     Raises
     ------
@@ -91,7 +86,7 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
         time.sleep(_SETTLING_S)
         runs = _runs(images, Path(folder) / "home", ["--pack", model.pack_name], notify)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        older = _older(Path(folder), model, rows, notify)
+        upkeep = _upkeep(Path(folder), model, rows, notify)
     per_image, rate = runs.sizes["results"] / files, files / statistics.median(runs.again_s)
     marks = (
         Mark(name="results on disk per image", measured=per_image, goal=MOST_BYTES, is_most=True, unit="bytes"),
@@ -103,8 +98,8 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
         "Seconds are of the whole command `fieldray screen`, from its start to its end.",
         f"Screened again, {taken.by_sample} results were taken over by the stamp of their file and {taken.by_content} "
         f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
-        f"The older store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
-        f"on one in {_COMPARED}. Of these {older.compared}, {older.different} differed afterwards.",
+        f"The large store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
+        f"on one in {_COMPARED}. Of these {upkeep.compared}, {upkeep.different} differed afterwards.",
         f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
     )
     return Report(
@@ -112,14 +107,14 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
         title=f"Fieldray: a store of {files} images, and one of {rows}",
         blocks=(
             Points("Marks", tuple(mark.sentence for mark in marks)),
-            *_tables(runs, older, files=files, rows=rows),
+            *_tables(runs, upkeep, files=files, rows=rows),
             Points("How it was measured", how),
         ),
-        data={"files": files, "rows": rows, **asdict(runs), **asdict(older)},
+        data={"files": files, "rows": rows, **asdict(runs), **asdict(upkeep)},
     )
 
 
-def _tables(runs: _Runs, older: _Older, *, files: int, rows: int) -> Sequence[Table]:
+def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[Table]:
     lasted = (("from nothing", runs.first_s), *(("again", each) for each in runs.again_s))
     lasted += (("again, with --verify", runs.verified_s),)
     return (
@@ -134,9 +129,9 @@ def _tables(runs: _Runs, older: _Older, *, files: int, rows: int) -> Sequence[Ta
             tuple((name, f"{seconds:.2f}", f"{files / seconds:.0f}") for name, seconds in lasted),
         ),
         Table(
-            f"A store of version {_BEFORE} with {rows} results",
+            f"A store of {rows} results",
             ("step", "seconds", "what came of it"),
-            tuple((step.name, f"{step.seconds:.1f}", step.what) for step in older.steps),
+            tuple((step.name, f"{step.seconds:.1f}", step.what) for step in upkeep.steps),
         ),
     )
 
@@ -178,38 +173,27 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path) if file.exists())
 
 
-# ---- an older store
+# ---- a large store
 
 
-def _older(folder: Path, model: Model, rows: int, notify: Notify) -> _Older:
+def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
     path = folder / DATABASE_NAME
     LargeRun(model, drawn=min(24, 1 + rows // 100)).save(
         path, rows, tell=lambda done: notify(f"{done} of {rows} saved")
     )
     _give_verdicts(path)
     before = _sample(path)
-    notify("making it an older one")
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN")
-        step_back(connection, version=_BEFORE)
-        connection.execute("COMMIT")
-        connection.execute("VACUUM")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    steps, told, old_size = [], [0], _size(path)
+    steps: list[Timed] = []
 
     def tell(share: float) -> None:
-        told[0] += 1
-        if told[0] % 100 == 0:
-            notify(f"{share:.0%}")
+        notify(f"{share:.0%}")
 
     def timed(name: str, act: Callable[[], Any], what: Callable[[Any], str]) -> None:
         notify(name)
-        told[0], began_s = 0, time.perf_counter()
+        began_s = time.perf_counter()
         came = act()
         steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
 
-    timed("brought up to date", lambda: bring_up_to_date(path, tell=tell), lambda _: _sizes(old_size, path, told[0]))
     timed("checked", lambda: check(path, tell=tell), lambda found: f"{found.results} results, whole")
     copy = folder / "copy"
     timed("backed up", lambda: backup(path, copy, has_pictures=True, tell=tell), lambda files: f"{len(files)} files")
@@ -217,7 +201,7 @@ def _older(folder: Path, model: Model, rows: int, notify: Notify) -> _Older:
     timed("put back", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
     after = _sample(path)
     different = sum(before[key] != after.get(key) for key in before)
-    return _Older(steps=tuple(steps), compared=len(before), different=different)
+    return _Upkeep(steps=tuple(steps), compared=len(before), different=different)
 
 
 def _give_verdicts(path: Path) -> None:
@@ -231,11 +215,6 @@ def _sampled(path: Path) -> Sequence[int]:
     with ResultQuery(path) as query:
         (run,) = query.runs()
         return range(1, sum(query.counts(run.run_id).values()) + 1, _COMPARED)
-
-
-def _sizes(old_size: int, path: Path, told: int) -> str:
-    results, pictures = _size(path) / _KIB**2, _size(pictures_path(path)) / _KIB**2
-    return f"{old_size / _KIB**2:.0f} MB became {results:.0f} MB and {pictures:.0f} MB of pictures, told {told} times"
 
 
 def _sample(path: Path) -> dict[str, dict[str, Any]]:

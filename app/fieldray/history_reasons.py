@@ -28,8 +28,6 @@ HISTORY: Final[Mapping[str, Template]] = {
     "history_files_stay": "The image files are not touched.",
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The file of results is {freed_mb} MB smaller.",
-    "history_copies_deleted": Plural("{count} older copy of that file which held them was deleted too.",
-                                     "{count} older copies of that file which held them were deleted too.", by="count"),
     "history_copies_left": "Files in {folder} that were set aside as damaged may still hold them: {names}. Delete them yourself "
                            "if you do not need them.",
     "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is using the file "

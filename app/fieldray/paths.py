@@ -21,10 +21,11 @@ APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.2.0"
 SCRATCH: Final = "cluster"
+DATABASE_NAME: Final = "results.sqlite"
 # Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
 KEPT: Final = (
-    "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "results.restoring",
-    "results.mending", "results.upgrading", "pseudonym.key", "settings.json", "pack_trust", "exports", "folders",
+    "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
+    "settings.json", "pack_trust", "exports", "folders",
     "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH,
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -97,6 +98,11 @@ def user_data() -> Path:
         detail = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or error
         raise StorageProblem(reason("home_unusable", path=folder, detail=detail)) from error
     return folder
+
+
+def results_path() -> Path:
+    """Where this user's results are. Raises StorageProblem (home_unusable)."""
+    return user_data() / DATABASE_NAME
 
 
 @contextlib.contextmanager

@@ -266,7 +266,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                     "happens again, copy your files to another disk and have this one checked.",
     "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
-    "database_newer": "The results in {path} were made by a newer version of the program.",
+    "database_other_version": "The results in {path} were made by another version of the program. Nothing was changed. "
+                              "Open them with that version, or move the file away to begin a new one.",
     "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
                         "file is then set aside, and every result that can still be read goes into a new one.",
     "database_mended": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
@@ -275,7 +276,6 @@ PROGRAM: Final[Mapping[str, Template]] = {
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
     "pictures_mended": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
                        "is lost.",
-    "store_upgrading": "The results of earlier runs are being brought up to date: {percent} %",
     "store_in_use": "The file of results {path} is in use by another window or command of this program. Close the window, "
                     "or wait until the command has finished. Then try again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "

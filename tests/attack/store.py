@@ -299,15 +299,15 @@ for _part in range(4):
     )
 
 
-@CASES.case("newer", "a store of a newer program is left as it is")
-def newer(world: World) -> None:
+@CASES.case("other-version", "a store of another version of the program is left as it is")
+def other_version(world: World) -> None:
     expected = world.good_images(2)
     world.screen(expected, codes=(0,))
     store = world.home / "results.sqlite"
     with closing(sqlite3.connect(store)) as connection:
         connection.execute("PRAGMA user_version = 999")
     before = store.read_bytes()
-    world.start_screen().finish().ends_with(1).says("newer")
+    world.start_screen().finish().ends_with(1).says("another version")
     assert store.read_bytes() == before
 
 

@@ -11,8 +11,7 @@ from benchmarks.drawn_run import make_run
 from benchmarks.exports import IDLE, exports_report
 from fieldray.domain.lungs import LungFields
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
-from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.paths import results_path, user_data
 from fieldray.store.results import ResultQuery
 from shipped_packs import CHILDREN
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.gui
 def test_every_result_of_the_run_has_all_that_a_report_shows(tmp_path: Path, home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
     run_id = make_run(tmp_path / "images", model, 4, drawn=2)
-    with ResultQuery(user_data() / DATABASE_NAME) as query:
+    with ResultQuery(results_path()) as query:
         outcomes = [result.outcome for result in query.work_list(run_id)]
     assert len({outcome.ref.header.study_instance_uid for outcome in outcomes}) == 4
     assert all(outcome.ref.path.is_file() and outcome.class_maps.any() for outcome in outcomes)

@@ -13,7 +13,7 @@ from shipped_packs import CHILDREN
 
 
 @pytest.mark.slow
-def test_a_few_images_are_screened_three_times_and_a_few_rows_brought_up_to_date(
+def test_a_few_images_are_screened_three_times_and_a_few_rows_looked_after(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_SETTLING_S", 0.0)  # so nothing is known by a stamp
@@ -21,8 +21,8 @@ def test_a_few_images_are_screened_three_times_and_a_few_rows_brought_up_to_date
     model = PackLibrary(home).load(CHILDREN)
     report = store_report(model, (), files=3, rows=50, notify=lambda _: None)
     assert report.data["sizes"]["results"] > 0 < report.data["sizes"]["pictures"]
-    assert [step["name"] for step in report.data["steps"]][:2] == ["brought up to date", "checked"]
-    assert report.data["steps"][1]["what"] == "50 results, whole"
+    assert [step["name"] for step in report.data["steps"]][:2] == ["checked", "backed up"]
+    assert report.data["steps"][0]["what"] == "50 results, whole"
     assert (report.data["compared"], report.data["different"]) == (1, 0)
     (sentence,) = (line for block in report.blocks for line in getattr(block, "sentences", ()) if "taken over" in line)
     assert "0 results were taken over by the stamp of their file and 3 by its content" in sentence

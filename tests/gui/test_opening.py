@@ -10,7 +10,7 @@ from fake_rooms import FakeRooms, candidate, screened
 from PySide6.QtWidgets import QPushButton
 from test_flows import listed, texts
 
-from fieldray.domain.events import Drive, DrivesChanged, StoreUpgrading
+from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 
@@ -20,24 +20,16 @@ class TestDamagedRooms:
     def rooms(self) -> FakeRooms:
         made = FakeRooms()
         made.outcomes = [screened(1, 0.9)]
-        made.open_problem = StorageProblem(reason("database_newer", path="results.sqlite"))
+        made.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
         return made
 
     def test_the_reason_is_shown_and_a_button_tries_again(self, desk: Desk, rooms: FakeRooms) -> None:
-        desk.until(lambda: "newer version" in texts(desk.window.banners))
+        desk.until(lambda: "another version" in texts(desk.window.banners))
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
         desk.until(lambda: desk.application.controller.packs.model is not None)
         desk.screen()
         assert listed(desk) == [1]
-
-
-class TestOlderResults:
-    def test_how_far_they_are_brought_up_to_date_is_shown_until_it_is_done(self, desk: Desk, rooms: FakeRooms) -> None:
-        rooms.publish(StoreUpgrading(share=0.25))
-        desk.until(lambda: "brought up to date: 25 %" in texts(desk.window.banners))
-        desk.application.controller.open()
-        desk.until(lambda: not desk.window.banners.isVisible())
 
 
 class TestNoPack:

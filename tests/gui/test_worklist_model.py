@@ -323,22 +323,3 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     listed.until(lambda: model.rowCount() == 0)
     assert len(asked) == 1
     model.disconnect(shown)
-
-
-def test_a_run_of_an_older_version_is_listed_bit_by_bit(
-    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fieldray.desktop.list_reader._COMPLETED_ROWS", 2)
-    outcomes = [screened(number, number / 10) for number in range(1, 8)]
-    listed.add(*outcomes)
-    for statement in ("DELETE FROM work_list", "DELETE FROM work_counts"):
-        listed.store._connection.execute(statement)
-    told: list[str] = []
-    listed.board.changed.connect(lambda: told.extend(notice.key for notice in listed.board.notices))
-    model.open(listed.run_id, None)
-    assert not model.is_whole
-    listed.until(lambda: model.is_whole)
-    assert listed.shown() == [7, 6, 5, 4, 3, 2, 1]
-    assert model.total() == 7
-    assert "listing" in told
-    assert listed.board.notices == ()

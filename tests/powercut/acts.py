@@ -25,14 +25,11 @@ from powercut.screening import (
     screen,
 )
 from powercut.storing import (
-    bring_up_to_date,
     check_deleted,
     check_mended,
-    check_up_to_date,
     delete,
     mend,
     prepare_damage,
-    prepare_older,
     prepare_runs,
 )
 
@@ -71,7 +68,6 @@ ACTS: Final[Mapping[str, Act]] = {
     "keep": Act(prepare=prepare_keeping, perform=keep, check=check_kept, changes_whole=("home/*.json",)),
     "delete": Act(prepare=prepare_runs, perform=delete, check=check_deleted),
     "mend": Act(prepare=prepare_damage, perform=mend, check=check_mended),
-    "update": Act(prepare=prepare_older, perform=bring_up_to_date, check=check_up_to_date),
     "program": Act(
         prepare=_PROGRAM.prepare,
         command=_PROGRAM.command,

@@ -27,7 +27,6 @@ _ACTS: Final[Mapping[str, str]] = {
     "keep": "settings, keys, folders, a site's operating points",
     "delete": "runs deleted",
     "mend": "a damaged store mended",
-    "update": "an older store brought up to date",
     "program": "the command line, with its processes, maps and exports",
 }
 Facts = Mapping[str, Any]

@@ -21,9 +21,9 @@ from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.stamp import Stamps
+from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.keeping import open_store
-from fieldray.pipeline.session import DATABASE_NAME
 from fieldray.pipeline.statistics import Statistics
 from fieldray.store.pictures import pictures_path
 from fieldray.store.results import ResultQuery

@@ -28,7 +28,7 @@ from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.keeping import check_packs, install, prepare_keeping, prepare_packs, site_point
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
-from powercut.storing import check_mended, check_up_to_date, mend, prepare_damage, prepare_older, prepare_runs
+from powercut.storing import check_mended, mend, prepare_damage, prepare_runs
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
@@ -215,11 +215,6 @@ RIVALRIES: Final[Mapping[str, Rivalry]] = {
     "two deletions": Rivalry(prepare=prepare_runs, acts=(_delete, _delete), check=_check_deleted),
     "mended twice": Rivalry(
         prepare=prepare_damage, acts=(mend, mend), check=lambda place, first, second: check_mended(place, first, "kill")
-    ),
-    "brought up to date twice": Rivalry(
-        prepare=prepare_older,
-        acts=(lambda place, tell: place.mended(), lambda place, tell: place.mended()),
-        check=lambda place, first, second: check_up_to_date(place, first, "kill"),
     ),
     "one pack installed twice": Rivalry(
         prepare=prepare_packs,

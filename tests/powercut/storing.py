@@ -1,4 +1,4 @@
-"""Acts on the results' file itself: runs are deleted, a damaged file is mended, an older one is brought up to date."""
+"""Acts on the results' file itself: runs are deleted, a damaged file is mended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from benchmarks.older_stores import step_back
 from fieldray.domain.run import Verdict
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
@@ -115,36 +114,6 @@ def _readable(store: Path) -> set[str]:
                 ).fetchone()
                 found.add(Path(bytes(key).decode()).name)
     return found
-
-
-# ---- an older file
-
-
-def prepare_older(place: Place) -> None:
-    """A run with a verdict, in a file as an older version of the program left it."""
-    place.clear()
-    place.screen()
-    _judge(place, 1)
-    with contextlib.closing(sqlite3.connect(place.store, isolation_level=None)) as connection:
-        step_back(connection, version=3)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def bring_up_to_date(place: Place, tell: Tell) -> None:
-    """As the next start does."""
-    ResultStore(place.store).close()
-    tell("updated")
-
-
-def check_up_to_date(place: Place, told: Told, end: str) -> None:
-    """All results and verdicts are there."""
-    require_whole(place)
-    rows = place.results(1)
-    require_complete(rows)
-    if rows[NAMES[0]].verdict != _VERDICT:
-        raise Lost("the verdict")
-    if not place.store.with_name(f"{place.store.name}.v3.bak").exists():
-        raise Lost("there is no copy of the older file")
 
 
 def _judge(place: Place, run_id: int, *names: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, given_path, given_text
-from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model, load_pack, pack_of_run
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
+from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import LanguageChoices
@@ -167,7 +167,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 
 def _audit_stored(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    database = own_store(console)
+    database = results_path()
     model = _model_of_run(options, console, database)
     _audit(options, console, request, database=database, run_id=options.run_id, model=model)
     return 0

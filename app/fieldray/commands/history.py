@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.own_store import own_store
 from fieldray.commands.report_options import add_report_options, report_options
 from fieldray.errors import UsageProblem
+from fieldray.paths import results_path
 from fieldray.plain_text import as_cell
 from fieldray.reasons import OF_MANY, reason
 
@@ -96,7 +96,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         verdict=options.verdict,
         backend=options.device,
     )
-    found = _history(console).runs(wanted)
+    found = _history().runs(wanted)
     if _write_json(options, console, runs_text(found)):
         return 0
     if not found:
@@ -115,7 +115,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.reports.content import class_texts
     from fieldray.store.history import HistoryQuery
 
-    database = own_store(console)
+    database = results_path()
     past = History(database).open(options.run)
     run, texts = past.run, class_texts(past.model.manifest if past.model else None)
     with HistoryQuery(database) as query:
@@ -147,7 +147,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.history_content import comparison_text
 
-    found = _history(console).compare(options.first, options.second)
+    found = _history().compare(options.first, options.second)
     if _write_json(options, console, comparison_text(found)):
         return 0
     for line in _comparison_lines(found, has_all=options.all):
@@ -163,7 +163,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
     settings, _ = load()
     written = export_run(
-        own_store(console),
+        results_path(),
         options.run,
         options.out,
         options.formats or (),
@@ -183,7 +183,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
     """Delete runs, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray.pipeline.history import deletion_sentences, plan_sentences
 
-    history = _history(console)
+    history = _history()
     if bool(options.runs) == options.all:
         raise UsageProblem(reason("history_which"))
     run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
@@ -304,7 +304,7 @@ def _write_json(options: argparse.Namespace, console: Console, text: str) -> boo
     return bool(options.json)
 
 
-def _history(console: Console) -> History:
+def _history() -> History:
     from fieldray.pipeline.history import History
 
-    return History(own_store(console))
+    return History(results_path())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, given_path, given_text
-from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model
 from fieldray.commands.report_options import add_report_options, report_options
 
@@ -154,7 +153,6 @@ def screened(
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
-        own_store(console)
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
         from fieldray.domain.run import Resuming, Wishes

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldray.commands.console import Console, add_command, given_path
-from fieldray.commands.own_store import own_store, show_share
 from fieldray.errors import UsageProblem
+from fieldray.paths import results_path
 from fieldray.reasons import reason
 
 
@@ -37,7 +37,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
     """Check the store; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import check
 
-    found = check(_store(console), tell=lambda share: show_share(console, "store_checking", share))
+    found = check(_store(), tell=lambda share: _show_share(console, "store_checking", share))
     counts = {"results": found.results, "verdicts": found.verdicts, "pictures": found.pictures}
     console.print_line(reason("store_whole", size_mb=_megabytes(found.size_bytes), **counts).text)
     return 0
@@ -47,7 +47,7 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
     """Give back room; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import compact
 
-    freed_bytes, is_whole = compact(_store(console))
+    freed_bytes, is_whole = compact(_store())
     console.print_line(reason("store_compacted", freed_mb=_megabytes(freed_bytes)).text)
     if not is_whole:
         console.print_error(reason("store_not_compacted").text)
@@ -59,13 +59,13 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.half_done import noted
     from fieldray.store.maintenance import backup
 
-    store = _store(console)
+    store = _store()
     with noted(options.folder, home=store.parent):  # what a killed one left there has names of patients in it
         written = backup(
             store,
             options.folder,
             has_pictures=not options.without_pictures,
-            tell=lambda share: show_share(console, "store_copying", share),
+            tell=lambda share: _show_share(console, "store_copying", share),
         )
     for path in written:
         console.print_line(f"Written: {path}")
@@ -79,7 +79,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
     if not options.yes:
         console.print_error(reason("store_confirm_restore").text)
         return 2
-    replaced = restore(own_store(console), options.folder)
+    replaced = restore(results_path(), options.folder)
     console.print_line(reason("store_restored").text)
     if replaced:
         console.print_line(reason("store_replaced", path=replaced).text)
@@ -93,7 +93,7 @@ def run_drop(options: argparse.Namespace, console: Console) -> int:
     if not options.yes:
         console.print_error(reason("store_confirm_drop").text)
         return 2
-    done, freed_bytes = drop_pictures(_store(console))
+    done, freed_bytes = drop_pictures(_store())
     counts = {"count": done.deleted, "freed_mb": _megabytes(freed_bytes)}
     console.print_line(reason("store_pictures_dropped", **counts).text)
     if not done.is_wiped:
@@ -101,12 +101,17 @@ def run_drop(options: argparse.Namespace, console: Console) -> int:
     return 0 if done.is_wiped else 1
 
 
-def _store(console: Console) -> Path:
+def _store() -> Path:
     """Where the results are. Raises UsageProblem where there are none."""
-    path = own_store(console)
+    path = results_path()
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
     return path
+
+
+def _show_share(console: Console, code: str, share: float) -> None:
+    """Say in one line how much of something is done."""
+    console.bar(reason(code, percent=round(100 * share)).text)
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -34,7 +34,6 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
     StoreUnwritable,
-    StoreUpgrading,
 )
 from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Deletion
@@ -174,7 +173,6 @@ class Controller(QObject):
         if self._is_closing:
             self._close_services()
             return
-        self.board.withdraw("store_upgrading")
         self.packs.look()
         self.ready.emit()
 
@@ -211,9 +209,6 @@ class Controller(QObject):
                 self._take_device(event)
             case StoreMended() | StoreUnwritable():
                 self.board.post_reason("store", event.reason, level="warning")
-            case StoreUpgrading():
-                done = reason("store_upgrading", percent=round(100 * event.share))
-                self.board.post_reason("store_upgrading", done, level="info")
 
     def _run_started(self) -> None:
         self.rows.open(None)

@@ -32,18 +32,15 @@ if TYPE_CHECKING:
 
 _states = itertools.count()
 _CHANNEL: Final = "list"
-_COMPLETING: Final = "listing"
 _AGAIN_MS: Final = 120
 _REST: Final = 9  # times as long as it took
 _FIRST_ROWS: Final = 256
-_COMPLETED_ROWS: Final = 500
 
 
 class ListReader(QObject):
     """Which results are wanted of which run, and in which order; `arrived` has them, and whether these are all."""
 
     arrived = Signal(object, bool)
-    _told = Signal(int, int)
 
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
@@ -52,7 +49,6 @@ class ListReader(QObject):
         self.wanted, self.order = ResultFilter(), ResultOrder()
         self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
-        self._told.connect(self._tell)
         self._again = QTimer(self)
         self._again.setSingleShot(True)
         self._again.timeout.connect(self.read)
@@ -61,8 +57,6 @@ class ListReader(QObject):
         """Read another run, its first rows before all the others; None for none."""
         self._again.stop()
         self._stop()
-        self._background.forget(_COMPLETING)
-        self._board.withdraw("listing")
         self.run_id, self._is_new = run_id, True
         if run_id is not None:
             self.read()
@@ -112,52 +106,18 @@ class ListReader(QObject):
         self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
         self._board.withdraw("list")
         are_all = limit is None or len(found.row_ids) < limit
-        is_first, self._is_new = self._is_new, False
-        self.arrived.emit(found, are_all and found.is_whole)
+        self._is_new = False
+        self.arrived.emit(found, are_all)
         if self._is_reading:  # whoever heard of it wants something else
             return
         if not are_all:
             self.read()
         elif self._is_old:
             self.refresh()
-        if is_first and not found.is_whole:
-            self._complete()
 
     def _not_read(self, error: FieldrayError) -> None:
         self._is_reading = False
         self._board.post_error("list", error)
-
-    # ---- a run of an older version of the program, of which the store has no list
-
-    def _complete(self) -> None:
-        run_id = self.run_id
-
-        def work(services: Services) -> None:
-            assert run_id is not None
-            row_ids = services.work_list.unlisted(run_id).tolist()
-            for start in range(0, max(len(row_ids), 1), _COMPLETED_ROWS):
-                end = start + _COMPLETED_ROWS
-                if self.run_id != run_id:
-                    return
-                services.work_list.complete(run_id, row_ids[start:end], is_last=end >= len(row_ids))
-                self._told.emit(run_id, 100 if end >= len(row_ids) else 100 * end // len(row_ids))
-
-        self._background.ask(work, channel=_COMPLETING, newest_only=True, failed=self._not_read)
-
-    def _tell(self, run_id: int, percent: int) -> None:
-        if run_id != self.run_id:
-            return
-        self.refresh()
-        if percent == 100:
-            self._board.withdraw("listing")
-            return
-        self._board.post(
-            "listing",
-            lambda t: t.text(
-                "This run was saved by an older version of the program. Its list is being made: {percent} %",
-                percent=percent,
-            ),
-        )
 
 
 # ---- The rows that are or were in sight, with thumbnails and maps: read in the background once they are asked for.

@@ -6,16 +6,14 @@ their own.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldray.domain.events import Publish, StoreUpgrading
+from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
-from fieldray.errors import StorageProblem
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -60,11 +58,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem.
-
-    Results of an older version are brought up to date first, which may take minutes; where that cannot be done, whoever
-    reads them says why.
-    """
+    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.imaging.quality import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
@@ -76,15 +70,10 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.pipeline.session import Session
     from fieldray.pipeline.work_list import WorkList
     from fieldray.store.results import ResultQuery
-    from fieldray.store.schema import is_older
-    from fieldray.store.upgrading import bring_up_to_date
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)
     database, comparer = session.database, system_comparer(settings)
-    if is_older(database):
-        with contextlib.suppress(StorageProblem):
-            bring_up_to_date(database, tell=lambda share: publish(StoreUpgrading(share=share)))
     drives = DriveWatch(publish)
     drives.start()
 

@@ -142,13 +142,6 @@ class StoreUnwritable:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreUpgrading:
-    """The results of an older version are being brought up to date; `share` of that is done, 0..1."""
-
-    share: float
-
-
 Event = (
     BackendChanged
     | DeviceChanged
@@ -160,6 +153,5 @@ Event = (
     | DrivesChanged
     | StoreMended
     | StoreUnwritable
-    | StoreUpgrading
 )
 Publish = Callable[[Event], None]

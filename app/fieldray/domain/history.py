@@ -272,8 +272,6 @@ class Deletion:
         By how much the store has shrunk; less than 0 if something was added meanwhile.
     is_wiped
         Whether the bytes are gone from the store's files. Another program that reads keeps them until it is done.
-    copies_deleted
-        Older copies of the store that held these runs, made when the program was updated.
     copies_left
         Files that may still hold them: damaged stores that were set aside.
     """
@@ -282,5 +280,4 @@ class Deletion:
     previews: int
     freed_bytes: int
     is_wiped: bool
-    copies_deleted: Sequence[str] = ()
     copies_left: Sequence[str] = ()

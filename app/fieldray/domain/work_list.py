@@ -58,10 +58,7 @@ class Listed:
         (n,) int64, the rows of the results that are wanted, in order.
     counts
         All images of the run by class, whatever is wanted.
-    is_whole
-        Whether all results of the run are listed; those of an older version of the program are listed bit by bit.
     """
 
     row_ids: NDArray[np.int64]
     counts: Mapping[Category, int] = field(default_factory=dict)
-    is_whole: bool = True

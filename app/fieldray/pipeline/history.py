@@ -96,8 +96,6 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
         said.append(reason("history_freed", freed_mb=freed_mb))
-    if done.copies_deleted:
-        said.append(reason("history_copies_deleted", count=len(done.copies_deleted)))
     if done.copies_left:
         left = [Path(copy) for copy in done.copies_left]
         names = ", ".join(copy.name for copy in left)

@@ -25,7 +25,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, system_kinds
 from fieldray.inference.engine import Engine
-from fieldray.paths import user_data
+from fieldray.paths import results_path, user_data
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.export import Tell
-
-DATABASE_NAME: Final = "results.sqlite"
 
 
 def system_engine(publish: Publish, settings: Settings, workers: Readers) -> OpenEngine:
@@ -88,7 +86,7 @@ class Session:
         readers: Callable[[Settings, int], Readers] = open_workers,
         warm: Readers | None = None,
     ) -> None:
-        self.database: Final = database or user_data() / DATABASE_NAME
+        self.database: Final = database or results_path()
         self._settings = settings
         self._publish = publish
         self._engines = engines

@@ -58,16 +58,6 @@ class WorkList:
         with WorkListQuery(self._database) as query:
             return query.find(run_id, ref)
 
-    def unlisted(self, run_id: int) -> NDArray[np.int64]:
-        """The rows of a run that an older version of the program did not list."""
-        with WorkListQuery(self._database) as query:
-            return query.unlisted(run_id)
-
-    def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None:
-        """List them."""
-        with WorkListQuery(self._database) as query:
-            query.complete(run_id, row_ids, is_last=is_last)
-
     def _note(self, query: WorkListQuery | None) -> None:
         with self._lock:
             self._reading = query

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -61,10 +60,10 @@ def schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
 
 
 @functools.cache
-def made_by(migrations: tuple[tuple[str, ...], ...]) -> frozenset[tuple[object, ...]]:
+def made_by(tables: tuple[str, ...]) -> frozenset[tuple[object, ...]]:
     """The schema that these statements make of an empty database."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
-        for statement in itertools.chain.from_iterable(migrations):
+        for statement in tables:
             made.execute(statement)
         return frozenset(schema(made))
 

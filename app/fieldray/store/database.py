@@ -1,20 +1,18 @@
-"""The database file: its tables, its version, and how an older file is brought up to date.
+"""The database file: how it is made and opened, and what an error of it means.
 
-`PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one stays as
-`<name>.v<version>.bak` when it is brought up to date. In WAL mode queries never wait for the writer, and a commit
-survives a killed program. A new file appears complete. A damaged one is marked, and not opened until `mending` set it
-aside.
+A file with the tables of another version of the program is refused and left as it is. In WAL mode queries never wait
+for the writer, and a commit survives a killed program. A new file appears complete. A damaged one is marked, and not
+opened until `mending` set it aside.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +32,7 @@ from fieldray.reasons import reason
 from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, opened_to_read, schema
 from fieldray.store.disk import code_of, is_full, is_unreadable
 from fieldray.store.exchanging import free_name, is_being_exchanged, only_one
-from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
+from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables
 
 # Hears which share of some work is done, 0..1.
 Tell = Callable[[float], None]
@@ -52,19 +50,10 @@ _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _
 _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 
-def open_database(
-    path: Path,
-    *,
-    migrations: Sequence[Migration] = MIGRATIONS,
-    tell: Tell = lambda _share: None,
-    salvages: bool = False,
-) -> WatchedConnection:
-    """Open (and make or bring up to date) the file at `path`; statements commit by themselves.
+def open_database(path: Path, *, tables: Tables = RESULTS) -> WatchedConnection:
+    """Open (and make if need be) the file at `path`; statements commit by themselves.
 
-    tell      hears which share of bringing it up to date is done, 0..1, where that may take long
-    salvages  whether older rows that make no sense are left out; otherwise they are damage
-
-    Raises StorageProblem: database_newer, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
+    Raises StorageProblem: database_other_version, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
     not_writable; of statements later store_gone, once the file is no longer there.
     """
     with storage_problems(path):
@@ -74,17 +63,9 @@ def open_database(
         if damage_mark(path).exists():
             raise StorageProblem(reason("database_damaged", path=path))
         make_private(path.parent)
-        connection = _connected(path, migrations)
+        connection = _connected(path, tables)
         try:
-            _require_ours(connection, path, migrations)
-            if _needs_new_file(version_of(connection), migrations):
-                connection.close()
-                from fieldray.store.upgrading import rebuild  # which opens databases
-
-                rebuild(path, migrations, tell=tell, salvages=salvages)
-                connection = _connected(path, migrations)
-                _require_ours(connection, path, migrations)
-            _migrate(connection, path, migrations)
+            _require_ours(connection, path, tables)
             connection.watch(path)
         except BaseException:
             connection.close()
@@ -97,12 +78,12 @@ def damage_mark(path: Path) -> Path:
     return path.with_name(path.name + ".damaged")
 
 
-def _connected(path: Path, migrations: Sequence[Migration]) -> WatchedConnection:
+def _connected(path: Path, tables: Tables) -> WatchedConnection:
     """A connection to the file that has the name, made if need be, and that nobody puts another one in the place of."""
     until_s = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         if not path.exists():
-            _make(path, migrations)
+            _make(path, tables)
         named = _identity(path)
         try:
             connection = _connect(path)
@@ -138,18 +119,18 @@ def _connect(path: Path) -> WatchedConnection:
     return connection
 
 
-def _make(path: Path, migrations: Sequence[Migration]) -> None:
+def _make(path: Path, tables: Tables) -> None:
     """Make a new file. What a log of changes is left of one that is gone is set aside: it would be read as its own."""
     if not any(companion.exists() for companion in companions(path)):
-        _make_new(path, migrations)
+        _make_new(path, tables)
         return
     with only_one(path, wait_s=_BUSY_TIMEOUT_S):
         if not path.exists():  # or another program has made it, and what is there is its own
             lose_companions(path)
-            _make_new(path, migrations)
+            _make_new(path, tables)
 
 
-def _make_new(path: Path, migrations: Sequence[Migration]) -> None:
+def _make_new(path: Path, tables: Tables) -> None:
     """Make a new file under another name and rename it, unless another program has made one meanwhile."""
     clear_abandoned(path.parent)
     beside = unfinished(path)
@@ -159,7 +140,7 @@ def _make_new(path: Path, migrations: Sequence[Migration]) -> None:
             empty.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             empty.execute("VACUUM")
         with contextlib.closing(_connect(beside)) as connection:
-            _migrate(connection, beside, migrations)
+            begin(connection, tables)
             complete(connection)
         with contextlib.suppress(FileExistsError):
             _name(beside, path)
@@ -188,63 +169,36 @@ def _name(beside: Path, path: Path) -> None:
             beside.rename(path)
 
 
-def _needs_new_file(version: int, migrations: Sequence[Migration]) -> bool:
-    return version > 0 and COMPACT in migrations[version:]
-
-
-def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    version = version_of(connection)
-    if version > len(migrations):
-        raise StorageProblem(reason("database_newer", path=path))
-    if version < len(migrations):
-        if version:
-            _copy(connection, path.with_name(f"{path.name}.v{version}.bak"))
-        with transaction(connection):
-            # Another process may have migrated while this one waited for the lock, so the version is read again.
-            apply(connection, migrations[version_of(connection) :])
-            connection.execute(f"PRAGMA user_version = {len(migrations)}")
-
-
-def apply(connection: sqlite3.Connection, migrations: Iterable[Migration]) -> None:
-    """Carry the statements of these migrations out."""
-    for statement in itertools.chain.from_iterable(migrations):
-        connection.execute(statement)
+def begin(connection: sqlite3.Connection, tables: Tables) -> None:
+    """Make the tables in an empty file."""
+    with transaction(connection):
+        if version_of(connection) == 0:  # or another program made them while this one waited
+            for statement in tables:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The number of migrations that a database has seen."""
+    """The version of the tables of a database, 0 for an empty one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
-def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """Refuse a file that holds more, or something else, than this program makes: it may come from anywhere.
+def _require_ours(connection: sqlite3.Connection, path: Path, tables: Tables) -> None:
+    """Refuse a file of another version, and one that holds more, or something else, than this program makes.
 
-    A trigger or a column that is computed would be run with each of our statements, and could put another result in
-    the place of ours. Raises StorageProblem (database_damaged): the rows are kept when it is set aside.
+    It may come from anywhere. A trigger or a column that is computed would be run with each of our statements, and
+    could put another result in the place of ours. Raises StorageProblem: database_other_version, or database_damaged:
+    then the rows are kept when it is set aside.
     """
-    connection.execute("BEGIN")  # of one moment: another program may be bringing the file up to date
-    try:
+    version, found = version_of(connection), schema(connection)
+    if version == 0 and not found:  # an empty file, as a full disk leaves it
+        begin(connection, tables)
         version, found = version_of(connection), schema(connection)
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    if version < 0 or (version <= len(migrations) and found != made_by(tuple(migrations[:version]))):
+    if version > 0 and version != VERSION:
+        raise StorageProblem(reason("database_other_version", path=path))
+    if version != VERSION or found != made_by(tables):
         raise _damaged(path)
-
-
-def _copy(connection: sqlite3.Connection, target: Path) -> None:
-    """A whole copy, with what is still in the WAL, for this user alone."""
-    clear_abandoned(target.parent)
-    beside = unfinished(target)
-    try:
-        make_empty(beside)
-        with contextlib.closing(sqlite3.connect(beside)) as copy:
-            connection.backup(copy)
-        beside.replace(target)
-        sync_folder(target.parent)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -331,7 +285,7 @@ def _has_our_schema(path: Path) -> bool:
     """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
     try:
         with contextlib.closing(opened_to_read(path)) as found:
-            return schema(found) in (made_by(MIGRATIONS), made_by(PICTURES))
+            return schema(found) in (made_by(RESULTS), made_by(PICTURES))
     except (sqlite3.Error, OSError):
         return False
 

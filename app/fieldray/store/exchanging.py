@@ -25,11 +25,6 @@ _WAIT_S: Final = 5.0  # for a program that has just looked at the version
 _ASK_AGAIN_S: Final = 0.1
 
 
-def restoring(path: Path) -> Path:
-    """Where a backup lies until it takes the place of the file at `path`."""
-    return path.with_name(f"{path.stem}.restoring{path.suffix}")
-
-
 @contextlib.contextmanager
 def only_one(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
     """While inside, no other program of this version puts another file in the place of this one, or opens this one.
@@ -41,13 +36,6 @@ def only_one(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
         yield
     finally:
         lock.remove()
-
-
-@contextlib.contextmanager
-def only_one_restore(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
-    """While inside, nobody else puts a backup in the place of the store at `path`. Raises HeldError."""
-    with only_one(path.with_name(f"{path.stem}.restoring"), wait_s=wait_s):
-        yield
 
 
 def is_being_exchanged(path: Path) -> bool:

@@ -6,14 +6,14 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import make_empty, replace_durably, require_plain, unfinished
+from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, unfinished
 from fieldray.reasons import reason
 from fieldray.store.database import (
     Tell,
@@ -27,13 +27,13 @@ from fieldray.store.database import (
     open_database,
     storage_problems,
 )
-from fieldray.store.deleting import files_of_restore, pictured
-from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, only_one_restore, restoring
+from fieldray.store.deleting import pictured
+from fieldray.store.exchanging import alone, free_name, keep_copy, only_one
 from fieldray.store.locks import has_session
 from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import PictureDeletion, adopt, keep_only, pictures_path, size_of, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_version
+from fieldray.store.schema import PICTURES, RESULTS, Tables, stated_version
 from fieldray.store.stamps import KEY, checked_key
 from fieldray.store.wiping import build_again
 
@@ -59,7 +59,7 @@ def check(path: Path, *, tell: Tell) -> Checked:
 
     Raises StorageProblem: database_damaged or pictures_damaged, and then the next run mends it.
     """
-    with _checked(path, MIGRATIONS) as connection:
+    with _checked(path, RESULTS) as connection:
         total, verdicts = _check_rows(connection, tell)
     pictures = _check_pictures(path)
     return Checked(results=total, verdicts=verdicts, pictures=pictures, size_bytes=size_of(path))
@@ -112,9 +112,9 @@ def _named_as_pictures(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _checked(path: Path, migrations: Sequence[Migration]) -> Iterator[sqlite3.Connection]:
+def _checked(path: Path, tables: Tables) -> Iterator[sqlite3.Connection]:
     """A file that is whole, at one moment; what makes no sense in the block is damage. Raises StorageProblem."""
-    with closing(open_database(path, migrations=migrations)) as connection, storage_problems(path, is_open=True):
+    with closing(open_database(path, tables=tables)) as connection, storage_problems(path, is_open=True):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
         with damage_noticed(path):
@@ -147,12 +147,6 @@ def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
     return keep_only(path, ()), before - size_of(path)
 
 
-def _size(path: Path) -> int:
-    return sum(
-        file.stat().st_size for store in (path, pictures_path(path)) for file in files_of(store) if file.exists()
-    )
-
-
 # ---- copies
 
 
@@ -171,10 +165,10 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple
     for target in targets:
         if os.path.lexists(target):
             raise UsageProblem(reason("store_backup_exists", path=target))
-    for source, target, migrations in zip(sources, targets, (MIGRATIONS, PICTURES), strict=False):
+    for source, target, tables in zip(sources, targets, (RESULTS, PICTURES), strict=False):
         with (
             _named_as_pictures(path),
-            closing(open_database(source, migrations=migrations)) as connection,
+            closing(open_database(source, tables=tables)) as connection,
             storage_problems(target),
         ):
             folder.mkdir(parents=True, exist_ok=True)
@@ -226,21 +220,21 @@ def restore(path: Path, folder: Path) -> Path | None:
     source = folder / path.name
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
-    beside = restoring(path)
+    beside = unfinished(path)
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with only_one_restore(path):
-            _clear(beside)
-            try:
-                _fetch(source, beside, MIGRATIONS)
-                if pictures_path(source).exists() and not pictures_path(beside).exists():
-                    _fetch(pictures_path(source), pictures_path(beside), PICTURES)
-                return _swap(path, beside)
-            finally:
-                _clear(beside)
+        clear_abandoned(path.parent)
+        try:
+            _fetch(source, beside, RESULTS)
+            if pictures_path(source).exists():
+                _fetch(pictures_path(source), pictures_path(beside), PICTURES)
+            return _swap(path, beside)
+        finally:
+            for file in (*files_of(beside), *files_of(pictures_path(beside))):
+                file.unlink(missing_ok=True)
 
 
-def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
+def _fetch(source: Path, beside: Path, tables: Tables) -> None:
     """Bring a file here, and require that it is whole and one of this program's. Raises UsageProblem."""
     try:
         for found, target in zip((source, *companions(source)[:1]), (beside, *companions(beside)[:1]), strict=True):
@@ -250,11 +244,11 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
                 shutil.copyfile(found, target)
         if stated_version(beside) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
-        with _checked(beside, migrations) as connection:
-            if migrations is MIGRATIONS:
+        with _checked(beside, tables) as connection:
+            if tables is RESULTS:
                 _check_rows(connection, lambda _share: None)
     except StorageProblem as problem:
-        if problem.reason.code not in ("database_damaged", "database_newer", "not_plain"):
+        if problem.reason.code not in ("database_damaged", "database_other_version", "not_plain"):
             raise
         raise UsageProblem(reason("store_not_ours", path=source)) from problem
 
@@ -314,11 +308,6 @@ def _mend_pictures(path: Path) -> None:
     """Repair the pictures that are here if they are damaged: others are to join them."""
     with contextlib.suppress(StorageProblem):  # the results are in place all the same
         if pictures_path(path).exists():
-            open_database(pictures_path(path), migrations=PICTURES).close()
+            open_database(pictures_path(path), tables=PICTURES).close()
     with contextlib.suppress(StorageProblem):
         mend_pictures(path)
-
-
-def _clear(beside: Path) -> None:
-    for file in files_of_restore(beside):
-        file.unlink(missing_ok=True)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import FileLock, HeldError, sync_folder
+from fieldray.persistence import FileLock, HeldError, clear_abandoned, replace_durably, sync_folder, unfinished
 from fieldray.reasons import Reason, reason
+from fieldray.store import work_rows
 from fieldray.store.copied import has_table, opened_to_read
 from fieldray.store.database import (
     COMPANIONS,
@@ -34,14 +35,14 @@ from fieldray.store.database import (
 from fieldray.store.exchanging import free_name, numbered
 from fieldray.store.pictures import adopt, pictures_path
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
+from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables
 from fieldray.store.stamps import checked_key
 
 log = logging.getLogger(__name__)
 
 # So many numbers between two rows that can be read are tried; a damaged number may be huge.
 _MOST_GAP: Final = 1_000_000
-_MOST_NEWER: Final = 1000  # a version further ahead than this is a damaged number
+_LAST_VERSION: Final = 1000  # a number beyond it is a damaged one
 # The second: where the text of SQLite's error quotes damaged words.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 # A page that is damaged may still give a row. Only one that makes sense is kept: another would be damage again.
@@ -58,10 +59,10 @@ def mend(path: Path) -> Reason | None:
     """Set the results at `path` aside if they are marked as damaged, and start a new file.
 
     Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
-    nothing to fix. Raises StorageProblem (database_damaged while another program fixes it, database_newer, disk_full,
-    not_writable).
+    nothing to fix. Raises StorageProblem (database_damaged while another program fixes it, database_other_version,
+    disk_full, not_writable).
     """
-    found = _mended(path, MIGRATIONS)
+    found = _mended(path, RESULTS)
     if found is None:
         return None
     aside, kept = found
@@ -77,14 +78,14 @@ def mend_pictures(database: Path) -> Reason | None:
     return reason("pictures_mended", path=aside, pictures=kept["pictures"])
 
 
-def _mended(path: Path, migrations: Sequence[Migration]) -> tuple[Path, Mapping[str, int]] | None:
+def _mended(path: Path, tables: Tables) -> tuple[Path, Mapping[str, int]] | None:
     """Where the old file is, and the number of rows kept per table."""
     if not damage_mark(path).exists():
         return None
     with storage_problems(path):
-        _refuse_newer(path)
+        _refuse_other_version(path)
         with put_aside(path) as aside:
-            return aside, _renew(path, aside, migrations)
+            return aside, _renew(path, aside, tables)
 
 
 @contextlib.contextmanager
@@ -110,10 +111,10 @@ def put_aside(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
-def _refuse_newer(path: Path) -> None:
-    """Leave what a newer program made to that one: this one would not take over what it does not know.
+def _refuse_other_version(path: Path) -> None:
+    """Leave what another version made to that one: this one would not take over what it does not know.
 
-    Raises StorageProblem (database_newer).
+    Raises StorageProblem (database_other_version).
     """
     try:
         opened = opened_to_read(path)
@@ -122,8 +123,8 @@ def _refuse_newer(path: Path) -> None:
             raise
         return  # another program sets it aside
     with contextlib.closing(opened) as found:
-        if len(MIGRATIONS) < _stated(found) <= len(MIGRATIONS) + _MOST_NEWER:
-            raise StorageProblem(reason("database_newer", path=path))
+        if _stated(found) != VERSION and 0 < _stated(found) <= _LAST_VERSION:
+            raise StorageProblem(reason("database_other_version", path=path))
 
 
 def _set_aside(path: Path) -> Path:
@@ -140,28 +141,33 @@ def _set_aside(path: Path) -> Path:
     return aside
 
 
-def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[str, int]:
+def _renew(path: Path, aside: Path, tables: Tables) -> Mapping[str, int]:
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
-    beside = path.with_name(f"{path.stem}.mending{path.suffix}")
-    _clear(beside)
-    with contextlib.closing(opened_to_read(aside)) as source:
-        source.row_factory = sqlite3.Row
-        version = _version(source, len(migrations))
-        sense = _senses if version == len(migrations) else lambda _target, _table: ()
-        with contextlib.closing(open_database(beside, migrations=migrations[:version])) as target:
+    beside = unfinished(path)
+    kept_tables = ("runs", "secrets", "results", "verdicts") if tables is RESULTS else ("pictures",)
+    clear_abandoned(path.parent)
+    try:
+        with (
+            contextlib.closing(opened_to_read(aside)) as source,
+            contextlib.closing(open_database(beside, tables=tables)) as target,
+        ):
+            source.row_factory = target.row_factory = sqlite3.Row
             target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth keeping
             with transaction(target):
-                for table in _tables(target):
-                    _copy_table(source, target, table, sense(target, table))
-                _keep_numbers(target)
-    with contextlib.closing(open_database(beside, migrations=migrations, salvages=True)) as target:  # of today's form
-        kept = {table: target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in _tables(target)}
-        complete(target)
-    adopt(beside, path)
-    for leftover in (*companions(beside), *companions(path)):
-        leftover.unlink(missing_ok=True)
-    beside.replace(path)
-    _clear(beside)
+                for table in kept_tables:
+                    _copy_table(source, target, table, _senses(target, table))
+                if tables is RESULTS:
+                    _keep_numbers(target)
+                    _list_results(target)
+            kept = {table: target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in kept_tables}
+            complete(target)
+        adopt(beside, path)
+        for leftover in companions(path):
+            leftover.unlink(missing_ok=True)
+        replace_durably(beside, path)
+    finally:
+        for leftover in files_of(beside):
+            leftover.unlink(missing_ok=True)
     return kept
 
 
@@ -175,18 +181,6 @@ def _senses(target: sqlite3.Connection, table: str) -> Sequence[Sense]:
     return (*_SENSE.get(table, ()), *([has_sense] if table == "results" else []))
 
 
-def _clear(beside: Path) -> None:
-    """Remove what an earlier try left, with the copy that is made where an older one is brought up to date."""
-    for leftover in (*files_of(beside), *beside.parent.glob(f"{beside.name}.v*.bak")):
-        leftover.unlink(missing_ok=True)
-
-
-def _version(source: sqlite3.Connection, newest: int) -> int:
-    """How many migrations the old file has seen; all of them if it does not say."""
-    version = _stated(source)
-    return version if 0 < version <= newest else newest
-
-
 def _stated(source: sqlite3.Connection) -> int:
     """The version that a file states, which may be damaged; 0 if none can be read."""
     try:
@@ -195,15 +189,9 @@ def _stated(source: sqlite3.Connection) -> int:
         return 0
 
 
-def _tables(connection: sqlite3.Connection) -> list[str]:
-    """In the order of their creation, so that tables come before those that refer to them."""
-    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
-    return [str(name) for (name,) in connection.execute(query)]
-
-
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, senses: Sequence[Sense]) -> None:
     """Copy row by row what can be read and makes sense."""
-    columns = [row[1] for row in target.execute(f"PRAGMA table_info ({table})")]
+    columns = [row["name"] for row in target.execute(f"PRAGMA table_info ({table})")]
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     for row_id in _row_ids(source, table):
         row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", senses)
@@ -249,11 +237,21 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
     return found, True
 
 
+def _list_results(target: sqlite3.Connection) -> None:
+    """Make the work list and its counts of the results that were kept."""
+
+    def execute(query: str, *values: object) -> Sequence[sqlite3.Row]:
+        return target.execute(query, values).fetchall()
+
+    query = "SELECT results.*, spec AS of_run FROM results LEFT JOIN runs ON runs.id = run_id WHERE absent_s IS NULL"
+    for row in target.execute(query):
+        outcome = outcome_of(row, spec_of(row["of_run"]) if row["of_run"] else None, looks_inside=False)
+        work_rows.note(execute, row["run_id"], row["id"], outcome)
+
+
 def _keep_numbers(target: sqlite3.Connection) -> None:
     """A future run must not get the number of a lost one whose results are still here, nor a result that of a lost one
     with a verdict."""
-    if not has_table(target, "results"):
-        return
     for table, named in (("runs", "MAX(run_id) FROM results"), ("results", "MAX(result_id) FROM verdicts")):
         last = target.execute(f"SELECT {named}").fetchone()[0] or 0
         known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()

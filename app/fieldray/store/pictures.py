@@ -134,7 +134,7 @@ class Pictures:
             return otherwise
         try:
             with storage_problems(self._path, is_open=self._connection is not None):
-                self._connection = self._connection or open_database(self._path, migrations=PICTURES)
+                self._connection = self._connection or open_database(self._path, tables=PICTURES)
                 return work(self._connection)
         except (StorageProblem, sqlite3.Error) as problem:
             log.warning("pictures: %s", problem)
@@ -155,7 +155,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> PictureDeletion:
     if not path.exists():
         return discard(database)  # what is left of one
     try:
-        with closing(open_database(path, migrations=PICTURES)) as connection, storage_problems(path, is_open=True):
+        with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path, is_open=True):
             wipe_from_now_on(connection)
             with transaction(connection):
                 deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
@@ -179,7 +179,7 @@ def adopt(source: Path, target: Path) -> None:
     """Move the pictures beside the results at `source`, if there are any, to those beside `target`."""
     beside = pictures_path(source)
     if beside.exists():
-        with closing(open_database(beside, migrations=PICTURES)) as found, closing(Pictures(target)) as pictures:
+        with closing(open_database(beside, tables=PICTURES)) as found, closing(Pictures(target)) as pictures:
             rows = found.execute(f"SELECT {_COLUMNS} FROM pictures")
             while page := rows.fetchmany(_PAGE // 16):
                 pictures.add(page)

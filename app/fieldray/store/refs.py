@@ -55,11 +55,6 @@ def header_of(text: str) -> ImageHeader:
     return decoded(text, ImageHeader)
 
 
-def patient_text(patient_id: str) -> str:
-    """What is in the JSON of every header with this Patient ID, and of hardly another."""
-    return f'"patient_id":{compact(patient_id)}'
-
-
 def ref_text(ref: ImageRef) -> str:
     """A reference as JSON in ASCII, whatever bytes its names have."""
     document = {

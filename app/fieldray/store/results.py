@@ -253,7 +253,6 @@ class ResultStore(ResultQuery):
                        VALUES (?, ?, ?, ?, 'running', ?) RETURNING id"""
             about = key, spec_text(spec), spec.model_sha256, spec.settings_hash
             run_id = int(self._all(query, *about, time.time())[0]["id"])
-            work_rows.begin(self._all, run_id)
             self._locks.hold(run_id)
             return run_id
 

@@ -21,8 +21,8 @@ from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
 from fieldray.domain.work_list import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.store import work_rows
-from fieldray.store.database import open_database, storage_problems, transaction
-from fieldray.store.refs import image_key, patient_text
+from fieldray.store.database import open_database, storage_problems
+from fieldray.store.refs import image_key
 from fieldray.store.results import SELECT, ResultQuery
 
 # By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
@@ -59,13 +59,6 @@ _OF_A_PATIENT: Final = """
     SELECT results.*, spec, NULL AS choice, NULL AS note FROM results JOIN runs ON runs.id = run_id
     WHERE results.id IN ({}) ORDER BY results.id DESC
 """
-# Also runs that were lost; what is not listed of them is looked through result by result.
-_RUNS_NOT_LISTED: Final = """
-    WITH RECURSIVE found (run_id) AS (SELECT MIN(run_id) FROM results UNION ALL
-        SELECT (SELECT MIN(run_id) FROM results WHERE results.run_id > found.run_id) FROM found
-        WHERE found.run_id IS NOT NULL)
-    SELECT run_id FROM found WHERE run_id NOT IN (SELECT run_id FROM work_counts WHERE is_whole)
-"""
 
 
 class WorkListQuery(ResultQuery):
@@ -85,7 +78,7 @@ class WorkListQuery(ResultQuery):
             counted = self._all("SELECT * FROM work_counts WHERE run_id = ?", run_id)
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
         counts = {category: counted[0][category] if counted else 0 for category in WORK_LIST_ORDER}
-        return Listed(row_ids=row_ids, counts=counts, is_whole=bool(counted and counted[0]["is_whole"]))
+        return Listed(row_ids=row_ids, counts=counts)
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
@@ -155,38 +148,13 @@ class WorkListQuery(ResultQuery):
                      WHERE patient_id = :key AND patient_id != x'' AND {which} ORDER BY result_id DESC LIMIT :most"""
         values = {"key": work_rows.key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
         found = self._results(self._named(_OF_A_PATIENT.format(listed), **values))
-        if run_id is None:
-            found = tuple(sorted((*found, *self._of_patient_unlisted(number)), key=lambda one: -one.row_id))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
-
-    def _of_patient_unlisted(self, number: str) -> tuple[StoredResult, ...]:
-        runs = ", ".join(str(row["run_id"]) for row in self._all(_RUNS_NOT_LISTED))
-        query = f"""SELECT id FROM results WHERE run_id IN ({runs}) AND absent_s IS NULL AND status != 'failed'
-                    AND instr(header, ?) ORDER BY id DESC LIMIT {_MOST_OF_A_PATIENT}"""
-        return self._results(self._all(_OF_A_PATIENT.format(query), patient_text(number))) if runs else ()
 
     def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
         """The result of an image of a run; None where it has none, or where the image is not present."""
         query = "SELECT id FROM results WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.row(rows[0]["id"]) if rows else None
-
-    def unlisted(self, run_id: int) -> NDArray[np.int64]:
-        """The rows (n,) of results that are not listed, as of a run of an older version; the most urgent first."""
-        query = """SELECT id FROM results INDEXED BY results_by_rank WHERE run_id = ? AND absent_s IS NULL
-                   AND NOT EXISTS (SELECT 1 FROM work_list WHERE work_list.run_id = ?1 AND result_id = results.id)
-                   ORDER BY rank, score DESC, id"""
-        return self._numbers(query, run_id)
-
-    def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None:
-        """List results that were not; after the last ones the list is whole."""
-        with storage_problems(self.path), transaction(self._connection):
-            marks = ", ".join("?" * len(row_ids))
-            present = self._all(f"SELECT id FROM results WHERE absent_s IS NULL AND id IN ({marks})", *row_ids)
-            for result in self.results([row["id"] for row in present]):
-                work_rows.note(self._all, run_id, result.row_id, result.outcome)
-            if is_last:
-                work_rows.end(self._all, run_id)
 
     def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
         """The studies of these rows, 0 for those that are not listed any more."""

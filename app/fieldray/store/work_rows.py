@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 _KNOWN: Final = f"SELECT {_COLUMNS} FROM work_list WHERE run_id = ? AND result_id = ?"
 _SAVE: Final = f"INSERT OR REPLACE INTO work_list ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COUNT: Final = """
-    INSERT INTO work_counts (run_id, is_whole, {category}) VALUES (?1, 0, ?2)
+    INSERT INTO work_counts (run_id, {category}) VALUES (?1, ?2)
     ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
 """
 
@@ -43,11 +43,6 @@ _COPY: Final = f"""
 
 # Executes a statement with these values on the store that is being changed; what it gives.
 Execute = Callable[..., Sequence[sqlite3.Row]]
-
-
-def begin(execute: Execute, run_id: int) -> None:
-    """A new run, all of whose results will be listed as they are saved."""
-    execute("INSERT INTO work_counts (run_id, is_whole) VALUES (?, 1)", run_id)
 
 
 def note(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
@@ -71,12 +66,6 @@ def note_copies(execute: Execute, run_id: int, of: Sequence[int]) -> None:
 def unlisted(execute: Execute, run_id: int, row_ids: Sequence[int]) -> tuple[int, ...]:
     """Those of a run's rows that are not listed."""
     return tuple(row["id"] for row in execute(_UNLISTED, run_id, json.dumps(row_ids)))
-
-
-def end(execute: Execute, run_id: int) -> None:
-    """All results of the run are listed."""
-    whole = "INSERT INTO work_counts (run_id, is_whole) VALUES (?, 1) ON CONFLICT (run_id) DO UPDATE SET is_whole = 1"
-    execute(whole, run_id)
 
 
 def leave_out(execute: Execute, run_id: int, row_id: int) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, add_command, given_path, progress_text
-from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_pack, pack_of_run
+from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of
@@ -72,7 +72,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     library = PackLibrary(user_data())
     model = load_pack(library, options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = spec_of(paths, assessment), own_store(console)
+    spec, database = spec_of(paths, assessment), results_path()
     name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else pack_of_run(spec)
     request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
     with ArchiveFolder(options.out) as folder:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.store import database
-from fieldray.store.database import MIGRATIONS, damage_mark, open_database
+from fieldray.store.database import open_database
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
 from foreign_stores import journal_naming
@@ -58,15 +57,6 @@ def test_a_journal_deletes_no_other_file(path: Path, victim: Path) -> None:
     assert not path.with_name("results.sqlite-journal").exists()
 
 
-def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Path) -> None:
-    waiting = path.with_name("results.mending.sqlite")
-    waiting.write_bytes(path.read_bytes())
-    waiting.with_name(f"{waiting.name}-journal").write_bytes(journal_naming(victim, path))
-    damage_mark(path).touch()
-    assert mend(path) is not None
-    assert victim.exists()
-
-
 @pytest.mark.parametrize(
     "order",
     [
@@ -96,14 +86,6 @@ def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path
         assert not connection.execute("SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchall()
 
 
-def test_an_older_store_is_held_to_what_its_own_program_made(path: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old.sqlite"
-    with closing(open_database(old, migrations=MIGRATIONS[:1])) as connection:
-        connection.execute("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM results; END")
-    with pytest.raises(StorageProblem):
-        open_database(old).close()
-
-
 def test_a_view_without_end_in_place_of_a_table_is_not_read_to_its_end(path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, i AS rowid FROM n"
     with closing(sqlite3.connect(path)) as connection:
@@ -115,20 +97,3 @@ def test_a_view_without_end_in_place_of_a_table_is_not_read_to_its_end(path: Pat
     assert mend(path) is not None
     with ResultQuery(path) as query:
         assert len(query.runs()) == 1
-
-
-def test_a_store_that_another_program_brings_up_to_date_just_now_is_no_damage(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = path.with_name("older.sqlite")
-    open_database(older, migrations=MIGRATIONS[:-1]).close()
-    seen = database.schema
-
-    def meanwhile(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-        monkeypatch.setattr(database, "schema", seen)
-        open_database(older).close()
-        return seen(connection)
-
-    monkeypatch.setattr(database, "schema", meanwhile)
-    open_database(older).close()
-    assert not damage_mark(older).exists()

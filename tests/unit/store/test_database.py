@@ -9,50 +9,33 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.store.database import MIGRATIONS, open_database, storage_problems
+from fieldray.store.database import damage_mark, open_database, storage_problems
+from fieldray.store.schema import VERSION
 
 
 def test_a_new_file_has_the_newest_version_and_is_for_this_user_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.sqlite"
     with closing(open_database(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_file_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1, 999])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path, version: int, is_empty: bool) -> None:
     path = tmp_path / "results.sqlite"
+    if not is_empty:
+        open_database(path).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
+        connection.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(StorageProblem) as problem:
         open_database(path)
-    assert problem.value.reason.code == "database_newer"
+    assert problem.value.reason.code == "database_other_version"
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (999,)
-
-
-def test_an_older_file_is_copied_before_it_is_changed(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    first, second = ("CREATE TABLE one (value TEXT)",), ("ALTER TABLE one ADD COLUMN more TEXT",)
-    with closing(open_database(path, migrations=(first,))) as connection:
-        connection.execute("INSERT INTO one VALUES ('kept')")
-    with closing(open_database(path, migrations=(first, second))) as connection:
-        assert connection.execute("SELECT value, more FROM one").fetchall() == [("kept", None)]
-    with closing(sqlite3.connect(tmp_path / "results.sqlite.v1.bak")) as copy:
-        assert copy.execute("SELECT * FROM one").fetchall() == [("kept",)]
-        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
-
-
-def test_a_migration_that_fails_leaves_the_file_at_its_version(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    first, broken = ("CREATE TABLE one (value TEXT)",), ("CREATE TABLE two (value TEXT)", "CREATE NONSENSE")
-    open_database(path, migrations=(first,)).close()
-    with pytest.raises(sqlite3.OperationalError, match="syntax error"):  # a fault of the program, and told as one
-        open_database(path, migrations=(first, broken))
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'two'").fetchall() == []
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    assert not damage_mark(path).exists()
 
 
 def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
@@ -68,20 +51,6 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         open_database(tmp_path / "file" / "results.sqlite")
     assert problem.value.reason.code == "not_writable"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
-def test_the_copy_made_before_a_change_is_for_this_user_only_and_follows_no_link(tmp_path: Path) -> None:
-    path, victim = tmp_path / "results.sqlite", tmp_path / "victim"
-    victim.write_text("precious")
-    (tmp_path / "results.sqlite.v1.bak").symlink_to(victim)
-    first, second = ("CREATE TABLE one (value TEXT)",), ("ALTER TABLE one ADD COLUMN more TEXT",)
-    open_database(path, migrations=(first,)).close()
-    path.chmod(0o644)
-    open_database(path, migrations=(first, second)).close()
-    assert victim.read_text() == "precious"
-    for name in ("results.sqlite", "results.sqlite.v1.bak"):
-        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(

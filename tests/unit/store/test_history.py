@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -14,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from asked_statements import AskedStatements
-from benchmarks.older_stores import step_back
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock
-from fieldray.store.database import MIGRATIONS, companions, open_database
+from fieldray.persistence import FileLock, process_number
+from fieldray.store.database import companions
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
 from fieldray.store.mending import mend
@@ -218,21 +218,6 @@ def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, change: str) ->
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
 
 
-def test_a_store_of_the_version_before_is_listed_and_takes_previews(store: ResultStore, path: Path) -> None:
-    run_id = add(store, image("a", preview=b""))
-    store.close()
-    with closing(sqlite3.connect(path)) as old, old:
-        step_back(old, version=4)
-    with HistoryQuery(path) as query:
-        assert [summary.run.run_id for summary in query.summaries()] == [run_id]
-        assert query.preview("a" * 64, frame=0) is None
-    with ResultStore(path) as later:
-        add(later, image("a", preview=b"now"))
-    with HistoryQuery(path) as query:
-        assert query.preview("a" * 64, frame=0) == b"now"
-        assert query._all("PRAGMA user_version")[0][0] == len(MIGRATIONS)
-
-
 # ---- deleting
 
 
@@ -336,72 +321,18 @@ def test_a_lock_that_cannot_be_written_deletes_nothing(
         assert len(query.runs()) == 1
 
 
-def test_older_copies_with_the_run_go_too_and_damaged_ones_are_named(store: ResultStore, path: Path) -> None:
+def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
     store.close()
-    with closing(sqlite3.connect(path)) as old, old:
-        step_back(old, version=4)
-    open_database(path).close()  # copies the store before it brings it up to date
-    copy = path.with_name(f"{path.name}.v4.bak")
-    assert SECRET_NAME.encode() in copy.read_bytes()
-    unrelated = path.with_name(f"{path.name}.v1.bak")
-    with closing(sqlite3.connect(unrelated)) as other, other:
-        other.execute("CREATE TABLE runs (id INTEGER, started_s REAL)")
-        other.execute("INSERT INTO runs VALUES (?, 5.0)", (run_id,))
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    unfinished = path.with_name(f".{ended.pid}-{process_number()[:8]}0123.new")
+    shutil.copy(path, unfinished)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
-    done = RunDeleter(path).delete([run_id])
-    assert (done.copies_deleted, done.copies_left) == ((str(copy),), (str(aside),))
-    assert not copy.exists() and unrelated.exists() and aside.read_bytes() == b"once a store"
+    assert RunDeleter(path).delete([run_id]).copies_left == (str(aside),)
+    assert not unfinished.exists() and aside.read_bytes() == b"once a store"
     assert SECRET_NAME.encode() not in on_disk(path)
-
-
-def test_a_copy_goes_before_the_run_so_that_an_interrupted_deletion_can_be_repeated(
-    store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = add(store, image("a"))
-    store.close()
-    copy = path.with_name(f"{path.name}.v4.bak")
-    shutil.copy(path, copy)
-    kept_until_gone: list[bool] = []
-
-    def last_step(connection: sqlite3.Connection) -> bool:
-        kept_until_gone.append(copy.exists())
-        raise KeyboardInterrupt  # as a kill right after the rows are gone
-
-    monkeypatch.setattr("fieldray.store.deleting.build_again", last_step)
-    with pytest.raises(KeyboardInterrupt):
-        RunDeleter(path).delete([run_id])
-    assert kept_until_gone == [False]
-
-
-@pytest.mark.parametrize("beginning", [b"", bytes(100)])
-def test_a_copy_that_was_never_completed_goes_too(store: ResultStore, path: Path, beginning: bytes) -> None:
-    run_id = add(store, image("a", preview=SECRET_PREVIEW))
-    store.close()
-    whole = path.read_bytes()
-    unfinished = path.with_name(".77-0123456789abcdef.new")
-    unfinished.write_bytes((beginning + whole[len(beginning) :])[:-4096])
-    settings = path.with_name(".77-fedcba9876543210.new")
-    settings.write_bytes(b"language = 'uk'")
-    done = RunDeleter(path).delete([run_id])
-    assert done.copies_deleted == (str(unfinished),)
-    assert settings.exists()
-    assert SECRET_NAME.encode() not in on_disk(path)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
-def test_a_copy_behind_a_link_is_named_and_stays(store: ResultStore, path: Path, tmp_path: Path) -> None:
-    run_id = add(store, image("a"))
-    store.close()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    shutil.copy(path, elsewhere / "kept")
-    link = path.with_name(f"{path.name}.v4.bak")
-    link.symlink_to(elsewhere / "kept")
-    done = RunDeleter(path).delete([run_id])
-    assert (done.copies_deleted, done.copies_left) == ((), (str(link),))
-    assert link.is_symlink() and (elsewhere / "kept").exists()
 
 
 def test_with_the_last_run_go_the_results_of_runs_that_were_lost(store: ResultStore, path: Path) -> None:

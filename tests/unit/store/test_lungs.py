@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Refused, Screened
 from fieldray.domain.work_list import ResultFilter, ResultOrder
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import result_hash
@@ -101,16 +99,3 @@ def test_a_damaged_mask_is_damage_of_the_store(tmp_path: Path, change: str) -> N
     with ResultQuery(path) as query, pytest.raises(StorageProblem) as problem:
         query.row(1)
     assert problem.value.reason.code == "database_damaged"
-
-
-def test_results_of_the_version_before_have_no_lungs_and_no_notes(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    kept(path, screened())
-    with closing(sqlite3.connect(path)) as old, old:
-        step_back(old, version=3)
-    with ResultQuery(path) as query:
-        found = query.row(1).outcome
-    assert isinstance(found, Screened)
-    assert (found.lungs, found.notes) == (None, ())
-    with closing(open_database(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

@@ -17,11 +17,12 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.store import mending
-from fieldray.store.database import MIGRATIONS, damage_mark, open_database
+from fieldray.store.database import damage_mark, open_database
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.maintenance import check
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.schema import VERSION
 from outcomes import image_ref, run_spec, screened
 
 SPEC = run_spec()
@@ -139,7 +140,6 @@ def test_mending_that_was_stopped_is_begun_again(path: Path) -> None:
     """Stopped after the old file got its new name: a new one must not be begun empty meanwhile."""
     damage_mark(path).touch()
     path.rename(path.with_name("results.damaged-1.sqlite"))
-    path.with_name("results.mending.sqlite").write_bytes(b"half")
     with pytest.raises(StorageProblem):
         open_database(path)
     assert not path.exists()
@@ -162,14 +162,15 @@ def test_mending_resumes_with_the_last_file_that_was_set_aside_whatever_the_cloc
     assert path.with_name("results.damaged-11.sqlite").exists()
 
 
-def test_what_a_newer_program_made_is_left_to_that_one(path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_what_another_version_made_is_left_to_that_one(path: Path, version: int) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        connection.execute(f"PRAGMA user_version = {version}")
     damage_mark(path).touch()
     before = path.read_bytes()
     with pytest.raises(StorageProblem) as problem:
         mend(path)
-    assert problem.value.reason.code == "database_newer"
+    assert problem.value.reason.code == "database_other_version"
     assert path.read_bytes() == before
     assert damage_mark(path).exists()
 
@@ -371,14 +372,14 @@ def test_a_store_that_another_program_has_just_mended_is_left_alone(
 ) -> None:
     damage(path)
     find_damage(path)
-    refuse = mending._refuse_newer
+    refuse = mending._refuse_other_version
 
     def and_another(place: Path) -> None:
-        monkeypatch.setattr(mending, "_refuse_newer", refuse)
+        monkeypatch.setattr(mending, "_refuse_other_version", refuse)
         assert mend(place) is not None
         refuse(place)
 
-    monkeypatch.setattr(mending, "_refuse_newer", and_another)
+    monkeypatch.setattr(mending, "_refuse_other_version", and_another)
     with pytest.raises(StorageProblem):
         mend(path)
     assert not path.with_name("results.damaged-2.sqlite").exists()

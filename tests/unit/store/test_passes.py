@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from asked_statements import AskedStatements
-from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.rows import spec_text
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
@@ -359,47 +354,6 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
         with pytest.raises(StorageProblem):
             store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
         assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
-
-
-def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    values = {
-        "run_id": 1, "image_key": b"/images/a.dcm", "status": "refused", "category": "refused", "rank": 4,
-        "reason": '["blank", []]', "ref": '{"path": "/images/a.dcm", "member": null, "frame": 0, "kind": "dicom", '
-        '"header": {}, "problem": null, "problem_is_refusal": false}', "content_sha256": "c" * 64, "frame": 0,
-        "model_sha256": "m", "settings_hash": "s", "pack_name": "p", "decode_ms": 1.0, "findings": "[]",
-        "details": '{"rows": 1, "columns": 1, "notes": [], "thumbnail_shape": null, "pixel_map": null}',
-        "is_resumed": 0, "saved_s": 1.0,
-    }  # fmt: skip
-    with closing(open_database(path, migrations=MIGRATIONS[:1])) as old:
-        run = ("k", spec_text(SPEC), "finished", 1.0)
-        old.execute("INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, ?, ?)", run)
-        marks = ", ".join("?" * len(values))
-        old.execute(f"INSERT INTO results ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
-        old.execute("INSERT INTO verdicts VALUES (1, 'agree', 'seen', 2.0)")
-    with ResultQuery(path) as decoder:
-        assert decoder.row(1).verdict == AGREE
-        assert decoder.earlier_verdicts(1) == ()
-        assert decoder.counts(1) == {"refused": 1}
-
-
-def test_a_file_of_the_second_version_keeps_the_images_it_was_not_sure_about(store: ResultStore) -> None:
-    """It spelled their category with two words."""
-    run_id = go_through(store, image("a.dcm"), image("b.dcm"))
-    store.finish(run_id)
-    store.close()
-    with closing(sqlite3.connect(store.path)) as old, old:
-        step_back(old, version=2)
-        old.execute("UPDATE results SET category = 'not_sure', rank = 1 WHERE id = 1")
-        old.execute(
-            "INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)"
-            " SELECT id, 'of an earlier result', 'agree', 'seen', 2.0, content_sha256, 'not_sure', 0.4"
-            " FROM results WHERE id = 1"
-        )
-    with ResultQuery(store.path) as query:
-        assert query.counts(run_id)["unsure"] == 1
-        assert [given.category for given in query.earlier_verdicts(run_id)] == ["unsure"]
-    assert (store.path.parent / f"{store.path.name}.v2.bak").exists()
 
 
 # ---- two programs

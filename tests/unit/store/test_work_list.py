@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from asked_statements import AskedStatements
-from benchmarks.older_stores import step_back
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import VerdictFilter, has_verdict
 from fieldray.domain.run import Verdict
@@ -264,60 +263,15 @@ def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: Wor
         assert {row["run_id"] for row in query._connection.execute(f"SELECT run_id FROM {table}")} == {second}
 
 
-# ---- runs that are not listed
-
-
-def complete(query: WorkListQuery, run_id: int) -> None:
-    row_ids = query.unlisted(run_id).tolist()
-    for start in range(0, len(row_ids), 3):
-        query.complete(run_id, row_ids[start : start + 3], is_last=start + 3 >= len(row_ids))
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_run_of_an_older_version_is_listed_as_it_would_have_been(path: Path, version: int) -> None:
-    with ResultStore(path) as store:
+def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
+    with ResultStore(path) as store, WorkListQuery(path) as query:
         run_id = add(store)
-        store.set_state(run_id, "finished")
-        with WorkListQuery(path) as query:
-            rows, number = listed(query, run_id), counts(query, run_id)
-        step_back(store._connection, version=version)
-    with WorkListQuery(path) as query:
-        assert not query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
-        assert listed(query, run_id) == []
-        assert query.unlisted(run_id).tolist()[0] == rows[0]  # what needs eyes first is listed first
-        complete(query, run_id)
-        assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
-        assert query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
-        assert query.unlisted(run_id).tolist() == []
-
-
-def test_a_run_that_is_continued_while_it_is_listed_has_every_image_once(path: Path) -> None:
-    with ResultStore(path) as store:
-        run_id = add(store, image("a.dcm", 0.9), image("b.dcm", 0.8), image("c.dcm", 0.7))
-        for table in ("work_list", "work_counts"):
-            store._connection.execute(f"DELETE FROM {table}")
-        with WorkListQuery(path) as query:
-            row_ids = query.unlisted(run_id).tolist()
-            store.save(run_id, image("b.dcm", 0.2), spec=SPEC)  # done again
-            store.save(run_id, image("d.dcm", 0.9), spec=SPEC)  # new
-            store._connection.execute("UPDATE results SET absent_s = 1 WHERE id = 3")  # gone
-            query.complete(run_id, row_ids, is_last=True)
-            assert listed(query, run_id) == [1, 5, 2]  # the second one saved again took a number
-            assert counts(query, run_id) == {"abnormal": 2, "normal": 1}
-
-
-def test_a_store_that_was_fixed_is_listed_again(path: Path) -> None:
-    with ResultStore(path) as store:
-        run_id = add(store)
-        store.set_state(run_id, "finished")
-        with WorkListQuery(path) as query:
-            rows = listed(query, run_id)
+        rows, number = listed(query, run_id), counts(query, run_id)
+        store._connection.execute("DELETE FROM work_list")
     damage_mark(path).touch()
     assert mend(path) is not None
     with WorkListQuery(path) as query:
-        assert not query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
-        complete(query, run_id)
-        assert listed(query, run_id) == rows
+        assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
 
 
 # ---- a few results
@@ -367,19 +321,6 @@ def test_images_of_a_patient_are_found_in_one_run_or_in_all(store: ResultStore, 
     assert [found.outcome.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
     assert len(query.of_patient("P-7", run_id=second)) == 1
     assert query.of_patient(" ") == query.of_patient("nobody") == ()
-
-
-def test_images_of_a_patient_are_found_in_runs_that_are_not_listed_too(path: Path) -> None:
-    with ResultStore(path) as store:
-        for _ in range(2):
-            store.finish(add(store))
-        step_back(store._connection, version=5)
-    with ResultStore(path) as store, WorkListQuery(path) as query:
-        add(store, image("x.dcm", patient_id="P-7"))
-        wanted = ["x.dcm", "b.dcm", "c.dcm", "b.dcm", "c.dcm"]
-        assert [found.outcome.ref.path.name for found in query.of_patient("P-7")] == wanted
-        complete(query, 1)
-        assert [found.outcome.ref.path.name for found in query.of_patient("P-7")] == wanted
 
 
 def test_patients_are_sought_in_an_index(path: Path) -> None:
