@@ -14,8 +14,7 @@ from fieldray.commands.console import Console, add_command, given_path, progress
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.command_line import COMMANDS
-from fieldray_cluster.commands import estimate
-from fieldray_cluster.commands.divided_training import add_measure_cluster, add_training_options, trainer_of
+from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
 
 STEPS: Final = {
     "run": "perform all steps that are not done yet",
@@ -88,7 +87,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     full.add_argument("--int8", action="store_true", help="also write an int8 version")
     full.set_defaults(command=run_full_width)
-    estimate.add_to(actions)
+    add_estimate(actions)
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.reports.outputs import write_own
-from fieldray_cluster.speedup.formulas import Estimate, linear_speed_up
+from fieldray_cluster.speedup.formulas import Estimate
 
 with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.page`
     from matplotlib import rc_context
@@ -55,7 +55,7 @@ def _figure(known: Sequence[Estimate]) -> Figure:
     if any(one.printed_speed_up != one.speed_up for one in known):
         axes.plot(workers, [one.printed_speed_up for one in known], "--", linewidth=1, label="as printed")
     top = axes.get_ylim()[1]
-    axes.plot(workers, [linear_speed_up(one) for one in workers], ":", color="#8a8f98", label="linear")
+    axes.plot(workers, workers, ":", color="#8a8f98", label="linear")
     axes.axhline(1, color="#8a8f98", linewidth=0.8)
     axes.set(xlabel="workers", ylabel="times as fast as one machine", ylim=(0, max(top, 1.2)))
     axes.set_title(f"{known[0].mode}, {known[0].server} server{'s' if known[0].server == 'distributed' else ''}")

@@ -1,39 +1,23 @@
-"""A training played through transfer by transfer, and what is best for one.
-
-Training on several machines played through, transfer by transfer: a cross-check of the formulas.
+"""Training on several machines played through, transfer by transfer: a cross-check of the formulas.
 
 Each machine has a link with two directions that do not disturb each other. Links are either *exclusive* (a transfer
 waits until both ends are free, the one that asked first goes first) or *shared* (all transfers run at once, each at the
 rate that its fuller end leaves it). The source's best cases are those of exclusive links, its worst ones those of
 shared links. A worker's batches are whole here: where the number of workers does not divide the batches, some workers
 have one more than others.
-
-Which server and how many workers to take, or whether one machine is better: the largest of all speed-ups.
-
-The source has no closed form for the best number of workers either: the speed-up is evaluated for each number, and
-training on one machine, whose speed-up is 1, is among the answers.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from fieldray.reasons import Reason, reason
-from fieldray_cluster.speedup.formulas import (
-    SERVERS,
-    Estimate,
-    Measured,
-    Mode,
-    Server,
-    estimates,
-    rounds_of,
-    split_corrected_s,
-)
-from fieldray_cluster.speedup.placement import placed_whole
+from fieldray_cluster.speedup.formulas import Measured, Mode, Server, split_corrected_s
+from fieldray_cluster.speedup.placement import shares_of
 
 Links = Literal["exclusive", "shared"]
 
@@ -164,13 +148,13 @@ def simulated_s(measured: Measured, *, mode: Mode, server: Server, workers: int,
         return _played(cluster, gradients_s, rounds, measured.transfer_s, links)
     iterations = float(measured.batches)
     if mode == "sync-join":
-        iterations = rounds_of(measured.batches, workers=workers, is_whole_corrected=True)
+        iterations = float(math.ceil(measured.batches / workers))
     return iterations * _played(cluster, gradients_s, [1] * workers, measured.transfer_s, links)
 
 
 def _cluster(measured: Measured, server: Server, workers: int) -> _Cluster:
     if server == "distributed" and measured.tensors:
-        return _Cluster(placed_whole(measured.tensors, servers=workers).shares, is_central=False)
+        return _Cluster(shares_of(measured.tensors, servers=workers), is_central=False)
     return _Cluster((1 / workers,) * workers, is_central=server == "central")
 
 
@@ -206,76 +190,3 @@ def _all(network: _Network, wanted: list[tuple[int, int, float]], transfer_s: fl
 
     for source, target, share in wanted:
         network.send(source, target, share * transfer_s, one_done)
-
-
-# Of the best speed-up: whoever buys machines wants to know with how few of them most of it is reached.
-_MOST: Final = 0.9
-# Speed-ups that differ by less are equal, but for rounding.
-_NO_GAIN: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The answer for one mode.
-
-    Attributes
-    ----------
-    best
-        The fastest, with the fewest workers where several are equal; None where one machine is as fast.
-    fewest
-        The one with the fewest workers that reaches nine tenths of the best speed-up; None as `best`.
-    second
-        The faster of the two servers with two workers; None where at most one worker was asked about.
-    """
-
-    mode: Mode
-    most_workers: int
-    best: Estimate | None
-    fewest: Estimate | None
-    second: Estimate | None
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """The answer in sentences."""
-        said = [
-            _told("estimate_best", self.best)
-            if self.best
-            else reason("estimate_one_machine", mode=self.mode, workers=self.most_workers)
-        ]
-        if self.best and self.fewest and self.fewest.workers < self.best.workers:
-            said.append(_told("estimate_fewest", self.fewest))
-        if self.second:
-            pays = self.second.speed_up > 1 + _NO_GAIN
-            said.append(_told("estimate_second" if pays else "estimate_second_not", self.second))
-        return tuple(said)
-
-
-def advise(measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS) -> Advice:
-    """Compare all servers and numbers of workers from 1 to `most_workers`, and training on one machine."""
-    known = [
-        one for server in servers for one in estimates(measured, mode=mode, server=server, most_workers=most_workers)
-    ]
-    best = _fastest(known)
-    if best is None or best.speed_up <= 1 + _NO_GAIN:
-        best = fewest = None
-    else:
-        enough = [one for one in known if one.speed_up >= _MOST * best.speed_up]
-        least = min(one.workers for one in enough)
-        fewest = _fastest([one for one in enough if one.workers == least])
-    second = _fastest([one for one in known if one.workers == 2])
-    return Advice(mode=mode, most_workers=most_workers, best=best, fewest=fewest, second=second)
-
-
-def _fastest(known: Sequence[Estimate]) -> Estimate | None:
-    """The largest speed-up; of equal ones that with the fewest workers."""
-    return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers), default=None)
-
-
-def _told(code: str, one: Estimate) -> Reason:
-    return reason(
-        code,
-        mode=one.mode,
-        workers=one.workers,
-        server="a central server" if one.server == "central" else "distributed servers",
-        speed_up=f"{one.speed_up:.2f}",
-    )

@@ -28,8 +28,9 @@ import msgspec
 import numpy as np
 
 from fieldray.typed_json import converted
+from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
-from fieldray_cluster.training.share import Layout, Rule, Runs, Share, ShareState
+from fieldray_cluster.training.share import Layout, Rule, Share, ShareState
 
 _Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"

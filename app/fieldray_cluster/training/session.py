@@ -22,11 +22,12 @@ from distributed import Client, Future, KilledWorker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.connection import connecting_context, host_of, is_connected, receives, workers_of
+from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, open_channels
 from fieldray_cluster.training.lesson import Lesson
 from fieldray_cluster.training.plan import Plan
 from fieldray_cluster.training.server import DRIVER, Service
-from fieldray_cluster.training.share import Layout, Runs, ShareState, scatter
+from fieldray_cluster.training.share import Layout, ShareState, scatter
 from fieldray_cluster.training.worker import Order, Outcome, start_server, stop_server, work
 
 receives(Outcome)
@@ -154,8 +155,7 @@ class _Session:
     def start(self, state: ShareState, first_epoch: int, encryption: Encryption) -> None:
         plan = self._plan
         places, self._first_epoch = places_of(self._client, plan), first_epoch
-        placement = self._layout.place(plan.servers, evenly=plan.places_evenly)
-        self._runs = [self._layout.runs(pieces) for pieces in placement.servers]
+        self._runs = list(self._layout.place(plan.servers, evenly=plan.places_evenly))
         self._hosts = places[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
         try:

@@ -10,7 +10,7 @@ one process would; where there are several servers, or no mean, each worker appl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray_adapt.engine import STATISTICS
 from fieldray_adapt.specification import Weights
-from fieldray_cluster.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
+from fieldray_cluster.speedup.placement import Runs, placed_evenly_corrected, placed_whole
 
 Vector = NDArray[np.float32]
 _BETAS: Final = (0.9, 0.999)
@@ -66,17 +66,9 @@ class Layout:
             start += size
         return found
 
-    def place(self, servers: int, *, evenly: bool) -> Placement:
-        """Which server holds what: as printed (whole tensors), or cut into equal shares."""
+    def place(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
+        """What each server holds: whole tensors, as printed, or equal shares."""
         return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
-
-    def runs(self, pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
-        """The first and the one after the last element, in the whole vector, of each piece."""
-        starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        return tuple((int(starts[one.tensor]) + one.start, int(starts[one.tensor]) + one.stop) for one in pieces)
-
-
-Runs = Sequence[tuple[int, int]]
 
 
 def gathered(vector: Vector, runs: Runs) -> Vector:

@@ -14,11 +14,12 @@ from distributed import get_worker
 
 from fieldray_adapt.lungs.train import use_threads
 from fieldray_cluster.node import cores_of_worker
+from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Vector, open_channels
 from fieldray_cluster.training.lesson import Lesson, OtherArrays, Pupil
 from fieldray_cluster.training.plan import Plan
 from fieldray_cluster.training.server import ServedShare, Service
-from fieldray_cluster.training.share import Layout, Runs, ShareState, clipped, gathered, scatter
+from fieldray_cluster.training.share import Layout, ShareState, clipped, gathered, scatter
 
 _SERVED: Final[dict[str, ServedShare]] = {}
 """The servers of this process, by their session, until they end."""

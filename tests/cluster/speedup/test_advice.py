@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fieldray.translation import Translator
-from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, estimates, known_mode, known_server
-from fieldray_cluster.speedup.simulator import advise
+from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, advise, estimates
 
 SQUEEZENET = Measured(gradient_s=0.758, transfer_s=0.033, batches=128)
 VGG = Measured(gradient_s=0.719, transfer_s=5.153, batches=128)
 
 
-def texts(measured: Measured, mode: str, workers: int = 8, **more: object) -> list[str]:
-    return [one.text for one in advise(measured, mode=known_mode(mode), most_workers=workers, **more).reasons]  # type: ignore[arg-type]
+def texts(measured: Measured, mode: Mode, workers: int = 8, **more: object) -> list[str]:
+    return [one.text for one in advise(measured, mode=mode, most_workers=workers, **more).reasons]  # type: ignore[arg-type]
 
 
 def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
@@ -70,10 +67,3 @@ def test_the_advice_is_told_in_ukrainian() -> None:
             told = translator.reason(one)
             assert told != one.text
             assert "server" not in told
-
-
-def test_other_names_are_errors() -> None:
-    with pytest.raises(ValueError, match="no mode"):
-        known_mode("join")
-    with pytest.raises(ValueError, match="no server"):
-        known_server("none")

@@ -1,4 +1,4 @@
-"""Tensors on parameter servers: as printed and corrected, every element exactly once."""
+"""Tensors on parameter servers: as printed and corrected, every element exactly once; and the networks with theirs."""
 
 from __future__ import annotations
 
@@ -7,64 +7,57 @@ from collections.abc import Callable
 
 import pytest
 
-from fieldray_cluster.speedup.placement import Piece, Placement, placed_evenly_corrected, placed_whole
+from fieldray_cluster.speedup.formulas import Measured, Mode, estimated
+from fieldray_cluster.speedup.placement import (
+    INCEPTIONS,
+    REFERENCE_NETWORKS,
+    Runs,
+    googlenet,
+    inception,
+    loads_of,
+    placed_evenly_corrected,
+    placed_whole,
+    resnet34,
+    shares_of,
+    squeezenet,
+)
 
 
 def test_whole_tensors_go_to_the_server_that_holds_least_in_the_order_of_the_list() -> None:
     # 5 -> first; 3 -> second; 4 -> second (3 < 5), now 7; 1 -> first, now 6; 2 -> first (6 < 7), now 8.
     placement = placed_whole([5, 3, 4, 1, 2], servers=2)
-    assert [[piece.tensor for piece in held] for held in placement.servers] == [[0, 3, 4], [1, 2]]
-    assert placement.loads == (8, 7)
-    assert placement.shares == pytest.approx((8 / 15, 7 / 15))
-
-
-def test_the_first_of_equals_is_taken() -> None:
-    assert placed_whole([1, 1, 1], servers=3).loads == (1, 1, 1)
-    assert placed_whole([2, 2, 2], servers=2).loads == (4, 2)
-
-
-def test_one_large_tensor_stays_whole_as_printed_and_is_cut_where_corrected() -> None:
-    sizes = [1, 90, 9]
-    assert placed_whole(sizes, servers=4).loads == (1, 90, 9, 0)
-    even = placed_evenly_corrected(sizes, servers=4)
-    assert even.loads == (25, 25, 25, 25)
-    assert even.servers[1] == (Piece(tensor=1, start=24, stop=49),)
-
-
-def test_more_servers_than_elements_leave_some_empty() -> None:
-    assert sorted(placed_evenly_corrected([1, 1], servers=5).loads) == [0, 0, 0, 1, 1]
-    assert placed_whole([1, 1], servers=5).loads == (1, 1, 0, 0, 0)
-
-
-@pytest.mark.parametrize("place", [placed_whole, placed_evenly_corrected])
-def test_every_element_is_placed_once(place: Callable[..., Placement]) -> None:
-    """`Placement` refuses anything else, so building it is the proof; the count says it again."""
-    drawn = random.Random(19)
-    for _ in range(500):
-        sizes = [drawn.randint(1, 400) for _ in range(drawn.randint(1, 30))]
-        servers = drawn.randint(1, 12)
-        placement = place(sizes, servers=servers)
-        cells = [(one.tensor, at) for held in placement.servers for one in held for at in range(one.start, one.stop)]
-        assert len(cells) == len(set(cells)) == sum(sizes)
-        assert sum(placement.shares) == pytest.approx(1)
-        if place is placed_evenly_corrected:
-            assert max(placement.loads) - min(placement.loads) <= 1
+    assert placement == (((0, 5), (12, 13), (13, 15)), ((5, 8), (8, 12)))
+    assert shares_of([5, 3, 4, 1, 2], servers=2) == pytest.approx((8 / 15, 7 / 15))
 
 
 @pytest.mark.parametrize(
-    "servers",
+    ("place", "sizes", "servers", "loads"),
     [
-        (),
-        ((Piece(tensor=0, start=0, stop=2),),),  # one element is on no server
-        ((Piece(tensor=0, start=0, stop=4),),),  # more than there are
-        ((Piece(tensor=0, start=0, stop=3),), (Piece(tensor=0, start=2, stop=3),)),  # one on two
-        ((Piece(tensor=0, start=0, stop=1), Piece(tensor=0, start=2, stop=3)),),  # a gap
-        ((Piece(tensor=0, start=0, stop=3), Piece(tensor=1, start=0, stop=1)),),  # a tensor that is not there
+        (placed_whole, [1, 1, 1], 3, [1, 1, 1]),  # the first of equals
+        (placed_whole, [2, 2, 2], 2, [4, 2]),
+        (placed_whole, [1, 90, 9], 4, [1, 90, 9, 0]),  # one large tensor stays whole as printed
+        (placed_evenly_corrected, [1, 90, 9], 4, [25, 25, 25, 25]),  # and is cut where corrected
+        (placed_whole, [1, 1], 5, [1, 1, 0, 0, 0]),  # more servers than elements
+        (placed_evenly_corrected, [1, 1], 5, [0, 0, 1, 0, 1]),
     ],
 )
-def test_a_placement_that_loses_or_doubles_an_element_does_not_exist(servers: tuple[tuple[Piece, ...], ...]) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        Placement((3,), servers)
+def test_what_each_server_holds(
+    place: Callable[..., tuple[Runs, ...]], sizes: list[int], servers: int, loads: list[int]
+) -> None:
+    assert loads_of(place(sizes, servers=servers)) == loads
+
+
+@pytest.mark.parametrize("place", [placed_whole, placed_evenly_corrected])
+def test_every_element_is_placed_once(place: Callable[..., tuple[Runs, ...]]) -> None:
+    drawn = random.Random(19)
+    for _ in range(500):
+        sizes = [drawn.randint(1, 400) for _ in range(drawn.randint(1, 30))]
+        placement = place(sizes, servers=drawn.randint(1, 12))
+        found = sorted(at for runs in placement for start, stop in runs for at in range(start, stop))
+        assert found == list(range(sum(sizes)))
+        assert all(start < stop for runs in placement for start, stop in runs)
+        if place is placed_evenly_corrected:
+            assert max(loads_of(placement)) - min(loads_of(placement)) <= 1
 
 
 @pytest.mark.parametrize(("sizes", "servers"), [([], 1), ([0], 1), ([3, -1], 2), ([3], 0)])
@@ -74,7 +67,50 @@ def test_no_tensors_or_no_servers_is_an_error(sizes: list[int], servers: int) ->
             place(sizes, servers=servers)
 
 
-def test_a_piece_has_elements() -> None:
-    for start, stop in ((3, 3), (-1, 2), (4, 2)):
-        with pytest.raises(ValueError, match="no piece"):
-            Piece(tensor=0, start=start, stop=stop)
+@pytest.mark.parametrize(
+    ("name", "parameters", "tensors"),
+    [
+        # keras.applications.VGG19 and torchvision's vgg19: 143,667,240
+        ("vgg-16e", 143_667_240, 38),
+        # Caffe's BVLC GoogLeNet as deployed (6,998,552), and as trained with both auxiliary heads (13,378,280)
+        ("googlenet", 6_998_552, 116),
+        ("googlenet-auxiliary", 13_378_280, 128),
+        # torchvision's squeezenet1_0: 1,248,424
+        ("squeezenet", 1_248_424, 52),
+        # torchvision's resnet34: 21,797,672
+        ("resnet-34", 21_797_672, 110),
+    ],
+)
+def test_parameters_are_as_published(name: str, parameters: int, tensors: int) -> None:
+    sizes = REFERENCE_NETWORKS[name]()
+    assert (sum(sizes), len(sizes)) == (parameters, tensors)
+
+
+def test_inception_modules_are_as_published() -> None:
+    """Table 1 of Szegedy et al. 2015 in K = 1024 parameters. Its 4c and 5a do not follow from its channels."""
+    published = {"3a": 159, "3b": 380, "4a": 364, "4b": 437, "4c": 463, "4d": 580, "4e": 840, "5a": 1072, "5b": 1388}
+    inputs = 192
+    for name, outputs in INCEPTIONS.items():
+        found = sum(inception(inputs, outputs)) / 1024
+        assert found == pytest.approx(published[name], rel=0.02 if name not in ("4c", "5a") else 0.08), name
+        inputs = outputs[0] + outputs[2] + outputs[4] + outputs[5]
+    assert inputs == 1024
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times", "mode", "expected"),
+    [
+        (squeezenet(classes=257), (0.758, 0.033), "sync-join", 7.08),
+        (googlenet(classes=257), (0.763, 0.210), "sync-join", 4.70),
+        (resnet34(classes=257), (0.821, 0.811), "sync-join", 2.36),
+        (googlenet(classes=257), (0.763, 0.210), "sync-split", 1.21),
+    ],
+)
+def test_whole_tensors_on_8_servers_slow_training_as_worked_out_before(
+    sizes: tuple[int, ...], times: tuple[float, float], mode: Mode, expected: float
+) -> None:
+    """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
+    measured = Measured(gradient_s=times[0], transfer_s=times[1], batches=128, tensors=sizes)
+    one = estimated(measured, mode=mode, server="distributed", workers=8)
+    assert round(one.speed_up, 2) == expected
+    assert one.printed_speed_up > one.speed_up or mode == "sync-split"

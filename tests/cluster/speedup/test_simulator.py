@@ -77,7 +77,7 @@ def test_batches_are_whole(links: Links) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_whole_tensors_take_about_as_long_as_the_corrected_formula_says(name: str, mode: Mode) -> None:
     """An estimate and no bound: who has the weights early gives its gradient while others still get theirs."""
-    tensors = REFERENCE_NETWORKS[name]().sizes
+    tensors = REFERENCE_NETWORKS[name]()
     measured = Measured(gradient_s=0.8, transfer_s=0.2, batches=64, tensors=tensors)
     for workers in (2, 4, 8):
         expected_s = estimated(measured, mode=mode, server="distributed", workers=workers).span.mean_s
@@ -88,7 +88,7 @@ def test_whole_tensors_take_about_as_long_as_the_corrected_formula_says(name: st
 
 def test_one_tensor_that_is_nearly_the_whole_network_makes_its_server_a_central_one() -> None:
     """The corrected formula then counts getting and giving one after another, which full duplex does not."""
-    measured = Measured(gradient_s=0.719, transfer_s=5.153, batches=128, tensors=REFERENCE_NETWORKS["vgg-16e"]().sizes)
+    measured = Measured(gradient_s=0.719, transfer_s=5.153, batches=128, tensors=REFERENCE_NETWORKS["vgg-16e"]())
     expected_s = estimated(measured, mode="sync-join", server="distributed", workers=8).span.mean_s
     exclusive_s, shared_s = both(measured, "sync-join", "distributed", 8)
     assert 0.5 * expected_s < exclusive_s < 0.75 * expected_s

@@ -1,32 +1,157 @@
-"""`fieldray adapt estimate`: whether training on several machines is worth it, from two measured times."""
+"""What `fieldray adapt` has of several workers: the options that divide a training, what measures it, what predicts it.
+
+`fieldray adapt estimate` says whether training on several machines is worth it, from two measured times.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+from fieldray_cluster.speedup.formulas import (
+    MODES,
+    SERVERS,
+    Measured,
+    Mode,
+    Server,
+    advise,
+    estimated,
+    estimates,
+)
+from fieldray_cluster.speedup.placement import REFERENCE_NETWORKS
+from fieldray_cluster.speedup.simulator import MOST_TRANSFERS, simulated_s, transfers_of
 
 if TYPE_CHECKING:
-    from fieldray_cluster.speedup.formulas import Estimate, Measured
+    from fieldray_adapt.run import Trainer
 
-_MODES: Final = ("async", "sync-join", "sync-split")
-_SERVERS: Final = ("central", "distributed")
-_USUAL_SERVER: Final = "distributed"
-_NETWORKS: Final = ("vgg-16e", "googlenet", "googlenet-auxiliary", "squeezenet", "resnet-34")
+_USUAL_SERVER: Final[Server] = "distributed"
 _SUFFIXES: Final = (".svg", ".png")
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
-"""Whole tensors are placed anew for each number of workers."""
+"""Whole tensors are placed again for each number of workers."""
 _LONGEST_S: Final = 1e9
 _NEEDED: Final = {"t_grad": "--t-grad", "t_comm": "--t-comm", "workers": "--workers", "batches": "--batches"}
 
 
-def add_to(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command and its options."""
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how a training is divided."""
+    group = parser.add_argument_group("training by several workers")
+    group.add_argument("--workers", type=_count(1), default=1, metavar="N", help="how many take part (default: 1)")
+    group.add_argument(
+        "--mode",
+        choices=("local", "sync-join", "sync-split", "async"),
+        default="local",
+        help="local: this process alone; sync-join: each worker a batch, then one step; sync-split: each worker a part "
+        "of a batch; async: nobody waits (default: local)",
+    )
+    group.add_argument(
+        "--server",
+        choices=("none", *SERVERS),
+        default="central",
+        help="where the weights are: with every worker (needs PyTorch; processes of this computer only), in one "
+        "process, or shared among as many as workers (default: central)",
+    )
+    group.add_argument(
+        "--placement",
+        choices=("even", "whole"),
+        default="even",
+        help="shares of distributed servers: equal, or whole tensors as Šlampa printed it (default: even)",
+    )
+    group.add_argument(
+        "--staleness", type=_count(0), metavar="N", help="async: how many steps late a gradient may be at most"
+    )
+    add_cluster_options(group)
+
+
+def add_cluster_options(group: argparse._ArgumentGroup) -> None:
+    """Add what says where the cluster is."""
+    group.add_argument(
+        "--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer"
+    )
+    group.add_argument(
+        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+    )
+
+
+def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
+    """Who trains by the options; None for this process. Raises UsageProblem."""
+    if options.mode == "local":
+        if options.workers > 1:
+            raise UsageProblem(reason("training_needs_mode", workers=options.workers))
+        return None
+    with training_modules():
+        from fieldray_cluster.training.cluster import opened
+        from fieldray_cluster.training.plan import Plan
+        from fieldray_cluster.training.trainer import DividedTrainer
+    plan = Plan(
+        workers=options.workers,
+        mode=options.mode,
+        server=options.server,
+        places_evenly=options.placement == "even",
+        staleness=options.staleness,
+        address=options.cluster,
+        certificates=options.certificates,
+    )
+    return DividedTrainer(plan, open_cluster=lambda: opened(plan), say=console.print_line)
+
+
+@contextlib.contextmanager
+def training_modules() -> Iterator[None]:
+    """What a divided training needs: the cluster's modules and the toolchain's. Raises UsageProblem."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed")
+        code = "cluster_not_installed" if is_cluster else "adapt_not_installed"
+        raise UsageProblem(reason(code, name=error.name)) from error
+
+
+def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add `measure-cluster`."""
+    action = add_command(actions, "measure-cluster", "measure what decides whether several workers are worth it")
+    action.add_argument(
+        "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
+    )
+    action.add_argument("--repeats", type=_count(2), default=10, metavar="N", help="measurements of each (default: 10)")
+    action.add_argument("--workers", type=_count(1), default=2, metavar="N", help="estimate up to so many (default: 2)")
+    add_cluster_options(action.add_argument_group("cluster"))
+    action.set_defaults(command=run_measure_cluster)
+
+
+def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
+    """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with training_modules():
+        from fieldray_cluster.training.measure import measure_costs
+    costs = measure_costs(
+        options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats
+    )
+    for line in costs.lines():
+        console.print_line(line)
+    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    workers = min(options.workers, costs.batches)
+    for mode in MODES:
+        for server in SERVERS:
+            print_estimate(console, measured, mode=mode, server=server, workers=workers)
+    return 0
+
+
+def _count(least: int) -> Any:
+    def count(text: str) -> int:
+        if text.isascii() and text.isdigit() and least <= int(text) <= 1000:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"a whole number from {least} to 1000 is needed")
+
+    return count
+
+
+def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add `estimate`."""
     parser = add_command(actions, "estimate", "predict how much faster training is on several machines")
     parser.epilog = "Exit code: 0, or 2 where an option is missing or cannot be."
     parser.add_argument("--t-grad", metavar="SECONDS", help="time for the gradient of one batch on one machine")
@@ -35,13 +160,13 @@ def add_to(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--batches", metavar="D", help="number of batches to train on")
     parser.add_argument(
         "--mode",
-        choices=_MODES,
+        choices=MODES,
         default="sync-join",
         help="async; sync-join: a batch per worker; sync-split: a part of a batch per worker (default: sync-join)",
     )
     parser.add_argument(
         "--server",
-        choices=_SERVERS,
+        choices=SERVERS,
         help="one machine with all weights, or a part of them on every machine (default: distributed; what is best is "
         "looked for among both)",
     )
@@ -55,7 +180,7 @@ def add_to(actions: argparse._SubParsersAction[Any]) -> None:
         "--picture", type=given_path, metavar="FILE", help="where --output plot draws to (.svg or .png)"
     )
     _add_corrections(parser)
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run_estimate)
 
 
 def _add_corrections(parser: argparse.ArgumentParser) -> None:
@@ -66,19 +191,19 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ceil", action="store_true", help="round the batches of a worker up to a whole number")
     group.add_argument(
         "--network",
-        choices=_NETWORKS,
+        choices=REFERENCE_NETWORKS,
         help="distributed servers hold whole tensors of this network, as the source's algorithm places them",
     )
     group.add_argument("--simulate", action="store_true", help="also play every transfer through, as a cross-check")
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
+def run_estimate(options: argparse.Namespace, console: Console) -> int:
     """Estimate; the exit code. Raises UsageProblem, StorageProblem."""
     console.machine_reads = options.output == "csv"
     from fieldray_adapt.adapt_command import toolchain  # it has this command among its own
 
     with toolchain(console):
-        measured, workers = _measured(options), _count("--workers", options.workers)
+        measured, workers = _measured(options), _whole_number("--workers", options.workers)
         _check(options, measured, workers)
         if options.output == "single":
             print_estimate(
@@ -92,16 +217,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def print_estimate(
-    console: Console, measured: Measured, *, mode: str, server: str | None, workers: int, is_simulated: bool = False
+    console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int, is_simulated: bool = False
 ) -> None:
     """Say what so many workers bring, as `--output single` does, and what would be best up to that number.
 
     server  that was asked for; with None what is best is looked for among all
     """
-    from fieldray_cluster.speedup.formulas import known_mode, known_server
-
     asked, server = server, server or _USUAL_SERVER
-    one = _estimates(measured, mode, server, workers)[-1]
+    one = estimated(measured, mode=mode, server=server, workers=workers)
     name = {"central": "a central server", "distributed": "distributed servers"}[server]
     console.print_line(
         f"{mode} on {workers} worker{'s' if workers > 1 else ''} with {name}: {one.speed_up:.3f} times as fast as "
@@ -109,26 +232,24 @@ def print_estimate(
     )
     if server == "central":
         console.print_line(f"Worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
-    console.print_line(f"Training takes {one.span.mean_s:.4g} s; on one machine {_serial_s(measured):.4g} s.")
+    console.print_line(f"Training takes {one.span.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
     if not math.isclose(one.printed_speed_up, one.speed_up):
         console.print_line(f"By the formulas as printed, without corrections: {one.printed_speed_up:.3f}.")
     if is_simulated:
-        exclusive, shared = _simulated(measured, known_mode(mode), known_server(server), workers)
+        exclusive, shared = _simulated(measured, mode, server, workers)
         console.print_line(f"Simulated: {exclusive:.3f} with transfers one after another, {shared:.3f} all at once.")
     _print_advice(console, measured, mode, asked, workers)
 
 
-def _print_advice(console: Console, measured: Measured, mode: str, server: str | None, workers: int) -> None:
-    from fieldray_cluster.speedup.formulas import SERVERS, known_mode, known_server
-    from fieldray_cluster.speedup.simulator import advise
-
-    servers = (known_server(server),) if server else SERVERS
-    for sentence in advise(measured, mode=known_mode(mode), most_workers=workers, servers=servers).reasons:
+def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
+    servers = (server,) if server else SERVERS
+    for sentence in advise(measured, mode=mode, most_workers=workers, servers=servers).reasons:
         console.print_line(sentence.text)
 
 
 def _write(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
-    known = _estimates(measured, options.mode, options.server or _USUAL_SERVER, workers)
+    server = options.server or _USUAL_SERVER
+    known = list(estimates(measured, mode=options.mode, server=server, most_workers=workers))
     if options.output == "plot":
         from fieldray_cluster.speedup.plot import write_plot
 
@@ -144,30 +265,15 @@ def _write(options: argparse.Namespace, console: Console, measured: Measured, wo
         console.emit(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
 
 
-def _estimates(measured: Measured, mode: str, server: str, workers: int) -> list[Estimate]:
-    from fieldray_cluster.speedup.formulas import estimates, known_mode, known_server
-
-    return list(estimates(measured, mode=known_mode(mode), server=known_server(server), most_workers=workers))
-
-
-def _simulated(measured: Measured, mode: Any, server: Any, workers: int) -> tuple[float, float]:
+def _simulated(measured: Measured, mode: Mode, server: Server, workers: int) -> tuple[float, float]:
     """The speed-ups with exclusive and with shared links."""
-    from fieldray_cluster.speedup.simulator import simulated_s
-
     exclusive_s = simulated_s(measured, mode=mode, server=server, workers=workers)
     shared_s = simulated_s(measured, mode=mode, server=server, workers=workers, links="shared")
-    return _serial_s(measured) / exclusive_s, _serial_s(measured) / shared_s
-
-
-def _serial_s(measured: Measured) -> float:
-    return measured.batches * measured.gradient_s
+    return measured.serial_s / exclusive_s, measured.serial_s / shared_s
 
 
 def _measured(options: argparse.Namespace) -> Measured:
     """Raises UsageProblem for what is missing or cannot be."""
-    from fieldray_cluster.speedup.formulas import Measured
-    from fieldray_cluster.speedup.placement import REFERENCE_NETWORKS
-
     missing = [name for key, name in _NEEDED.items() if getattr(options, key) is None]
     if missing:
         raise UsageProblem(reason("estimate_missing", options=", ".join(missing)))
@@ -177,10 +283,10 @@ def _measured(options: argparse.Namespace) -> Measured:
     return Measured(
         gradient_s=_seconds("--t-grad", options.t_grad),
         transfer_s=_seconds("--t-comm", options.t_comm),
-        batches=_count("--batches", options.batches),
+        batches=_whole_number("--batches", options.batches),
         slowest=slowest,
         is_whole=options.ceil,
-        tensors=REFERENCE_NETWORKS[options.network]().sizes if options.network else (),
+        tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
 
 
@@ -194,8 +300,6 @@ def _check(options: argparse.Namespace, measured: Measured, workers: int) -> Non
     if options.output == "plot" and (options.picture is None or options.picture.suffix.lower() not in _SUFFIXES):
         raise UsageProblem(reason("estimate_plot"))
     if options.simulate:
-        from fieldray_cluster.speedup.simulator import MOST_TRANSFERS, transfers_of
-
         asked = range(1, workers + 1) if options.output == "csv" else (workers,)
         transfers = sum(
             transfers_of(measured, mode=options.mode, server=options.server, workers=count) for count in asked
@@ -219,7 +323,7 @@ def _seconds(option: str, text: str) -> float:
     return seconds
 
 
-def _count(option: str, text: str) -> int:
+def _whole_number(option: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text)):
         raise UsageProblem(reason("estimate_count", option=option, given=text))
     return int(text)
