@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from benchmarks.reports import write_page
 from fieldray.bench.report import Points, Report, Table
-from long_run import add_page_option, planned_page, say
+from harness.runner import add_page_option, planned_page, say
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WORK: Final = ROOT / "build" / "mutation"

@@ -9,17 +9,18 @@ import shutil
 import signal
 import socket
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from PIL import Image
 
-from attack.case import Group, NotPossible
-from attack.world import Fate, Running, World
 from fieldray.domain.model import HeaderRules
 from fieldray.imaging.synthetic import chest_phantom
+from harness.case import Group, NotPossible
+from harness.record import Fate
+from harness.world import Running, World
 from phantoms import write_dicom
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -45,59 +46,30 @@ def digest(path: Path) -> str:
 
 def begun(world: World) -> tuple[dict[str, Fate], Running]:
     """A run over many images that waits after a few."""
-    expected = world.good_images(_COUNT)
-    running = world.start_screen("--jobs", "1", held=True)
-    running.read_lines(3)
-    return expected, running
+    return world.good_images(_COUNT), world.begin(3, "--jobs", "1")
 
 
-def _changed(act: Callable[[World, Path], None]) -> Callable[[World], None]:
-    def attempt(world: World) -> None:
-        """One row for each image that was there; the next run has exactly what is there then."""
-        expected, running = begun(world)
-        for number in _TOUCHED:
-            name = f"image-{number:03}.png"
-            act(world, world.images / name)
-            expected[name] = "any"
-        expected |= {path.name: "screened" for path in world.images.iterdir() if path.name not in expected}
-        world.check_rows(running.finish().ends_with(0, 1).lines, expected)
-        there: dict[str, Fate] = {path.name: expected.get(path.name, "any") for path in world.images.iterdir()}
-        world.check_rows(world.start_screen().finish().ends_with(0, 1).lines, there)
-        assert set(world.rows_in_store()) == set(there)
-
-    return attempt
+_ACTS: Final[Mapping[str, tuple[str, Callable[[Path], object]]]] = {
+    "rename": ("images renamed in mid-run", lambda path: path.rename(path.with_name("renamed-" + path.name))),
+    "delete": ("images deleted in mid-run", Path.unlink),
+    "cut": ("images cut in mid-run", lambda path: os.truncate(path, path.stat().st_size // 2)),
+    "grow": ("images that grow in mid-run", lambda path: os.truncate(path, path.stat().st_size + 100_000)),
+}
 
 
-def rename(_world: World, path: Path) -> None:
-    """Images renamed in mid-run."""
-    path.rename(path.with_name("renamed-" + path.name))
-
-
-def delete(_world: World, path: Path) -> None:
-    """Images deleted in mid-run."""
-    path.unlink()
-
-
-def cut(_world: World, path: Path) -> None:
-    """Images cut in mid-run."""
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def grow(_world: World, path: Path) -> None:
-    """Images that grow in mid-run."""
-    with path.open("ab") as file:
-        file.write(bytes(100_000))
-
-
-def become_fifo(_world: World, path: Path) -> None:
-    """Images that become a FIFO in mid-run."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-for _act in (rename, delete, cut, grow):
-    _text = (_act.__doc__ or "").rstrip(".")
-    CASES.add(_act.__name__, _text[0].lower() + _text[1:], _changed(_act))
+@CASES.table(_ACTS)
+def changed(world: World, act: Callable[[Path], object]) -> None:
+    """One row for each image that was there; the next run has exactly what is there then."""
+    expected, running = begun(world)
+    for number in _TOUCHED:
+        name = f"image-{number:03}.png"
+        act(world.images / name)
+        expected[name] = "any"
+    expected |= {path.name: "screened" for path in world.images.iterdir() if path.name not in expected}
+    running.finish().ends_with(0, 1).has(expected)
+    there: dict[str, Fate] = {path.name: expected.get(path.name, "any") for path in world.images.iterdir()}
+    world.run_screen().ends_with(0, 1).has(there)
+    assert set(world.rows_in_store()) == set(there)
 
 
 @CASES.case("become-fifo", "images that become a FIFO in mid-run: nothing waits for a writer")
@@ -105,7 +77,8 @@ def becomes_fifo(world: World) -> None:
     expected, running = begun(world)
     for number in range(5, _COUNT):
         path = world.images / f"image-{number:03}.png"
-        become_fifo(world, path)
+        path.unlink()
+        os.mkfifo(path)
         expected[path.name] = "any"
     lines = running.finish().ends_with(0, 1).lines
     found = {Path(line["path"]).name for line in lines}
@@ -142,7 +115,7 @@ def other_kinds(world: World) -> None:
         (path / "inner.png").write_bytes(data + path.name.encode())
         expected[f"{path.name}/inner.png"] = "screened"
     del expected[last.name]
-    world.check_rows(running.finish().ends_with(0).lines, expected)
+    running.finish().ends_with(0).has(expected)
 
 
 @CASES.case("linked-folder", "a folder moved to another disk, with a link in its place: it is told", is_quick=True)
@@ -152,7 +125,7 @@ def linked_folder(world: World) -> None:
     world.good_images(2, folder=elsewhere)
     (world.images / "linked").symlink_to(elsewhere)
     world.screen({**expected, "linked": "failed"}, codes=(1,)).says("linked_folder")
-    done = world.start_screen(paths=[world.images, elsewhere]).finish().ends_with(0)
+    done = world.run_screen(paths=[world.images, elsewhere]).ends_with(0)
     assert len(done.lines) == 4
 
 
@@ -178,11 +151,10 @@ def zip_replaced(world: World) -> None:
     members = [f"m-{number:03}.png" for number in range(300)]
     path = zipped(world.images / "images.zip", members)
     other = zipped(world.folder / "other.zip", [*(f"a-{number:03}.png" for number in range(60)), *members])
-    running = world.start_screen("--jobs", "1", held=True)
-    running.read_lines(3)
+    running = world.begin(3, "--jobs", "1")
     other.replace(path)
     running.finish().ends_with(1).says("changed")
-    done = world.start_screen().finish().ends_with(0)
+    done = world.run_screen().ends_with(0)
     assert len(done.lines) == 361
 
 
@@ -198,7 +170,7 @@ def folder_gone(world: World) -> None:
     assert 3 <= len(screened) < len(expected)
     shutil.rmtree(world.images)
     (world.folder / "unplugged").rename(world.images)
-    world.check_rows(world.start_screen().finish().ends_with(0).lines, expected)
+    world.run_screen().ends_with(0).has(expected)
 
 
 @CASES.case(
@@ -218,7 +190,7 @@ def unplugged_while_stopping(world: World) -> None:
             running.signal(signal.SIGINT)
         running.finish().ends_with(130)
         away.rename(world.images)
-    world.check_rows(world.start_screen("--resume").finish().ends_with(0).lines, expected)
+    world.run_screen("--resume").ends_with(0).has(expected)
 
 
 @CASES.case("many", "50,000 files that are no images around ten that are: all named, in 250 MB", limit_s=600)
@@ -237,8 +209,7 @@ def many(world: World) -> None:
 def swapped(world: World) -> None:
     for number in range(100):
         level(world, f"{number:03}.png", bright=bool(number % 2))
-    running = world.start_screen("--jobs", "1", held=True)
-    running.read_lines(3)
+    running = world.begin(3, "--jobs", "1")
     for number in range(10, 100, 2):
         one, other = world.images / f"{number:03}.png", world.images / f"{number + 1:03}.png"
         beside = world.folder / "beside"
@@ -262,30 +233,23 @@ def hold_scores_to_contents(world: World) -> None:
 def content_replaced(world: World) -> None:
     for number in range(60):
         level(world, f"{number:03}.png", bright=True)
-    running = world.start_screen(held=True)
-    running.read_lines(10)
-    running.signal(signal.SIGINT)
-    running.finish().ends_with(130)
+    world.begin(10).interrupt()
     for number in range(0, 60, 3):
         level(world, f"{number:03}.png", bright=False)
-    world.start_screen().finish().ends_with(0)
+    world.run_screen().ends_with(0)
     hold_scores_to_contents(world)
 
 
 @CASES.case("resumed-names", "a run interrupted, images renamed and deleted, then resumed: what is gone has no row")
 def resumed_names(world: World) -> None:
     world.good_images(60)
-    running = world.start_screen(held=True)
-    running.read_lines(20)
-    running.signal(signal.SIGINT)
-    running.finish().ends_with(130)
+    world.begin(20).interrupt()
     (world.images / "image-000.png").rename(world.images / "zz-renamed.png")
     (world.images / "image-001.png").unlink()
     (world.images / "image-059.png").rename(world.images / "aa-renamed.png")
     there: dict[str, Fate] = {path.name: "screened" for path in world.images.iterdir()}
     out = world.folder / "out"
-    done = world.start_screen("--out", out, "--names", "--formats", "json").finish().ends_with(0)
-    world.check_rows(done.lines, there)
+    world.run_screen("--out", out, "--names", "--formats", "json").ends_with(0).has(there)
     (path,) = out.glob("*.json")
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["results"] if is_present(row)]
     names = [Path(row["path"]).name for row in rows]
@@ -300,50 +264,39 @@ def is_present(row: dict[str, Any]) -> bool:
     return "not_present" not in json.dumps(row) and "not present" not in json.dumps(row)
 
 
-@CASES.case("header-swapped", "adults' images replaced by children's in mid-run: none gets a score of an adults' pack")
-def header_swapped(world: World) -> None:
-    pixels = chest_phantom(160, 128, 7, abnormal=False)
-    children = world.folder / "children"
-    children.mkdir()
-    for number in range(_COUNT):
-        pixels[0, 0] = number
-        name = f"{number:03}.dcm"
-        write_dicom(world.images / name, pixels, number=number + 1, changes={"PatientAge": "040Y"})
-        write_dicom(children / name, pixels, number=number + 1, changes={"PatientAge": "005Y"})
-    pack = write_tiny_pack(world.folder / "adults", accepted=HeaderRules(ages_years=(18, 90)))
-    options = ("--pack", pack, "--trust", fingerprint(pack))
-    running = world.start("screen", world.images, *options, "--json", "-", "--jobs", "1", held=True)
-    running.read_lines(3)
-    for path in children.iterdir():
-        path.replace(world.images / path.name)
-    running.finish().ends_with(0, 1)
-    for mode in ("--resume", "--fresh", "--resume"):
-        out = world.folder / f"out{mode}"
-        done = world.run("screen", world.images, *options, "--json", "-", mode, "--out", out, "--formats", "json")
-        scored = [line["path"] for line in done.ends_with(0, 1).lines if line["score"] is not None]
-        assert not scored, f"{mode}: {len(scored)} children's images have a score of the adults' pack"
-
-
-@CASES.case("header-swapped-at-once", "the same within the one run: every score is of a content with an adult's header")
-def header_swapped_at_once(world: World) -> None:
+def swapped_headers(world: World, *options: object) -> tuple[tuple[object, ...], set[str]]:
+    """A run of adults' images that children's replace while it waits: how it was asked for, the adults' contents."""
     pixels = chest_phantom(160, 128, 7, abnormal=False)
     children, adults = world.folder / "children", set()
     children.mkdir()
     for number in range(_COUNT):
         pixels[0, 0] = number
         name = f"{number:03}.dcm"
-        adults.add(digest(write_dicom(world.images / name, pixels, changes={"PatientAge": "040Y"})))
-        write_dicom(children / name, pixels, changes={"PatientAge": "005Y"})
+        adults.add(digest(write_dicom(world.images / name, pixels, number=number + 1, changes={"PatientAge": "040Y"})))
+        write_dicom(children / name, pixels, number=number + 1, changes={"PatientAge": "005Y"})
     pack = write_tiny_pack(world.folder / "adults", accepted=HeaderRules(ages_years=(18, 90)))
-    out = world.folder / "out"
-    running = world.start(
-        "screen", world.images, "--pack", pack, "--trust", fingerprint(pack), "--json", "-", "--jobs", "1",
-        "--out", out, "--formats", "json", held=True,
-    )  # fmt: skip
+    named = (world.images, "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
+    running = world.start("screen", *named, "--jobs", "1", *options, held=True)
     running.read_lines(3)
     for path in children.iterdir():
         path.replace(world.images / path.name)
     running.finish().ends_with(0, 1)
+    return named, adults
+
+
+@CASES.case("header-swapped", "adults' images replaced by children's in mid-run: none gets a score of an adults' pack")
+def header_swapped(world: World) -> None:
+    named, _ = swapped_headers(world)
+    for mode in ("--resume", "--fresh", "--resume"):
+        done = world.run("screen", *named, mode, "--out", world.folder / f"out{mode}", "--formats", "json")
+        scored = [line["path"] for line in done.ends_with(0, 1).lines if line["score"] is not None]
+        assert not scored, f"{mode}: {len(scored)} children's images have a score of the adults' pack"
+
+
+@CASES.case("header-swapped-at-once", "the same within the one run: every score is of a content with an adult's header")
+def header_swapped_at_once(world: World) -> None:
+    out = world.folder / "out"
+    _, adults = swapped_headers(world, "--out", out, "--formats", "json")
     (export,) = out.glob("*.json")
     results = json.loads(export.read_text(encoding="utf-8"))["results"]
     wrong = [row["path"] for row in results if row["score"] is not None and row["content_sha256"] not in adults]
@@ -361,7 +314,7 @@ def no_files(world: World) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(world.images / "socket"))
         (world.images / "same").symlink_to("image-000.png")
-        done = world.start_screen().finish().ends_with(0, 1)
+        done = world.run_screen().ends_with(0, 1)
     scored = [Path(line["path"]).name for line in done.lines if line["status"] == "screened"]
     assert len(scored) == len(expected), f"{scored} for three images"
     assert {Path(line["path"]).name for line in done.lines} <= {*expected, "same", "itself", "nothing", "circle"}
@@ -380,7 +333,7 @@ def deep(world: World) -> None:
 
 @CASES.case("empty", "an empty folder: exit code 4, not 0", is_quick=True)
 def empty(world: World) -> None:
-    done = world.start_screen().finish().ends_with(4)
+    done = world.run_screen().ends_with(4)
     assert done.lines == []
 
 
@@ -388,7 +341,7 @@ def empty(world: World) -> None:
 def hidden_only(world: World) -> None:
     (world.images / "Thumbs.db").write_bytes(b"x" * 100)
     (world.images / ".DS_Store").write_bytes(b"x" * 100)
-    assert world.start_screen().finish().ends_with(4).lines == []
+    assert world.run_screen().ends_with(4).lines == []
 
 
 @CASES.case("sparse", "a PNG that goes on for 1 TB: nobody waits for it, the second time neither")

@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from attack.case import Group
-from attack.native import library
-from attack.world import World
+from harness.case import Group
+from harness.world import World
 
 CASES = Group("guard")
 _ALLOWED: Final = {f"family-{int(family)}" for family in (socket.AF_UNIX, socket.AF_NETLINK)}
@@ -27,8 +26,8 @@ def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> 
     report = world.folder / "report"
     report.unlink(missing_ok=True)
     own = {"FIELDRAY_ATTACK_REPORT": str(report), "FIELDRAY_ATTACK_PYTHON": sys.executable}
-    done = world.run(*arguments, environment={**library(world, "socket_probe"), **own, **environment})
-    done.ends_with(0, 1)
+    probe = world.loading(Path(__file__).with_name("socket_probe.c"))
+    world.run(*arguments, environment={**probe, **own, **environment}).ends_with(0, 1)
     answers: dict[str, dict[str, int]] = {}
     for line in report.read_text(encoding="ascii").splitlines():
         process, what, error = line.split()
@@ -46,20 +45,19 @@ def hold_none_granted(answers: Mapping[str, Mapping[str, int]], *, processes: in
         assert granted <= _ALLOWED, f"granted: {sorted(granted - _ALLOWED)}"
 
 
+_DISPLAYS: Final = {"plain": "", "remote": "localhost:10.0", "colon": "x:", "inet": "inet/host:0"}
+_EVERY: Final = "every socket family, io_uring, x32 and 32-bit calls, a child Python; DISPLAY="
+
+
+@CASES.table(
+    {f"sockets-{name}": (f"{_EVERY}{display or 'none'}", display) for name, display in _DISPLAYS.items()},
+    quick=("sockets-remote",),
+)
 def screen_under(world: World, display: str) -> None:
     """Screen with this DISPLAY: the program, a decoder and the model's process are all under the filter."""
     world.good_images(3)
     arguments = ("screen", world.images, *world.pack_options, "--json", "-")
     hold_none_granted(probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
-
-
-for _name, _display in (("plain", ""), ("remote", "localhost:10.0"), ("colon", "x:"), ("inet", "inet/host:0")):
-    CASES.add(
-        f"sockets-{_name}",
-        f"every socket family, io_uring, x32 and 32-bit calls, a child Python; DISPLAY={_display or 'none'}",
-        lambda world, display=_display: screen_under(world, display),  # type: ignore[misc]
-        is_quick=_name == "remote",
-    )
 
 
 @CASES.case("sockets-demo", "the same for `demo --no-window` with DISPLAY=x:, which is no screen on another machine")
@@ -93,9 +91,9 @@ def current_directory(world: World) -> None:
     for cwd in (world.images, folder.parent):
         for name, mode in (("json", "--fresh"), ("sqlite3", "--resume")):
             assert (world.images / f"{name}.py").exists()
-            done = world.start_screen(mode, cwd=cwd).finish()
+            done = world.run_screen(mode, cwd=cwd)
             assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
-            world.check_rows(done.ends_with(0, 1).lines, expected)
+            done.ends_with(0, 1).has(expected)
     world.run("doctor", cwd=folder.parent)
     assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
 
@@ -104,8 +102,7 @@ def current_directory(world: World) -> None:
 def variables(world: World) -> None:
     world.good_images(20)
     naming = ("QT_PLUGIN_PATH", "LIBGL_DRIVERS_PATH", "GTK_MODULES", "OPENSSL_CONF", "LD_AUDIT", "OMP_TOOL_LIBRARIES")
-    running = world.start_screen(environment=dict.fromkeys((*naming, "PYTHONPATH"), "."), cwd=world.images, held=True)
-    running.read_lines(1)
+    running = world.begin(1, environment=dict.fromkeys((*naming, "PYTHONPATH"), "."), cwd=world.images)
     for child in running.children():
         with suppress(OSError):  # it has just ended
             found = (Path("/proc") / str(child) / "environ").read_bytes().split(b"\0")

@@ -13,11 +13,12 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 
+from fuzz.structures.zip_files import Ends, Member, written
+
 _MEGABYTE = 2**20
-Member = tuple[str, bytes]
 
 
-def packed(members: Iterable[Member], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def packed(members: Iterable[tuple[str, bytes]], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip of these members, doubled names included."""
     stream = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(stream, "w", method) as archive:
@@ -27,7 +28,7 @@ def packed(members: Iterable[Member], *, method: int = zipfile.ZIP_DEFLATED) -> 
     return stream.getvalue()
 
 
-def packed_links(members: Iterable[Member], links: Iterable[Member]) -> bytes:
+def packed_links(members: Iterable[tuple[str, bytes]], links: Iterable[tuple[str, str]]) -> bytes:
     """A zip with symbolic links, as `zip -y` writes them."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -41,63 +42,39 @@ def packed_links(members: Iterable[Member], links: Iterable[Member]) -> bytes:
     return stream.getvalue()
 
 
-def raw_member(name: str, data: bytes, *, method: int, size: int, crc: int = 0) -> bytes:
-    """A zip of one member with these packed bytes and whatever size it states."""
-    file_name = name.encode()
-    version = {12: 46, 14: 63}.get(method, 20)
-    common = struct.pack("<HHHHHIIIHH", version, 0, method, 0, 0x21, crc, len(data), size, len(file_name), 0)
-    local = b"PK\x03\x04" + common + file_name
-    central = b"PK\x01\x02" + struct.pack("<H", version) + common + struct.pack("<HHHII", 0, 0, 0, 0, 0) + file_name
-    end = struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(data), 0)
-    return local + data + central + b"PK\x05\x06" + end
-
-
 @functools.cache
-def _bzip2_zeros(megabytes: int) -> bytes:
-    packer = bz2.BZ2Compressor(9)
+def _zeros(method: int, megabytes: int) -> bytes:
+    """So many megabytes of zeros: deflated (8), as bzip2 (12), or as LZMA in the frame of APPNOTE 5.8 (14)."""
+    head = b""
+    if method == 8:
+        packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    elif method == 12:
+        packer = bz2.BZ2Compressor(9)
+    else:
+        filters = [{"id": lzma.FILTER_LZMA1, "dict_size": 2**16}]
+        packer = lzma.LZMACompressor(lzma.FORMAT_RAW, filters=filters)
+        properties = struct.pack("<BI", 3 + 9 * (0 + 5 * 2), 2**16)
+        head = struct.pack("<BBH", 9, 4, len(properties)) + properties
     parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    return b"".join([*parts, packer.flush()])
+    return b"".join([head, *parts, packer.flush()])
 
 
-def bzip2_bomb(megabytes: int, *, stated: int) -> bytes:
-    """About a kilobyte of bzip2 that unpacks to so many megabytes."""
-    return raw_member("image.dcm", _bzip2_zeros(megabytes), method=12, size=stated)
-
-
-def lzma_bomb(megabytes: int, *, stated: int) -> bytes:
-    """LZMA, as APPNOTE 5.8 frames it."""
-    dictionary = {"id": lzma.FILTER_LZMA1, "dict_size": 2**16}
-    packer = lzma.LZMACompressor(lzma.FORMAT_RAW, filters=[dictionary])
-    parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    properties = struct.pack("<BI", 3 + 9 * (0 + 5 * 2), 2**16)
-    data = struct.pack("<BBH", 9, 4, len(properties)) + properties + b"".join([*parts, packer.flush()])
-    return raw_member("image.dcm", data, method=14, size=stated)
-
-
-def deflate_bomb(megabytes: int, *, stated: int) -> bytes:
-    """Deflate, a thousandth of what it unpacks to."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    return raw_member("image.dcm", b"".join([*parts, packer.flush()]), method=8, size=stated)
+def bomb(method: int, *, stated: int) -> bytes:
+    """A kilobyte to a megabyte that unpacks to one gigabyte, and states another size."""
+    data = _zeros(method, 1024)
+    version = {12: 46, 14: 63}.get(method, 20)
+    return written([Member(b"image.dcm", data, method, version=version, packed_size=len(data), size=stated)], Ends())
 
 
 def overlapping(number: int, megabytes: int) -> bytes:
     """So many members in the listing that are all the same packed bytes, each of so many megabytes."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    data = b"".join([*(packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)), packer.flush()])
-    local, entries = b"", b""
-    for index in range(number):
-        name = f"image-{index:05}.dcm".encode()
-        common = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 0x21, 0, len(data), megabytes * _MEGABYTE, len(name), 0)
-        local = local or b"PK\x03\x04" + common + name
-        entries += b"PK\x01\x02" + struct.pack("<H", 20) + common + struct.pack("<HHHII", 0, 0, 0, 0, 0) + name
-    end = struct.pack("<HHHHIIH", 0, 0, number, number, len(entries), len(local) + len(data), 0)
-    return local + data + entries + b"PK\x05\x06" + end
+    data = _zeros(8, megabytes)
+    sizes = {"packed_size": len(data), "size": megabytes * _MEGABYTE}
+    first = Member(b"image-00000.dcm", data, 8, **sizes)
+    others = (Member(b"image-%05d.dcm" % at, data, 8, **sizes, offset=0, stands=False) for at in range(1, number))
+    return written([first, *others], Ends())
 
 
 def listing_of(megabytes: int) -> bytes:
     """A zip whose end record states a listing of so many megabytes."""
-    data = bytearray(packed([("image.png", b"x")]))
-    at = data.rindex(b"PK\x05\x06") + 12
-    data[at : at + 4] = struct.pack("<I", megabytes * _MEGABYTE)
-    return bytes(data)
+    return written([Member(b"image.png", b"x", 0, packed_size=1, size=1)], Ends(size=megabytes * _MEGABYTE))

@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from attack import hostile_images as made
-from attack.case import Group
-from attack.world import Fate, World
+from harness.case import Group
+from harness.record import Fate
+from harness.world import World
 from long_headers import HOSTILE as LONG_HEADERS
 from phantoms import write_bad_inputs, write_collection
 
@@ -83,19 +84,13 @@ HOSTILE_HEADERS: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
 }
 
 
-def _try_hostile(name: str, fate: Fate, make: MakeFile) -> Callable[[World], None]:
-    def attempt(world: World) -> None:
-        """It gives one row, and the images beside it their score."""
-        expected = world.good_images(2)
-        path = world.images / f"hostile-{name}"
-        path.write_bytes(make(path))
-        world.screen({**expected, path.name: fate})
-
-    return attempt
-
-
-for _name, (_tried, _fate, _make) in {**HOSTILE, **HOSTILE_HEADERS}.items():
-    CASES.add(_name, _tried, _try_hostile(_name, _fate, _make), limit_s=90, is_quick=_name == "rows-65535")
+@CASES.table({**HOSTILE, **HOSTILE_HEADERS}, limit_s=90, quick=("rows-65535",))
+def hostile(world: World, fate: Fate, make: MakeFile) -> None:
+    """It gives one row, and the images beside it their score."""
+    expected = world.good_images(2)
+    path = world.images / "hostile"
+    path.write_bytes(make(path))
+    world.screen({**expected, path.name: fate})
 
 
 @CASES.case("codestreams", "JPEG, JPEG-LS, JPEG 2000 and RLE frames that lie about their size")
@@ -121,7 +116,7 @@ def frames_lie(world: World) -> None:
 @CASES.case("bad-inputs", "every wrong file the tests know, with the reason it must end with")
 def bad_inputs(world: World) -> None:
     wrong = write_bad_inputs(world.images)
-    done = world.start_screen().finish().ends_with(1)
+    done = world.run_screen().ends_with(1)
     found = {(Path(line["path"]).name.partition("!")[0], line["status"], line["reason_code"]) for line in done.lines}
     assert found == {(name, *outcome) for name, outcome in wrong.items()}, "another reason than the one it must have"
     assert len(done.lines) == len(wrong)

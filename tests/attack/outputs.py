@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from attack.case import Group
-from attack.world import Fate, World, tail
 from fieldray.imaging.synthetic import chest_phantom
+from harness.case import Group
+from harness.record import Fate, Record, tail
+from harness.world import World
 from phantoms import write_dicom
 
 CASES = Group("outputs")
@@ -129,19 +130,18 @@ def linked_folders(world: World) -> None:
 def own_reports(world: World) -> None:
     expected = world.good_images(2)
     for _ in range(2):
-        done = world.start_screen("--out", world.images).finish().ends_with(0)
-        world.check_rows(done.lines, expected)
+        world.run_screen("--out", world.images).ends_with(0).has(expected)
 
 
 @CASES.case("two-homes", "two computers save reports of a run 1 each into one folder: neither replaces the other")
 def two_homes(world: World) -> None:
     out = world.folder / "out"
     world.good_images(2)
-    world.start_screen("--out", out).finish().ends_with(0)
+    world.run_screen("--out", out).ends_with(0)
     before = {path: path.read_bytes() for path in out.iterdir()}
     other = {"FIELDRAY_HOME": str(world.folder / "other-home")}
     for _ in range(2):  # the second time is a run 2
-        world.start_screen("--out", out, environment=other).finish().ends_with(0)
+        world.run_screen("--out", out, environment=other).ends_with(0)
     assert all(path.read_bytes() == data for path, data in before.items()), "a report of another computer was replaced"
     assert len(list(out.iterdir())) == 6
 
@@ -194,6 +194,11 @@ def hold_printable(text: str) -> None:
     assert not wrong, f"printed: {sorted(map(ascii, wrong))}"
 
 
+def listed(done: Record) -> list[str]:
+    """The lines for a person that name an image."""
+    return [line for line in done.out.splitlines() if ".png" in line or ".exe" in line]
+
+
 @CASES.case(
     "names-printed", "names with line breaks, escapes, C1 and bidi characters in the list for a person", is_quick=True
 )
@@ -201,14 +206,12 @@ def names_printed(world: World) -> None:
     expected = named(world)
     done = world.run("screen", world.images, *world.pack_options).ends_with(0)
     hold_printable(done.out + done.err)
-    lines = [line for line in done.out.splitlines() if ".png" in line or ".exe" in line]
-    assert len(lines) == len(expected), f"{len(lines)} lines for {len(expected)} images"
+    assert len(listed(done)) == len(expected), f"{len(listed(done))} lines for {len(expected)} images"
 
 
 @CASES.case("names-json", "the same names as JSON lines: each comes back as it is")
 def names_json(world: World) -> None:
-    expected = named(world)
-    done = world.screen(expected, codes=(0,))
+    done = world.screen(named(world), codes=(0,))
     hold_printable(done.out + done.err)
 
 
@@ -265,9 +268,8 @@ def names_compare(world: World) -> None:
     for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
         done = world.run("history", *arguments).ends_with(0)
         hold_printable(done.out + done.err)
-    shown = world.run("history", "show", "1").out
-    lines = [line for line in shown.splitlines() if ".png" in line or ".exe" in line]
-    assert len(lines) >= len(expected), f"{len(lines)} lines for {len(expected)} images"
+    shown = listed(world.run("history", "show", "1"))
+    assert len(shown) >= len(expected), f"{len(shown)} lines for {len(expected)} images"
 
 
 @CASES.case("names-missing", "the same characters in the names of folders, outputs and packs that are not there")
@@ -286,23 +288,18 @@ def names_missing(world: World) -> None:
             assert not [line for line in done.err.splitlines() if line.startswith("normal")], tail(done.err)
 
 
-TEXTS: Final = ("Modality", "ViewPosition", "BodyPartExamined", "PatientName", "PatientID", "StudyDescription")
+_CODES: Final = ("Modality", "ViewPosition", "BodyPartExamined")
+_TEXTS: Final = (*_CODES, "PatientName", "PatientID", "StudyDescription")
 
 
-def _text(keyword: str) -> Callable[[World], None]:
-    def attempt(world: World) -> None:
-        """It is printed without effect, or not at all."""
-        pixels = chest_phantom(160, 128, 7, abnormal=False)
-        for number, value in enumerate(("A\x1b[2JB", "A\rB", "<img src=/etc/x>", "A\u202eB"), start=1):
-            plain = value.encode("ascii", "replace").decode() if keyword in TEXTS[:3] else value  # codes are ASCII
-            changes = {"SpecificCharacterSet": "ISO_IR 192", keyword: plain}
-            write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes=changes)
-        done = world.run("screen", world.images, *world.pack_options).ends_with(0, 1)
-        hold_printable(done.out + done.err)
-        assert sum(".dcm" in line for line in done.out.splitlines()) == 4
-
-    return attempt
-
-
-for _keyword in TEXTS:
-    CASES.add(f"text-{_keyword}", f"escapes, returns and bidi characters in {_keyword}", _text(_keyword))
+@CASES.table({f"text-{keyword}": (f"escapes, returns and bidi characters in {keyword}", keyword) for keyword in _TEXTS})
+def text(world: World, keyword: str) -> None:
+    """It is printed without effect, or not at all."""
+    pixels = chest_phantom(160, 128, 7, abnormal=False)
+    for number, value in enumerate(("A\x1b[2JB", "A\rB", "<img src=/etc/x>", "A\u202eB"), start=1):
+        plain = value.encode("ascii", "replace").decode() if keyword in _CODES else value  # codes are ASCII
+        changes = {"SpecificCharacterSet": "ISO_IR 192", keyword: plain}
+        write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes=changes)
+    done = world.run("screen", world.images, *world.pack_options).ends_with(0, 1)
+    hold_printable(done.out + done.err)
+    assert sum(".dcm" in line for line in done.out.splitlines()) == 4

@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from attack.case import Group, NotPossible
 from attack.hostile_packs import edited, nested, npy_file, rewritten, sign, with_file
-from attack.world import World
+from harness.case import Group, NotPossible
+from harness.world import World
 from packs_factory import key
 from tiny_models import tiny_inputs
 from tiny_packs import fingerprint, write_tiny_pack
@@ -33,39 +33,21 @@ def metric(text: str) -> MakePack:
     return lambda folder: rewritten(folder, b'"metrics": {}', b'"metrics": {"strange": %s}' % text.encode())
 
 
-def name_of_model(name: str) -> MakePack:
-    """A pack whose model is a file of this name."""
+def field(path: str, value: object) -> MakePack:
+    """A pack with another value somewhere in its description."""
 
-    def make(folder: Path) -> Path:
-        def rename(document: dict[str, Any]) -> None:
-            document["files"]["litert"]["name"] = name
+    def change(document: dict[str, Any]) -> None:
+        *parents, last = path.split("/")
+        for step in parents:
+            document = document[step]
+        document[last] = value
 
-        return edited(folder, rename)
-
-    return make
-
-
-def version(text: str) -> MakePack:
-    """A pack of this version."""
-    return lambda folder: edited(folder, lambda document: document.update(version=text))
+    return lambda folder: edited(folder, change)
 
 
 def array(name: str, data: bytes) -> MakePack:
     """A pack with this as one of its arrays."""
     return lambda folder: with_file(folder, name, data)
-
-
-def text(path: str, value: str) -> MakePack:
-    """A pack with another text somewhere in its description."""
-
-    def change(document: dict[str, Any]) -> None:
-        *parents, last = path.split("/")
-        place: Any = document
-        for step in parents:
-            place = place[int(step) if isinstance(place, list) else step]
-        place[last] = value
-
-    return lambda folder: edited(folder, change)
 
 
 def replaced(name: str, make: Callable[[Path], None]) -> MakePack:
@@ -157,20 +139,20 @@ BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
     "metric-nested": ("600 nested lists in a metric", metric(nested(600))),
     "metric-deeper": ("100,000 nested lists in a metric", metric(nested(100_000))),
     "metric-surrogate": ("half a surrogate pair in a metric", metric('"\\ud800"')),
-    "name-traversal": ("the model is ../../etc/passwd", name_of_model("../../etc/passwd")),
-    "name-absolute": ("the model is /etc/passwd", name_of_model("/etc/passwd")),
-    "name-windows": ("the model is ..\\\\C:model.tflite", name_of_model("..\\C:model.tflite")),
-    "name-nul": ("the model's name holds a NUL", name_of_model("model.tflite\0")),
-    "name-number": ("the model's name is no text", name_of_model(7)),  # type: ignore[arg-type]
-    "version-short": ("version 1.0", version("1.0")),
-    "version-zeros": ("version 01.0.0", version("01.0.0")),
-    "version-sign": ("version -1.0.0", version("-1.0.0")),
-    "version-break": ("version with a line break at its end", version("1.0.0\n")),
-    "version-arabic": ("version in Arabic digits", version("\u0661.\u0660.\u0660")),
-    "version-digits": ("version of 4,000 digits", version("9" * 4000 + ".0.0")),
-    "names-break": ("a line break in the pack's name", text("names/en", "Tiny\nnormal 0.01")),
-    "names-bidi": ("a right-to-left override in its name", text("names/uk", "Tiny\u202egnp")),
-    "names-escape": ("a terminal's escape in its name", text("names/en", "Tiny\x1b[2J")),
+    "name-traversal": ("the model is ../../etc/passwd", field("files/litert/name", "../../etc/passwd")),
+    "name-absolute": ("the model is /etc/passwd", field("files/litert/name", "/etc/passwd")),
+    "name-windows": ("the model is ..\\\\C:model.tflite", field("files/litert/name", "..\\C:model.tflite")),
+    "name-nul": ("the model's name holds a NUL", field("files/litert/name", "model.tflite\0")),
+    "name-number": ("the model's name is no text", field("files/litert/name", 7)),
+    "version-short": ("version 1.0", field("version", "1.0")),
+    "version-zeros": ("version 01.0.0", field("version", "01.0.0")),
+    "version-sign": ("version -1.0.0", field("version", "-1.0.0")),
+    "version-break": ("version with a line break at its end", field("version", "1.0.0\n")),
+    "version-arabic": ("version in Arabic digits", field("version", "\u0661.\u0660.\u0660")),
+    "version-digits": ("version of 4,000 digits", field("version", "9" * 4000 + ".0.0")),
+    "names-break": ("a line break in the pack's name", field("names/en", "Tiny\nnormal 0.01")),
+    "names-bidi": ("a right-to-left override in its name", field("names/uk", "Tiny\u202egnp")),
+    "names-escape": ("a terminal's escape in its name", field("names/en", "Tiny\x1b[2J")),
     "npy-pickle": ("golden inputs that run a command when unpickled", array("golden_inputs.npy", evil_pickle())),
     "npy-true": (
         "an array of shape (True,)",
@@ -201,28 +183,21 @@ BROKEN: Final[Mapping[str, tuple[str, MakePack]]] = {
 }
 
 
-def _try_broken(make: MakePack) -> Callable[[World], None]:
-    def attempt(world: World) -> None:
-        """It is refused as a broken pack by every command, leaves no trace, and nothing of it runs."""
-        world.good_images(1)
-        trust = ("--trust", fingerprint(write_tiny_pack(world.folder / "good")))
-        (world.folder / "hostile").mkdir()
-        pack = make(world.folder / "hostile")
-        for arguments in (["packs", "verify", pack], ["packs", "install", pack, *trust]):
-            world.run(*arguments).ends_with(3)
-        refused = world.run("screen", world.images, "--pack", pack, *trust, "--json", "-").ends_with(3)
-        assert refused.out == "", "an image was screened with it"
-        assert refused.parent_mb < 450, f"{refused.parent_mb:.0f} MB were taken"
-        assert not list((world.home / "packs").glob("*")), "it was installed"
-        assert not list(world.folder.rglob("pickle-ran")), "a command of the pack ran"
-        record = world.home / "pack_trust.json"
-        assert not record.exists() or b'"1.0.0"' not in record.read_bytes(), "its version was recorded"
-
-    return attempt
-
-
-for _name, (_tried, _make) in BROKEN.items():
-    CASES.add(_name, _tried, _try_broken(_make), is_quick=_name in ("metric-nan", "name-traversal"))
+@CASES.table(BROKEN, quick=("metric-nan", "name-traversal"))
+def broken(world: World, make: MakePack) -> None:
+    """It is refused as a broken pack by every command, leaves no trace, and nothing of it runs."""
+    world.good_images(1)
+    trust = ("--trust", fingerprint(write_tiny_pack(world.folder / "good")))
+    (world.folder / "hostile").mkdir()
+    pack = make(world.folder / "hostile")
+    for arguments in (["packs", "verify", pack], ["packs", "install", pack, *trust]):
+        world.run(*arguments).ends_with(3)
+    refused = world.run("screen", world.images, "--pack", pack, *trust, "--json", "-").ends_with(3).takes()
+    assert refused.out == "", "an image was screened with it"
+    assert not list((world.home / "packs").glob("*")), "it was installed"
+    assert not list(world.folder.rglob("pickle-ran")), "a command of the pack ran"
+    record = world.home / "pack_trust.json"
+    assert not record.exists() or b'"1.0.0"' not in record.read_bytes(), "its version was recorded"
 
 
 def put_broken(world: World, place: Path) -> list[str]:
@@ -245,8 +220,7 @@ def broken_beside_good(world: World) -> None:
     assert "tiny-1.0.0" in listed.out
     assert not {"\x1b", "\u202e"} & set(listed.out), "a pack's name moves the cursor"
     trust = world.pack_options[2:]
-    done = world.run("screen", world.images, "--pack", "tiny", *trust, "--json", "-").ends_with(0)
-    world.check_rows(done.lines, expected)
+    world.run("screen", world.images, "--pack", "tiny", *trust, "--json", "-").ends_with(0).has(expected)
     plain = world.run("screen", world.images, "--pack", "pneumonia-paediatric", "--json", "-").ends_with(0, 1)
     assert len(plain.lines) == len(expected)
 
@@ -321,8 +295,7 @@ def rollback(world: World) -> None:
     world.run("screen", world.images, "--pack", new, *trust, "--json", "-").ends_with(0)
     world.run("screen", world.images, "--pack", old, *trust, "--json", "-").ends_with(3).says("older")
     world.run("packs", "install", old, *trust).ends_with(3).says("older")
-    allowed = world.run("screen", world.images, "--pack", old, "--allow-older", "--json", "-").ends_with(0)
-    world.check_rows(allowed.lines, expected)
+    world.run("screen", world.images, "--pack", old, "--allow-older", "--json", "-").ends_with(0).has(expected)
     world.run("screen", world.images, "--pack", old, "--json", "-").ends_with(3)
 
 

@@ -8,49 +8,63 @@ One line a case; figures in build/attack.json; ends with 1 if any case failed. S
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks write files of every kind
 
-from attack.runner import exit_code, figures, program_command, try_all
-from attack.table import CASES
-from long_run import say, write_figures
+from harness.runner import Found, LongRun, Result, program_command, say, try_all
+from harness.table import ATTACKS
 
 
-def main() -> int:
-    """Run as the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only",
-        action="append",
-        metavar="PART",
-        help="only cases with this in their name; can be given more than once",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which cases, of which program."""
+    text = "only cases with this in their name; can be given more than once"
+    parser.add_argument("--only", action="append", metavar="PART", help=text)
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
     parser.add_argument("--jobs", type=int, default=2, help="how many cases run at a time (default: 2)")
-    parser.add_argument("--out", type=Path, default=Path("build/attack.json"))
     parser.add_argument("--list", action="store_true", help="only list the cases")
-    options = parser.parse_args()
-    if sys.platform != "linux":
-        say("The attack run needs Linux.")
-        return 2
-    cases = [case for case in CASES if not options.only or any(part in case.name for part in options.only)]
+
+
+def attack(options: argparse.Namespace) -> Found:
+    """Try the cases, or list them."""
+    cases = [case for case in ATTACKS if not options.only or any(part in case.name for part in options.only)]
     if options.list:
         for case in cases:
             say(f"{case.name:<38} {case.tried}")
-        return 0
-    began_s = time.monotonic()
+        raise SystemExit(0)
     program = program_command(options.program)
-    results = try_all(cases, program, say=say, at_once=options.jobs)
-    found = figures(results, seconds=time.monotonic() - began_s, program=program)
-    write_figures(options.out, found)
-    counts = "  ".join(f"{name} {number}" for name, number in found["counts"].items())
-    say(f"{len(results)} cases in {found['seconds']:.0f} s: {counts}")
-    return exit_code(results)
+    return found(try_all(cases, program, say=say, at_once=options.jobs), program)
+
+
+def found(results: Sequence[Result], program: Sequence[str]) -> Found:
+    """All of them, counted; nothing holds where none was tried."""
+    verdicts = Counter(result.verdict.lower() for result in results)
+    counts = {name: verdicts[name] for name in ("ok", "failed", "skipped")}
+    told = "  ".join(f"{name} {number}" for name, number in counts.items())
+    return Found(
+        facts={
+            "program": shutil.which(program[0]) or program[0],
+            "counts": counts,
+            "cases": [asdict(result) for result in results],
+        },
+        sentence=f"{len(results)} cases in {{seconds}}: {told}",
+        holds=bool(results) and not counts["failed"],
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        LongRun(
+            script="tests/attack/run_attack.py",
+            usage=__doc__,
+            options=add_options,
+            run=attack,
+            figures="build/attack.json",
+        ).main()
+    )

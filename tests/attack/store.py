@@ -13,11 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from attack.case import Group, NotPossible
-from attack.world import World, json_lines, tail
 from fieldray.domain.run import Verdict
 from fieldray.store.results import ResultStore
 from foreign_stores import journal_naming
+from harness.case import Group, NotPossible
+from harness.record import check_rows, json_lines, tail
+from harness.world import World
 
 CASES = Group("store")
 _UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--mount")
@@ -57,17 +58,14 @@ def _full_disk(room_kb: int) -> Callable[[World], None]:
         names = [line["path"] for line in lines["first"]]
         assert len(set(names)) == len(names), "rows doubled"
         assert codes["second"] == "0", tail(words["second"])
-        world.check_rows(lines["second"], expected)
+        check_rows(lines["second"], expected, images=world.images)
 
     return attempt
 
 
 for _number, _room_kb in enumerate(_ROOMS_KB, start=1):
-    CASES.add(
-        f"full-disk-{_number:02}",
-        f"the disk with the store is full after {_room_kb} kB, then has room",
-        _full_disk(_room_kb),
-        limit_s=60,
+    CASES.case(f"full-disk-{_number:02}", f"the disk with the store is full after {_room_kb} kB, then has room")(
+        _full_disk(_room_kb)
     )
 
 
@@ -79,7 +77,7 @@ def two_programs(world: World) -> None:
     running = [world.start_screen(paths=[folder]) for folder in folders]
     done = [run.finish(leaves_nothing=False) for run in running]
     for one, images in zip(done, expected, strict=True):
-        world.check_rows(one.ends_with(0).lines, images)
+        one.ends_with(0).has(images)
     assert world.query("PRAGMA integrity_check") == [("ok",)]
     assert world.query("SELECT COUNT(*) FROM results") == [(80,)]
 
@@ -94,7 +92,7 @@ def two_programs_same(world: World) -> None:
         one.is_calm()
         assert one.code in (0, 1), tail(one.err)
         if one.code == 0:
-            world.check_rows(one.lines, expected)
+            one.has(expected)
     assert any(one.code == 0 for one in done), tail(done[0].err)
     assert world.query("PRAGMA integrity_check") == [("ok",)]
     assert set(world.rows_in_store()) == set(expected)
@@ -168,7 +166,7 @@ def _gone(act: Callable[[Path], None]) -> Callable[[World], None]:
         if again.code:  # a damaged store may be told of once
             again.ends_with(1)
             again = world.start_screen().finish()
-        world.check_rows(again.ends_with(0).lines, expected)
+        again.ends_with(0).has(expected)
         assert set(world.rows_in_store()) == set(expected)
 
     return attempt
@@ -212,11 +210,10 @@ def remove_home(store: Path) -> None:
 
 
 for _act in (remove, remove_file_only, move, rename_over, restore_old, remove_home):
-    CASES.add(
+    CASES.case(
         f"gone-{_act.__name__.replace('_', '-')}",
         f"in mid-run: {(_act.__doc__ or '').rstrip('.')[:1].lower()}{(_act.__doc__ or '').rstrip('.')[1:]}",
-        _gone(_act),
-    )
+    )(_gone(_act))
 
 
 @CASES.case("link", "a store that is a link to a file elsewhere")
@@ -261,7 +258,7 @@ def _torn(copies: range) -> Callable[[World], None]:
                 done = world.start_screen().finish().ends_with(0, 1)
                 if done.code == 1:
                     done = world.start_screen().finish().ends_with(0)
-                world.check_rows(done.lines, expected)
+                done.has(expected)
             except AssertionError as error:
                 raise AssertionError(f"copy {number}: {error}") from error
 
@@ -291,12 +288,11 @@ def tear(store: Path, number: int) -> None:
 
 
 for _part in range(4):
-    CASES.add(
+    CASES.case(
         f"torn-{_part + 1}",
         f"copies {_part * 11 + 1} to {_part * 11 + 11} of 44 torn copies of a store, half of them in mid-run",
-        _torn(range(_part * 11, _part * 11 + 11)),
         limit_s=110,
-    )
+    )(_torn(range(_part * 11, _part * 11 + 11)))
 
 
 @CASES.case("other-version", "a store of another version of the program is left as it is")
@@ -319,7 +315,7 @@ def journal(world: World) -> None:
     store.with_name(f"{store.name}-journal").write_bytes(journal_naming(image, store))
     done = world.start_screen().finish().ends_with(0, 1)
     assert image.exists(), "an image was deleted"
-    world.check_rows(done.lines, expected)
+    done.has(expected)
 
 
 @CASES.case("trigger", "a copied store with a trigger that calls every image normal")

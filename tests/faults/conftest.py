@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from faults.double import DoubleEdgeTpu, build_library, compiler
+from faults.double import DoubleEdgeTpu, build_library
+from harness.machine import compiler
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """libedgetpu.so.1 of the test double."""
-    if not sys.platform.startswith("linux") or not compiler():
+    if not compiler():
         pytest.skip("the test double of the Edge TPU needs Linux and a C compiler")
     return build_library(tmp_path_factory.mktemp("double"))
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from fieldray.inference.coral.usb import UsbDevice, find_on_linux
+from harness.machine import build
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
 CONTROL_VARIABLE: Final = "FIELDRAY_FAKE_EDGETPU"
@@ -19,18 +19,9 @@ _PLACE: Final = "2-1"
 _IDENTITIES: Final = {"ready": ("18d1", "9302"), "uninitialised": ("1a6e", "089a"), "held": ("18d1", "9302")}
 
 
-def compiler() -> str | None:
-    """The C compiler of this machine, None if there is none."""
-    return shutil.which("gcc") or shutil.which("cc")
-
-
 def build_library(folder: Path) -> Path:
     """Compile `libedgetpu.so.1` into `folder`. Raises subprocess.CalledProcessError."""
-    path = folder / "libedgetpu.so.1"
-    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
-    command = [compiler() or "cc", *flags, "-Wl,-soname,libedgetpu.so.1", "-o", str(path), str(SOURCE), "-ldl"]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return path
+    return build(SOURCE, folder / "libedgetpu.so.1", "-fvisibility=hidden", "-Wl,-soname,libedgetpu.so.1")
 
 
 class DoubleEdgeTpu:

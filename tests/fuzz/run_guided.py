@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.reports import write_page
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.report import Points, Report
 from fuzz import kept_inputs
 from fuzz.corpus import CASES
-from fuzz.run_structures import MEASURED, Result
+from fuzz.run_structures import COLUMNS, MEASURED, Result, found
 from fuzz.run_structures import keep as save
 from fuzz.structures.running import run_guided
-from fuzz.structures.target import ACCEPTED
 from fuzz.structures.targets import TARGETS
-from long_run import add_page_option, planned_page, say, write_figures
+from harness.runner import Found, LongRun, say, table
 
 GUIDED: Final = ("dicom-header", "dicomdir", "zip", "manifest", "wire", "answers", "channel", "chunks")
 """What others wrote and anybody may hand over; any target can be asked for."""
@@ -51,39 +47,29 @@ class Guided:
         """For a person."""
         return f"{self.result.line}\n      reached {self.reached:,} places by {self.inputs:,} inputs, {self.kept} kept"
 
+    def facts(self) -> dict[str, object]:
+        """For the file of figures."""
+        return {**self.result.facts(), "reached": self.reached, "inputs_that_reach": self.inputs, "kept": self.kept}
 
-def main() -> int:
-    """Run as the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How long, which targets, and whether what reached more is kept."""
     parser.add_argument("--minutes", type=float, default=5.0, help="over all targets (default: 5)")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--only", action="append", choices=list(TARGETS), help="only this target; can be given more than once"
     )
     parser.add_argument("--keep", action="store_true", help="keep what reached more, in tests/fuzz/kept")
-    parser.add_argument("--out", type=Path, default=Path("build/fuzz-guided.json"))
-    add_page_option(parser, "guided-fuzzing")
-    options = parser.parse_args()
-    if sys.platform != "linux" or find_spec("atheris") is None:
-        say("The guided fuzz run needs Linux and Atheris (the extra robustness).")
-        return 2
-    planned = planned_page(options.page, "tests/fuzz/run_guided.py", measured=MEASURED)
-    names, began_s, results = tuple(options.only or GUIDED), time.monotonic(), []
+
+
+def run(options: argparse.Namespace) -> Found:
+    """Every target for its share of the time, a line each."""
+    names, results = tuple(options.only or GUIDED), []
     say(f"{options.minutes:g} minutes over {len(names)} targets, seed {options.seed}")
+    seconds = 60 * options.minutes / len(names)
     for name in names:
-        results.append(
-            guided(
-                name, seconds=60 * options.minutes / len(names), seed=options.seed, out=options.out, keep=options.keep
-            )
-        )
+        results.append(guided(name, seconds=seconds, seed=options.seed, out=options.out, keep=options.keep))
         say(results[-1].line)
-    found = sum(len(each.result.findings) for each in results)
-    facts = {"seed": options.seed, "seconds": round(time.monotonic() - began_s, 1)}
-    say(f"{sum(each.result.tally.inputs for each in results):,} inputs in {facts['seconds']:.0f} s, findings: {found}")
-    write_figures(options.out, {**facts, "targets": [_facts(each) for each in results]})
-    if planned:
-        write_page(report(results, facts), planned)
-    return 1 if found else 0
+    return found([each.facts() for each in results], seed=options.seed)
 
 
 def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Guided:
@@ -100,49 +86,39 @@ def guided(name: str, *, seconds: float, seed: int, out: Path, keep: bool) -> Gu
     return Guided(Result(name, tally, findings), reached, inputs, len(kept_inputs.inputs_of(name)))
 
 
-def _facts(each: Guided) -> dict[str, object]:
-    return {**each.result.facts(), "reached": each.reached, "inputs_that_reach": each.inputs, "kept": each.kept}
-
-
-def report(results: Sequence[Guided], facts: dict[str, float]) -> Report:
+def report(facts: Mapping[str, Any]) -> Report:
     """The figures as a table, and what its columns mean."""
-    columns = (
-        "target",
-        "inputs",
-        "accepted",
-        "places reached",
-        "by inputs",
-        "kept",
-        "findings",
-        "inputs/s",
-        "most, ms",
-    )
-    rows = tuple(
-        (
-            each.result.name,
-            f"{each.result.tally.inputs:,}",
-            f"{each.result.tally.outcomes[ACCEPTED]:,}",
-            f"{each.reached:,}",
-            f"{each.inputs:,}",
-            str(each.kept),
-            "; ".join(f"{found.kind} (input {found.number})" for found in each.result.findings) or "none",
-            f"{each.result.rate:,.0f}",
-            f"{1000 * each.result.tally.longest_s[0]:.0f}",
-        )
-        for each in results
-    )
+    targets, own = facts["targets"], ("target", "inputs", "accepted")
+    columns = {
+        **{name: COLUMNS[name] for name in own},
+        "places reached": lambda each: f"{each['reached']:,}",
+        "by inputs": lambda each: f"{each['inputs_that_reach']:,}",
+        "kept": lambda each: each["kept"],
+        **{name: COLUMNS[name] for name in ("findings", "inputs/s", "most, ms")},
+    }
     told = (
-        f"Read in {facts['seconds']:.0f} s: {sum(each.result.tally.inputs for each in results):,} inputs of "
-        f"{len(results)} parts of the program (seed {facts['seed']:.0f}), each a change of one that had reached code "
+        f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} inputs of "
+        f"{len(targets)} parts of the program (seed {facts['seed']}), each a change of one that had reached code "
         "which no other had.",
         "A finding is what it is of `make fuzz-structures`, but for the time: 10 s of CPU time, since watched code is "
         "slower.",
         "Places: branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that "
         "are passed while modules are imported are not among them. Kept: the inputs in tests/fuzz/kept.",
     )
-    blocks = (Points("What was run", told), Table("What came of it", columns, rows))
+    blocks = (Points("What was run", told), table("What came of it", targets, columns))
     return Report(kind="fuzz-guided", title="Fieldray: guided fuzzing", blocks=blocks, data=facts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    guided_fuzzing = LongRun(
+        script="tests/fuzz/run_guided.py",
+        usage=__doc__,
+        options=add_options,
+        run=run,
+        figures="build/fuzz-guided.json",
+        needs=("Linux", "Atheris (the extra robustness)"),
+        subject="guided-fuzzing",
+        measured=MEASURED,
+        report=report,
+    )
+    sys.exit(guided_fuzzing.main())

@@ -12,21 +12,20 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.reports import write_page
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.report import Points, Report
 from fuzz.structures.reading import LONGEST_S, Finding, Tally
 from fuzz.structures.running import run_target
 from fuzz.structures.target import ACCEPTED
 from fuzz.structures.targets import TARGETS, shares
-from long_run import add_page_option, planned_page, say, write_figures
+from harness.runner import Found, LongRun, say, table
 
 MEASURED = (
     *(f"app/fieldray{room}" for room in ("/imaging", "/inference", "/packs", "/processes", "/store", "_cluster")),
@@ -75,6 +74,7 @@ class Result:
             "inputs": tally.inputs,
             "outcomes": dict(tally.outcomes.most_common()),
             "per_second": round(self.rate, 1),
+            "reasons": self.reasons,
             "peak_mb": round(tally.peak_mb, 1),
             "longest_ms": round(1000 * tally.longest_s[0], 1),
             "longest_input": tally.longest_s[1],
@@ -82,34 +82,29 @@ class Result:
         }
 
 
-def main() -> int:
-    """Run as the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How many inputs, of which targets."""
     parser.add_argument("--inputs", type=int, default=1_000_000, help="over all targets (default: 1,000,000)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--only", action="append", choices=list(TARGETS), help="only this target; can be given more than once"
-    )
-    parser.add_argument("--out", type=Path, default=Path("build/fuzz-structures.json"))
-    add_page_option(parser, "broken-structures")
-    options = parser.parse_args()
-    if sys.platform != "linux":
-        say("The fuzz run needs Linux.")
-        return 2
-    planned = planned_page(options.page, "tests/fuzz/run_structures.py", measured=MEASURED)
-    began_s, results = time.monotonic(), []
+    text = "only this target; can be given more than once"
+    parser.add_argument("--only", action="append", choices=list(TARGETS), help=text)
+
+
+def run(options: argparse.Namespace) -> Found:
+    """Every target, a line each."""
+    results = []
     for name, inputs in shares(tuple(options.only or TARGETS), options.inputs).items():
         tally, findings = run_target(name, inputs=inputs, seed=options.seed)
         results.append(Result(name, tally, findings))
         say(results[-1].line)
         keep(findings, options.out.parent / options.out.stem)
-    inputs, found = sum(each.tally.inputs for each in results), sum(len(each.findings) for each in results)
-    facts = {"seed": options.seed, "seconds": round(time.monotonic() - began_s, 1)}
-    say(f"{inputs:,} inputs in {facts['seconds']:.0f} s, findings: {found}")
-    write_figures(options.out, {**facts, "targets": [each.facts() for each in results]})
-    if planned:
-        write_page(report(results, facts), planned)
-    return 1 if found else 0
+    return found([each.facts() for each in results], seed=options.seed)
+
+
+def found(targets: Sequence[Mapping[str, Any]], *, seed: int) -> Found:
+    """All that was read, counted."""
+    inputs, findings = sum(each["inputs"] for each in targets), sum(len(each["findings"]) for each in targets)
+    sentence = f"{inputs:,} inputs in {{seconds}}, findings: {findings}"
+    return Found(facts={"seed": seed, "targets": targets}, sentence=sentence, holds=not findings)
 
 
 def keep(findings: Sequence[Finding], folder: Path) -> None:
@@ -120,49 +115,50 @@ def keep(findings: Sequence[Finding], folder: Path) -> None:
         (folder / f"{finding.target}-{finding.number}-{name}.bin").write_bytes(finding.data)
 
 
-def report(results: Sequence[Result], facts: dict[str, float]) -> Report:
+# What the pages say of a target, by the name of the column.
+COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "target": lambda each: each["target"],
+    "inputs": lambda each: f"{each['inputs']:,}",
+    "accepted": lambda each: f"{each['outcomes'].get(ACCEPTED, 0):,}",
+    "most frequent reasons": lambda each: each["reasons"],
+    "findings": lambda each: "; ".join(f"{one['kind']} (input {one['number']})" for one in each["findings"]) or "none",
+    "inputs/s": lambda each: f"{each['per_second']:,.0f}",
+    "peak, MB": lambda each: f"{each['peak_mb']:.0f} of {TARGETS[each['target']].most_mb:.0f}",
+    "most, ms": lambda each: f"{each['longest_ms']:.0f}",
+}
+
+
+def report(facts: Mapping[str, Any]) -> Report:
     """The figures as tables, and what their columns mean."""
-    columns = (
-        "target",
-        "inputs",
-        "accepted",
-        "most frequent reasons",
-        "findings",
-        "inputs/s",
-        "peak, MB",
-        "most, ms",
-    )
-    rows = tuple(
-        (
-            each.name,
-            f"{each.tally.inputs:,}",
-            f"{each.tally.outcomes[ACCEPTED]:,}",
-            each.reasons,
-            "; ".join(f"{found.kind} (input {found.number})" for found in each.findings) or "none",
-            f"{each.rate:,.0f}",
-            f"{each.tally.peak_mb:.0f} of {TARGETS[each.name].most_mb:.0f}",
-            f"{1000 * each.tally.longest_s[0]:.0f}",
-        )
-        for each in results
-    )
+    targets = facts["targets"]
     told = (
-        f"Read in {facts['seconds']:.0f} s: {sum(each.tally.inputs for each in results):,} structures for "
-        f"{len(results)} parts of the program, each whole at first and then broken at up to five places in meaning "
-        f"(seed {facts['seed']:.0f}).",
+        f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} structures for "
+        f"{len(targets)} parts of the program, each whole at first and then broken at up to five places in meaning "
+        f"(seed {facts['seed']}).",
         "A finding is anything but a value or a reason that somebody thought of: another error, one that is caught but "
         f"logged as unforeseen, a value that breaks a promise, more than {LONGEST_S:.0f} s of CPU time, "
         "more memory than its cap, the end of the process.",
         "Peak: how far the highest memory of the process rose above its start, of its cap. Most: the longest that one "
         "input took, in CPU time. Inputs/s: made and read, by one process.",
     )
-    reads = tuple((name, TARGETS[name].reads) for name in (each.name for each in results))
+    reads = {"target": COLUMNS["target"], "what it reads": lambda each: TARGETS[each["target"]].reads}
     blocks = (
         Points("What was run", told),
-        Table("What is read", ("target", "what it reads"), reads),
-        Table("What came of it", columns, rows),
+        table("What is read", targets, reads),
+        table("What came of it", targets, COLUMNS),
     )
     return Report(kind="fuzz-structures", title="Fieldray: broken structures", blocks=blocks, data=facts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    structures = LongRun(
+        script="tests/fuzz/run_structures.py",
+        usage=__doc__,
+        options=add_options,
+        run=run,
+        figures="build/fuzz-structures.json",
+        subject="broken-structures",
+        measured=MEASURED,
+        report=report,
+    )
+    sys.exit(structures.main())

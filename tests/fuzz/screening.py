@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from attack.world import World, tail
 from fuzz.mutations import MUTATIONS, mutated
+from harness.record import tail
+from harness.world import World
 from phantoms import write_collection
 
 LARGEST: Final = 4 * 2**20

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attack.runner import program_command
 from fuzz.mutations import MUTATIONS, mutated
 from fuzz.screening import KINDS, fuzz, sources
+from harness.runner import program_command
 
 WHOLE = bytes(range(256)) * 8
 

@@ -66,6 +66,6 @@ def test_a_run_tells_what_it_reached() -> None:
     each = Guided(Result("npy", Tally(inputs=300), [found]), reached=40, inputs=5, kept=3)
     assert each.line.startswith("FOUND npy ")
     assert each.line.endswith("hangs, input 7\n      reached 40 places by 5 inputs, 3 kept")
-    page = report([each], {"seed": 1, "seconds": 1.0})
+    page = report({"targets": [each.facts()], "seed": 1, "seconds": 1.0})
     assert "300 inputs of 1 parts of the program" in str(page.blocks[0])
     assert "hangs (input 7)" in str(page.blocks[1])

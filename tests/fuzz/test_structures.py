@@ -108,5 +108,5 @@ def test_a_run_tells_what_it_read() -> None:
     found = Finding(target="npy", number=7, kind="hangs")
     line = Result("npy", tally, [found]).line
     assert line.startswith("FOUND npy                300 inputs  accepted ") and line.endswith("hangs, input 7")
-    page = report([Result("npy", tally, [])], {"seed": 1, "seconds": 1.0})
+    page = report({"targets": [Result("npy", tally, []).facts()], "seed": 1, "seconds": 1.0})
     assert "300 structures for 1 parts of the program" in str(page.blocks[0])

@@ -9,9 +9,9 @@ import time
 from itertools import cycle
 from typing import Final
 
-from attack.case import Group
-from attack.native import OtherClock
-from attack.world import Done, World
+from harness.case import Group
+from harness.record import Record
+from harness.world import OtherClock, World
 
 CASES = Group("clock")
 _COUNT: Final = 120
@@ -19,7 +19,7 @@ _YEAR_S: Final = 365 * 24 * 3600
 _NEGATIVE: Final = re.compile(r"(in|left|about) -\d|-\d+(\.\d+)?/s|-\d+:\d\d")
 
 
-def require_sensible(done: Done) -> Done:
+def require_sensible(done: Record) -> Record:
     """No time that passed, and none that is left, is negative."""
     found = _NEGATIVE.search(done.err + done.out)
     assert not found, f"a negative time: {found}"
@@ -42,8 +42,7 @@ def in_mid_run(world: World) -> None:
     for moment in (*_times(), *_times()):
         running.read_lines(5)
         clock.set_to(moment)
-    done = require_sensible(running.finish().ends_with(0))
-    world.check_rows(done.lines, expected)
+    require_sensible(running.finish().ends_with(0)).has(expected)
     (path,) = out.glob("*.json")
     assert len(json.loads(path.read_text())["results"]) == len(expected)
 
@@ -59,8 +58,7 @@ def resumed(world: World) -> None:
         clock.set_to(next(moments))
         running.signal(signal.SIGINT)
         require_sensible(running.finish().ends_with(130))
-    done = require_sensible(world.start_screen(environment=clock.environment).finish().ends_with(0))
-    world.check_rows(done.lines, expected)
+    require_sensible(world.run_screen(environment=clock.environment).ends_with(0)).has(expected)
     assert world.query("SELECT COUNT(*), MIN(state) FROM runs") == [(1, "finished")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from powercut.native import compiler
+from harness.machine import compiler
 from powercut.stage import Stage
 
 

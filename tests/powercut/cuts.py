@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, Final
+from typing import Final
 
 from powercut.acts import ACTS, Act
 from powercut.disk import MODELS, SECTORS, Disk, Luck, Model, State
+from powercut.figures import Figures
 from powercut.place import Lost, Place, told_in
 from powercut.recording import Change
 from powercut.stage import Fault, Stage
 
 _INDEX: Final = "-shm"  # SQLite's index of its log, which it writes through memory: nobody can say what is in it
-_MOST_EXAMPLES: Final = 12
 
 Names = Mapping[tuple[str, ...], object]  # what lies under names
-
-
-@dataclass(eq=False, slots=True)
-class CutFigures:
-    """What came of the cuts of one act.
-
-    states  different disks that the program was started on, by model
-    lost    what did not hold, each with how often; `examples` says where it is found again
-    """
-
-    act: str
-    changes: int = 0
-    states: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    def note(self, what: str, moment: Moment) -> None:
-        """Something did not hold."""
-        self.lost[f"{moment.model}: {what}"] += 1
-        if len(self.examples) < _MOST_EXAMPLES:
-            self.examples.append(f"{moment}: {what}")
-
-    def joined(self, other: CutFigures) -> CutFigures:
-        """Of both."""
-        return CutFigures(
-            self.act,
-            max(self.changes, other.changes),
-            self.states + other.states,
-            self.lost + other.lost,
-            [*self.examples, *other.examples][:_MOST_EXAMPLES],
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON has them."""
-        counts = {"states": dict(self.states), "lost": dict(self.lost)}
-        return {"act": self.act, "changes": self.changes, **counts, "examples": self.examples}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,24 +39,24 @@ class Moment:
 
 def cut(
     stage: Stage, name: str, *, seed: int, lucks: int, most: int | None = None, fault: Fault | None = None
-) -> CutFigures:
+) -> Figures:
     """Perform an act once and cut its power at every change.
 
     fault  what the disk refuses meanwhile
     lucks  how many disks are drawn by chance for each change and model, beside all and nothing
     most   so many disks at most, drawn from all of them
     """
-    act, place, figures = ACTS[name], stage.place, CutFigures(name)
+    act, place, figures = ACTS[name], stage.place, Figures({"act": name})
     act.prepare(place)
     disks = {model: Disk(place.root, model) for model in MODELS}
     watched = Disk(place.root, "ordered")
     before = place.told.read_bytes()
-    done = stage.run(act.command(place), fault=fault) if act.command else stage.perform(name, fault=fault)
+    done = stage.perform(name, fault=fault)
     if done.crash or (done.problem and not fault):
         raise AssertionError(f"{name} was not performed: {done.problem} {done.crash}")
     changes = stage.changes
     told = [before, *(change.data for change in changes if change.kind == "told")]
-    figures.changes = len(changes)
+    figures.counts = {"changes": len(changes)}
     versions = _versions(watched, changes, act)
     _require_recorded(watched.now(), place)
     moments = _moments(len(changes), random.Random(f"{seed} {name}"), lucks=lucks, most=most)
@@ -103,15 +66,11 @@ def cut(
             continue
         seen.add(known)
         figures.states[moment.model] += 1
-        try:
+        with figures.judging(moment, under=f"{moment.model}: "):
             place.write(state)
             # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`
             _require_versions(act, state, versions if fault else versions[tells : tells + 2])
             act.check(place, told_in(b"".join(told[: tells + 1])), "power")
-        except Lost as lost:
-            figures.note(str(lost), moment)
-        except Exception as error:
-            figures.note(f"{type(error).__name__}: {error}", moment)
     return figures
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from attack.case import Group
-from attack.native import library
-from attack.world import Done, Fate, World
 from fieldray.imaging.synthetic import write_studies
+from harness.case import Group
+from harness.record import Fate, Record
+from harness.world import World
 from program import write_images
 
 CASES = Group("drive")
@@ -39,11 +39,11 @@ def failing(world: World, *bad: Bad) -> dict[str, str]:
     counts = world.folder / "drive-counts"
     counts.write_bytes(bytes(8 * _RULES))
     rules = "".join(f"{one.end},{one.at},{one.error},{one.times},{one.seconds};" for one in bad)
-    loaded = library(world, "dying_drive", folder=Path(__file__).resolve().parent)
+    loaded = world.loading(Path(__file__).with_name("dying_drive.c"))
     return {**loaded, "FIELDRAY_DRIVE_ERRORS": rules, "FIELDRAY_DRIVE_COUNTS": str(counts)}
 
 
-def reasons(done: Done) -> Mapping[str, str]:
+def reasons(done: Record) -> Mapping[str, str]:
     """The codes by file name."""
     return {Path(line["path"]).name: line["reason_code"] for line in done.lines}
 
@@ -51,34 +51,29 @@ def reasons(done: Done) -> Mapping[str, str]:
 # ---- images
 
 
-def _image(at: Callable[[int], int], *, times: int = _ALWAYS) -> Callable[[World], None]:
-    def attempt(world: World) -> None:
-        """One image failed with the drive's error, the others have their score; later it has its own, too."""
-        expected = world.good_images(_COUNT)
-        victim = world.images / "image-003.png"
-        bad = Bad(end=victim.name, at=at(victim.stat().st_size), times=times)
-        sometimes: dict[str, Fate] = {**expected, victim.name: "failed" if times == _ALWAYS else "any"}
-        done = world.screen(sometimes, environment=failing(world, bad))
-        if times == _ALWAYS:
-            assert reasons(done)[victim.name] == "drive_error", reasons(done)[victim.name]
-        world.screen(expected, codes=(0,))
-
-    return attempt
+_BYTES: Final[Mapping[str, Callable[[int], int]]] = {
+    "first": lambda size: 0,
+    "early": lambda size: 40,
+    "middle": lambda size: size // 2,
+    "last": lambda size: size - 1,
+}
 
 
-for _name, _at in (
-    ("first", lambda size: 0),
-    ("early", lambda size: 40),
-    ("middle", lambda size: size // 2),
-    ("last", lambda size: size - 1),
-):
-    CASES.add(f"image-{_name}", f"an image that cannot be read at its {_name} byte", _image(_at))
-    CASES.add(f"image-{_name}-once", f"an image whose {_name} byte cannot be read the first time", _image(_at, times=1))
-
-
-@CASES.case("image-opened", "an image that cannot be opened for an error of the drive")
-def opened(world: World) -> None:
-    _image(lambda size: _OPENING)(world)
+@CASES.table({f"image-{name}": (f"an image that cannot be read at its {name} byte", at) for name, at in _BYTES.items()})
+@CASES.table(
+    {f"image-{name}-once": (f"an image whose {name} byte cannot be read once", at, 1) for name, at in _BYTES.items()}
+)
+@CASES.table({"image-opened": ("an image that cannot be opened for an error of the drive", lambda size: _OPENING)})
+def image(world: World, at: Callable[[int], int], times: int = _ALWAYS) -> None:
+    """One image failed with the drive's error, the others have their score; later it has its own, too."""
+    expected = world.good_images(_COUNT)
+    victim = world.images / "image-003.png"
+    bad = Bad(end=victim.name, at=at(victim.stat().st_size), times=times)
+    sometimes: dict[str, Fate] = {**expected, victim.name: "failed" if times == _ALWAYS else "any"}
+    done = world.screen(sometimes, environment=failing(world, bad))
+    if times == _ALWAYS:
+        assert reasons(done)[victim.name] == "drive_error", reasons(done)[victim.name]
+    world.screen(expected, codes=(0,))
 
 
 @CASES.case("dicom", "DICOM files that break off with an error in the header, and in the pixels")
@@ -103,10 +98,10 @@ def in_a_zip(world: World) -> None:
             archive.write(path, path.name)
         middle = archive.getinfo(paths[2].name).header_offset + 2000
         end = archive.getinfo(paths[3].name).header_offset
-    done = world.start_screen(environment=failing(world, Bad(end=place.name, at=middle, times=3))).finish()
+    done = world.run_screen(environment=failing(world, Bad(end=place.name, at=middle, times=3)))
     done.ends_with(0, 1)
     assert {line["reason_code"] for line in done.lines} <= {"drive_error", None}, reasons(done)
-    again = world.start_screen().finish().ends_with(0)
+    again = world.run_screen().ends_with(0)
     assert len(again.lines) == len({line["image"] for line in again.lines}) == len(paths)
     assert middle < end
 
@@ -130,8 +125,7 @@ def slow(world: World) -> None:
 
 @CASES.case("hanging", "an image whose reading hangs for longer than its time limit", limit_s=120)
 def hanging(world: World) -> None:
-    world.home.mkdir()
-    (world.home / "settings.json").write_text(json.dumps({"decode_timeout_s": 5}))
+    world.write_settings(decode_timeout_s=5)
     expected = world.good_images(_COUNT, side=512)
     victim = world.images / "image-003.png"
     bad = Bad(end=victim.name, at=victim.stat().st_size - 1, error=0, seconds=20)
@@ -149,7 +143,7 @@ def packs(world: World) -> None:
     for path in sorted(world.pack.iterdir()):
         for at in {0, path.stat().st_size // 2}:
             bad = Bad(end=f"{world.pack.name}/{path.name}", at=at)
-            done = world.start_screen(environment=failing(world, bad)).finish().ends_with(3)
+            done = world.run_screen(environment=failing(world, bad)).ends_with(3)
             assert not done.lines
             done.says("it is failing")
     world.screen(expected, codes=(0,))
@@ -159,7 +153,7 @@ def packs(world: World) -> None:
 def pack_once(world: World) -> None:
     expected = world.good_images(2)
     environment = failing(world, Bad(end="/model.tflite", at=50, times=1))
-    world.start_screen(environment=environment).finish().ends_with(3).says("it is failing")
+    world.run_screen(environment=environment).ends_with(3).says("it is failing")
     world.screen(expected, codes=(0,), environment=environment)
 
 
@@ -172,7 +166,7 @@ def store(world: World) -> None:
     world.screen(expected, codes=(0,))
     size = (world.home / "results.sqlite").stat().st_size
     for at in range(0, size, max(4096, size // 12)):
-        done = world.start_screen(environment=failing(world, Bad(end="/results.sqlite", at=at))).finish()
+        done = world.run_screen(environment=failing(world, Bad(end="/results.sqlite", at=at)))
         done.ends_with(0, 1)
         if done.code:
             done.says("The disk reported an error")
@@ -186,7 +180,7 @@ def keys(world: World) -> None:
     expected = world.good_images(2)
     world.screen(expected, codes=(0,))
     environment = failing(world, Bad(end="/pack_trust.json"))
-    done = world.start_screen(environment=environment).finish().ends_with(1, 3)
+    done = world.run_screen(environment=environment).ends_with(1, 3)
     done.says("The disk reported an error")
     assert "delete" not in done.err
     world.screen(expected, codes=(0,))
@@ -194,9 +188,7 @@ def keys(world: World) -> None:
 
 @CASES.case("settings", "settings that cannot be read are not replaced by others", is_quick=True)
 def settings(world: World) -> None:
-    world.home.mkdir()
-    place = world.home / "settings.json"
-    place.write_text(json.dumps({"theme": "dark", "decoders": 3}))
+    place = world.write_settings(theme="dark", decoders=3)
     name = world.pack.name.rpartition("-")[0]
     world.run("packs", "trust", world.pack_options[3]).ends_with(0)
     world.run("packs", "install", world.pack).ends_with(0)

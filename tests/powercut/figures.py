@@ -1,22 +1,22 @@
-"""What a power-cut run found, as a page of the documents."""
+"""What a power-cut run found: counted while it is tried, and shown as a page of the documents."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fieldray.bench.report import Block, Points, Report, Table
+from fieldray.bench.report import Block, Points, Report
+from harness.runner import table
+from powercut.place import Lost
 
 MEASURED: Final = (
-    "app/fieldray/store",
-    "app/fieldray/persistence.py",
-    "app/fieldray/pipeline",
-    "app/fieldray/packs",
-    "app/fieldray/reports",
-    "app/fieldray/settings.py",
+    *(f"app/fieldray/{part}" for part in ("store", "persistence.py", "pipeline", "packs", "reports", "settings.py")),
     "tests/powercut",
 )
+_MOST_EXAMPLES: Final = 12
 _ACTS: Final[Mapping[str, str]] = {
     "screen": "a run, from an empty home",
     "resume": "a run that is resumed",
@@ -32,28 +32,82 @@ _ACTS: Final[Mapping[str, str]] = {
 Facts = Mapping[str, Any]
 
 
+@dataclass(eq=False, slots=True)
+class Figures:
+    """What came of one thing that was tried at many moments.
+
+    name    what it is called, and what was tried: an act or two programs at once
+    counts  what was tried how often, and what was given as the reason
+    lost    what did not hold, each with how often; `examples` says where it is found again
+    """
+
+    name: Mapping[str, str]
+    counts: dict[str, int] = field(default_factory=dict)
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def judging(self, where: object, *, under: str = "") -> Iterator[None]:
+        """Note what does not hold inside."""
+        try:
+            yield
+        except Exception as error:
+            what = str(error) if isinstance(error, Lost) else f"{type(error).__name__}: {error}"
+            self.lost[under + what] += 1
+            if len(self.examples) < _MOST_EXAMPLES:
+                self.examples.append(f"{where}: {what}")
+
+    def add(self, other: Figures) -> None:
+        """Those of the same act, tried otherwise."""
+        self.counts = {name: max(count, self.counts.get(name, 0)) for name, count in other.counts.items()}
+        self.states += other.states
+        self.lost += other.lost
+        self.examples = [*self.examples, *other.examples][:_MOST_EXAMPLES]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        counted = {"states": dict(self.states), "reasons": dict(self.reasons), "lost": dict(self.lost)}
+        return {**self.name, **self.counts, **counted, "examples": self.examples}
+
+
 def lost_in(facts: Facts) -> int:
     """How much did not hold, over all parts."""
-    rows = [row for part in facts.values() if isinstance(part, list) for row in part]
-    return sum(sum(row["lost"].values()) for row in rows)
+    return sum(_lost(row) for part in facts.values() if isinstance(part, list) for row in part)
 
 
 def report(facts: Facts) -> Report:
     """The figures as tables, and what they mean."""
+    wrong = "lost, doubled or wrong"
     blocks: list[Block] = [Points("What was run", _told(facts))]
-    if "cuts" in facts:
-        columns = ("what was cut off", "changes", "disks, ordered", "disks, unordered", "lost, doubled or wrong")
-        blocks.append(Table("The power goes", columns, tuple(_cut_row(row) for row in facts["cuts"])))
-    if "refusals" in facts:
-        columns = ("what was refused something", "changes", "tried", "reasons given", "lost, doubled or wrong")
-        blocks.append(Table("The disk is full, or fails", columns, tuple(_refusal_rows(facts["refusals"]))))
-    if "rivals" in facts:
-        columns = ("at once", "rounds", "killed", "lost, doubled or wrong")
-        rows = tuple((row["name"], _n(row["rounds"]), _n(row["killed"]), _lost(row)) for row in facts["rivals"])
-        blocks.append(Table("Two programs on one home", columns, rows))
-    if "cases" in facts:
-        rows = tuple((row["tried"], row["case"], row["verdict"]) for row in facts["cases"])
-        blocks.append(Table("Drives, clocks and memory", ("what happens", "case", "holds"), rows))
+    if cuts := facts.get("cuts"):
+        columns = {
+            "what was cut off": _what,
+            "changes": lambda row: f"{row['changes']:,}",
+            "disks, ordered": lambda row: f"{row['states'].get('ordered', 0):,}",
+            "disks, unordered": lambda row: f"{row['states'].get('unordered', 0):,}",
+            wrong: _lost,
+        }
+        blocks.append(table("The power goes", cuts, columns))
+    if refusals := facts.get("refusals"):
+        columns = {
+            "what was refused something": lambda rows: _what(rows[0]),
+            "changes": lambda rows: f"{max(row['changes'] for row in rows):,}",
+            "tried": lambda rows: f"{sum(row['tried'] for row in rows):,}",
+            "reasons given": lambda rows: (
+                ", ".join(sorted({code for row in rows for code in row.get("reasons", ())})) or "-"
+            ),
+            wrong: lambda rows: sum(map(_lost, rows)),
+        }
+        blocks.append(table("The disk is full, or fails", _by_act(refusals), columns))
+    if rivals := facts.get("rivals"):
+        columns = {"at once": lambda row: row["name"], "rounds": lambda row: row["rounds"]}
+        columns |= {"killed": lambda row: row["killed"], wrong: _lost}
+        blocks.append(table("Two programs on one home", rivals, columns))
+    if cases := facts.get("cases"):
+        columns = {"what happens": lambda row: row["tried"], "case": lambda row: row["case"]}
+        blocks.append(table("Drives, clocks and memory", cases, {**columns, "holds": lambda row: row["verdict"]}))
     return Report(kind="powercut", title="Fieldray: faults at every moment", blocks=tuple(blocks), data=dict(facts))
 
 
@@ -79,28 +133,18 @@ def _told(facts: Facts) -> Sequence[str]:
     )
 
 
-def _cut_row(row: Facts) -> tuple[str, ...]:
+def _what(row: Facts) -> str:
     name, _, more = row["act"].partition(", ")
-    what = _ACTS[name] + (", while the disk refuses something" if more else "")
-    states = row["states"]
-    return what, _n(row["changes"]), _n(states.get("ordered", 0)), _n(states.get("unordered", 0)), _lost(row)
+    return _ACTS[name] + (", while the disk refuses something" if more else "")
 
 
-def _refusal_rows(rows: Iterable[Facts]) -> Iterable[tuple[str, ...]]:
+def _by_act(rows: Sequence[Facts]) -> Sequence[Sequence[Facts]]:
     """All kinds of an act together."""
     acts: defaultdict[str, list[Facts]] = defaultdict(list)
     for row in rows:
         acts[row["act"]].append(row)
-    for act, found in acts.items():
-        reasons = sorted({code for row in found for code in row["reasons"]})
-        lost = sum(sum(row["lost"].values()) for row in found)
-        changes, tried = max(row["changes"] for row in found), sum(row["tried"] for row in found)
-        yield _ACTS[act], _n(changes), _n(tried), ", ".join(reasons) or "-", _n(lost)
+    return list(acts.values())
 
 
-def _lost(row: Facts) -> str:
-    return _n(sum(row["lost"].values()))
-
-
-def _n(number: int) -> str:
-    return f"{number:,}"
+def _lost(row: Facts) -> int:
+    return sum(row["lost"].values())

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from attack.case import Group
-from attack.memory import descendants
-from attack.processes import command_line
-from attack.world import Fate, World
 from fieldray.imaging.synthetic import chest_phantom
+from harness.case import Group
+from harness.machine import command_line, descendants
+from harness.record import Fate
+from harness.world import World
 
 CASES = Group("memory")
 _COUNT: Final = 6
@@ -70,7 +70,7 @@ def reader_killed(world: World) -> None:
         done = running.finish().ends_with(1)
     finally:
         killed = killer.stop()
-    world.check_rows(done.lines, {**expected, "large.png": "failed"})
+    done.has({**expected, "large.png": "failed"})
     (why,) = (line["reason_code"] for line in done.lines if line["status"] == "failed")
     assert (why, killed) == ("reader_killed", 2), (why, killed)
     world.screen(expected, codes=(0,))

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from fieldray.store.database import damage_mark
 from powercut.acts import ACTS
+from powercut.figures import Figures
 from powercut.place import Lost, Place, Told
 from powercut.stage import Fault, How, Performed, Stage
 
-_MOST_EXAMPLES: Final = 12
 # By the system's error: how it comes, and what the program may give as the reason. What failed once may have been
 # anything; a disk that stays full is called full.
 _FULL: Final = frozenset({"disk_full"})
@@ -46,51 +45,23 @@ KINDS: Final[Sequence[Kind]] = (
 )
 
 
-@dataclass(eq=False, slots=True)
-class RefusalFigures:
-    """What came of one act and one kind of refusal, tried at `tried` changes.
-
-    reasons  the codes that were given, each with how often
-    """
-
-    act: str
-    kind: str
-    changes: int = 0
-    tried: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    def note(self, what: str, fault: Fault) -> None:
-        """Something did not hold."""
-        self.lost[what] += 1
-        if len(self.examples) < _MOST_EXAMPLES:
-            self.examples.append(f"{fault}: {what}")
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON has them."""
-        counts = {"reasons": dict(self.reasons), "lost": dict(self.lost)}
-        tried = {"changes": self.changes, "tried": self.tried}
-        return {"act": self.act, "kind": self.kind, **tried, **counts, "examples": self.examples}
-
-
-def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None = None) -> RefusalFigures:
+def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None = None) -> Figures:
     """Perform an act again and again, the disk refusing something at every change, or at `most` of them."""
-    act, place, figures = ACTS[name], stage.place, RefusalFigures(name, kind.name)
+    act, place, figures = ACTS[name], stage.place, Figures({"act": name, "kind": kind.name})
     act.prepare(place)
     before, chance = place.read(), random.Random(f"{seed} {name} {kind.name}")
-    figures.changes = (stage.run(act.command(place)) if act.command else stage.perform(name)).changes
-    numbers: Sequence[int] = range(1, figures.changes + 1)
+    changes = stage.perform(name).changes
+    numbers: Sequence[int] = range(1, changes + 1)
     if most is not None and most < len(numbers):
         numbers = sorted(chance.sample(numbers, most))
+    figures.counts = {"changes": changes, "tried": len(numbers)}
     for number in numbers:
         fault = Fault(first=number, how=kind.how, error=kind.error, room=chance.randrange(0, 8192))
         place.write(before)
-        done = stage.run(act.command(place), fault=fault) if act.command else stage.perform(name, fault=fault)
-        figures.tried += 1
+        done = stage.perform(name, fault=fault)
         told = place.what_was_told
         figures.reasons.update(given := _reasons(done, told))
-        try:
+        with figures.judging(fault):
             if done.crash:
                 raise Lost(done.crash.strip().splitlines()[-1])
             marked = {"database_damaged"} if damage_mark(place.store).exists() else set()  # not fixed yet: it is true
@@ -98,10 +69,6 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
                 raise Lost(f"the reason given is {', '.join(sorted(wrong))}")
             _require_ended(place, kind)
             act.check(place, told, "fault")
-        except Lost as lost:
-            figures.note(str(lost), fault)
-        except Exception as error:
-            figures.note(f"{type(error).__name__}: {error}", fault)
     return figures
 
 

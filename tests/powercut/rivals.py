@@ -11,10 +11,9 @@ import random
 import signal
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
@@ -25,6 +24,7 @@ from fieldray.packs.trust import TrustStore
 from fieldray.reports.patient import pseudonym_key
 from fieldray.store.deleting import RunDeleter
 from powercut.exporting import QUICK, check_export, export, prepare_export
+from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_keeping, prepare_packs, site_point
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
@@ -48,44 +48,23 @@ class Rivalry:
     check: Callable[[Place, Told, Told], None]
 
 
-@dataclass(eq=False, slots=True)
-class RivalFigures:
-    """What came of one rivalry."""
-
-    name: str
-    rounds: int = 0
-    killed: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON has them."""
-        counts = {"reasons": dict(self.reasons), "lost": dict(self.lost)}
-        return {"name": self.name, "rounds": self.rounds, "killed": self.killed, **counts}
-
-
-def rival(place: Place, name: str, *, rounds: int, seed: int) -> RivalFigures:
+def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
     """Let two programs at each other so often."""
-    rivalry, figures = RIVALRIES[name], RivalFigures(name)
+    rivalry, figures = RIVALRIES[name], Figures({"name": name}, {"rounds": rounds, "killed": 0})
     chance = random.Random(f"{seed} {name}")
-    for _ in range(rounds):
+    for number in range(rounds):
         rivalry.prepare(place)
         lives = [chance.uniform(0, _LONGEST_LIFE_S) if chance.random() < 0.5 else None for _ in rivalry.acts]
         told, crashes = _perform(place, rivalry.acts, lives)
-        figures.rounds += 1
-        figures.killed += sum(life is not None for life in lives)
-        figures.reasons.update(words[1] for lines in told for words in lines if words[0] == "problem")
-        try:
+        figures.counts["killed"] += sum(life is not None for life in lives)
+        given = [words[1] for lines in told for words in lines if words[0] == "problem"]
+        figures.reasons.update(given)
+        with figures.judging(f"round {number}"):
             if crashes:
                 raise Lost(crashes[0].strip().splitlines()[-1])
-            given = {words[1] for lines in told for words in lines if words[0] == "problem"}
-            if given - _PERHAPS_TOLD:
-                raise Lost(f"told: {', '.join(sorted(given))}")
+            if unexpected := set(given) - _PERHAPS_TOLD:
+                raise Lost(f"told: {', '.join(sorted(unexpected))}")
             rivalry.check(place, *told)
-        except Lost as lost:
-            figures.lost[str(lost)] += 1
-        except Exception as error:
-            figures.lost[f"{type(error).__name__}: {error}"] += 1
     return figures
 
 

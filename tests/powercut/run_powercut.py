@@ -16,7 +16,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,14 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of a library is not to be forked
 
-from attack.runner import program_command, try_case
-from benchmarks.reports import write_page
-from long_run import add_page_option, planned_page, say, write_figures
-from powercut import clocks, drives, memory
+from harness.runner import Found, LongRun, program_command, say, try_case
+from harness.table import POWERCUTS
 from powercut.acts import ACTS
 from powercut.cuts import cut
-from powercut.figures import MEASURED, lost_in, report
-from powercut.native import compiler
+from powercut.figures import MEASURED, Figures, lost_in, report
 from powercut.refusals import KINDS, refuse
 from powercut.rivals import RIVALRIES, rival
 from powercut.stage import Fault, Stage
@@ -40,96 +36,83 @@ from powercut.stage import Fault, Stage
 _LUCKS: Final = 3
 _AFTER_FAULTS: Final = 40  # of so many disks, one is of an act to which something was refused besides
 _PROGRAM_SHARE: Final = 25  # the whole program takes so much longer than an act
-Row = dict[str, Any]
 
 
-def main() -> int:
-    """Run as the arguments say."""
-    options = _options()
-    if compiler() is None:
-        say("The power-cut run needs Linux and a C compiler.")
-        return 2
-    planned = planned_page(options.page, "tests/powercut/run_powercut.py", measured=MEASURED)
-    logging.disable(logging.CRITICAL)  # what is refused is logged; here it is thousands of lines
-    began_s = time.monotonic()
-    found: dict[str, list[Row]] = {
-        part: list(run(options)) for part, run in _PARTS.items() if _is_wanted(options, part)
-    }
-    facts = {"seed": options.seed, "seconds": round(time.monotonic() - began_s, 1), **found}
-    write_figures(options.out, facts)
-    lost = lost_in(facts)
-    say(f"{facts['seconds']:.0f} s, lost, doubled or wrong: {lost}")
-    if planned:
-        write_page(report(facts), planned)
-    return 1 if lost or not found else 0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which parts and acts, and how often."""
     parser.add_argument("--only", action="append", choices=_PARTS, help="only this part; can be given more than once")
     parser.add_argument("--act", action="append", choices=ACTS, help="only this act; can be given more than once")
-    parser.add_argument(
-        "--states", type=int, default=4000, help="disks after a power cut, for each act (default: 4000)"
-    )
-    parser.add_argument("--refused", type=int, default=1000, help="refusals, for each act and kind (default: 1000)")
-    parser.add_argument("--rounds", type=int, default=200, help="rounds of two programs at once (default: 200)")
+    for name, often, what in (
+        ("--states", 4000, "disks after a power cut, for each act"),
+        ("--refused", 1000, "refusals, for each act and kind"),
+        ("--rounds", 200, "rounds of two programs at once"),
+    ):
+        parser.add_argument(name, type=int, default=often, help=f"{what} (default: {often})")
     parser.add_argument("--work", type=Path, help="a folder to work in, on a fast disk (default: the system's)")
-    parser.add_argument("--out", type=Path, default=Path("build/powercut.json"))
-    add_page_option(parser, "faults-at-every-moment")
-    return parser.parse_args()
 
 
-def _is_wanted(options: argparse.Namespace, part: str) -> bool:
-    return not options.only or part in options.only
+def run(options: argparse.Namespace) -> Found:
+    """Every part, a line for each of its rows."""
+    logging.disable(logging.CRITICAL)  # what is refused is logged; here it is thousands of lines
+    found = {
+        name: [_said(row) for row in part(options)]
+        for name, part in _PARTS.items()
+        if not options.only or name in options.only
+    }
+    lost = lost_in(found)
+    return Found(
+        facts={"seed": options.seed, **found},
+        sentence=f"{{seconds}}, lost, doubled or wrong: {lost}",
+        holds=bool(found) and not lost,
+    )
 
 
-def _cuts(options: argparse.Namespace) -> Iterator[Row]:
+def _cuts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every act on its own, and again while something is refused."""
     for name in options.act or ACTS:
-        most = options.states // (_PROGRAM_SHARE if ACTS[name].command else 1)
         with _stage(options) as stage:
-            figures = cut(stage, name, seed=options.seed, lucks=_LUCKS, most=most)
-            yield _said(figures.facts())
+            figures = cut(stage, name, seed=options.seed, lucks=_LUCKS, most=_most(name, options.states))
+            yield figures.facts()
             if ACTS[name].command is None:
-                yield _said(_after_faults(stage, name, options, changes=figures.changes))
+                yield _after_faults(stage, name, options, changes=figures.counts["changes"]).facts()
 
 
-def _after_faults(stage: Stage, name: str, options: argparse.Namespace, *, changes: int) -> Row:
+def _most(act: str, number: int) -> int:
+    return number // (_PROGRAM_SHARE if ACTS[act].command else 1)
+
+
+def _after_faults(stage: Stage, name: str, options: argparse.Namespace, *, changes: int) -> Figures:
     """The power goes some time after the disk refused something."""
-    chance, together = random.Random(f"{options.seed} {name} faults"), None
+    chance, together = random.Random(f"{options.seed} {name} faults"), Figures({"act": f"{name}, refused"})
     for number in range(max(1, options.states // _AFTER_FAULTS**2)):
         kind = chance.choice(KINDS)
         fault = Fault(first=chance.randint(1, changes), how=kind.how, error=kind.error, room=chance.randrange(8192))
-        figures = cut(stage, name, seed=options.seed + number, lucks=1, most=_AFTER_FAULTS, fault=fault)
-        together = figures if together is None else together.joined(figures)
-    assert together
-    return {**together.facts(), "act": f"{name}, refused"}
+        together.add(cut(stage, name, seed=options.seed + number, lucks=1, most=_AFTER_FAULTS, fault=fault))
+    return together
 
 
-def _refusals(options: argparse.Namespace) -> Iterator[Row]:
+def _refusals(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in options.act or ACTS:
-        most = options.refused // (_PROGRAM_SHARE if ACTS[name].command else 1)
         for kind in KINDS:
             with _stage(options) as stage:
-                yield _said(refuse(stage, name, kind, seed=options.seed, most=most).facts())
+                yield refuse(stage, name, kind, seed=options.seed, most=_most(name, options.refused)).facts()
 
 
-def _rivals(options: argparse.Namespace) -> Iterator[Row]:
+def _rivals(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in RIVALRIES:
         with _stage(options) as stage:
-            yield _said(rival(stage.place, name, rounds=options.rounds, seed=options.seed).facts())
+            yield rival(stage.place, name, rounds=options.rounds, seed=options.seed).facts()
 
 
-def _cases(options: argparse.Namespace) -> Iterator[Row]:
-    for case in (*drives.CASES, *clocks.CASES, *memory.CASES):
+def _cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for case in POWERCUTS:
         result = try_case(case, program_command())
         say(result.line)
         lost = {result.why: 1} if result.verdict == "FAILED" else {}
         yield {"case": case.name, "tried": case.tried, "verdict": result.verdict, "lost": lost}
 
 
-_PARTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[Row]]]] = {
+_PARTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]]] = {
     "cuts": _cuts,
     "refusals": _refusals,
     "rivals": _rivals,
@@ -148,11 +131,22 @@ def _stage(options: argparse.Namespace) -> Iterator[Stage]:
         yield stage
 
 
-def _said(row: Row) -> Row:
-    what = "  ".join(f"{value}" for key, value in row.items() if key not in ("examples", "lost"))
+def _said(row: dict[str, Any]) -> dict[str, Any]:
+    what = "  ".join(f"{value}" for key, value in row.items() if value != {} and key not in ("examples", "lost"))
     say("\n    ".join([f"{'ok' if not row['lost'] else 'LOST':<6}{what}", *row.get("examples", row["lost"])]))
     return row
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    powercut = LongRun(
+        script="tests/powercut/run_powercut.py",
+        usage=__doc__,
+        options=add_options,
+        run=run,
+        figures="build/powercut.json",
+        needs=("Linux", "a C compiler"),
+        subject="faults-at-every-moment",
+        measured=MEASURED,
+        report=report,
+    )
+    sys.exit(powercut.main())

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from powercut.native import build
+from harness.machine import build
+from powercut.acts import ACTS
 from powercut.place import Place
 from powercut.recording import Change, read_changes
 
@@ -67,7 +68,8 @@ class Stage:
         self._page.write_bytes(bytes(_ORDERS.size))
         with self._page.open("r+b") as page:
             self._orders = mmap.mmap(page.fileno(), _ORDERS.size)
-        self._library = build("watched_disk", folder)
+        source = Path(__file__).with_name("watched_disk.c")
+        self._library = build(source, folder / "watched_disk.so", "-fvisibility=hidden")
         self._performer: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -81,15 +83,15 @@ class Stage:
             self._performer.communicate()
         self._orders.close()
 
-    def perform(self, act: str, *, fault: Fault | None = None) -> Performed:
+    def perform(self, name: str, *, fault: Fault | None = None) -> Performed:
         """Perform an act (see acts.py) on the place as it is, and wait for it."""
-        os.truncate(self._log, 0)
-        values = (fault.first, _HOW[fault.how], fault.error, 0, fault.room) if fault else (0, 0, 0, 0, 0)
-        _ORDERS.pack_into(self._orders, 0, 0, *values)
+        if command := ACTS[name].command:
+            return self.run(command(self.place), fault=fault)
+        self._order(fault, is_watched=False)  # the process begins to watch when it performs
         process = self.start()
         assert process.stdin
         assert process.stdout
-        process.stdin.write(json.dumps({"act": act, "limit_s": _LIMIT_S}) + "\n")
+        process.stdin.write(json.dumps({"act": name, "limit_s": _LIMIT_S}) + "\n")
         process.stdin.flush()
         said = json.loads(process.stdout.readline())
         problem = tuple(said["problem"]) if said["problem"] else None
@@ -97,9 +99,7 @@ class Stage:
 
     def run(self, command: Sequence[str], *, fault: Fault | None = None) -> Performed:
         """Run a program on the place, all of its processes watched; what it says on its output is told there."""
-        os.truncate(self._log, 0)
-        values = (fault.first, _HOW[fault.how], fault.error, 0, fault.room) if fault else (0, 0, 0, 0, 0)
-        _ORDERS.pack_into(self._orders, 0, 1, *values)
+        self._order(fault, is_watched=True)
         with self.place.told.open("ab") as told:
             done = subprocess.run(
                 command,
@@ -114,6 +114,11 @@ class Stage:
         crash = done.stderr if "Traceback" in done.stderr or "unexpected" in done.stderr else ""
         problem = None if done.returncode in (0, 1) else (f"exit code {done.returncode}", done.stderr)
         return Performed(problem=problem, crash=crash, changes=self._changes)
+
+    def _order(self, fault: Fault | None, *, is_watched: bool) -> None:
+        os.truncate(self._log, 0)
+        values = (fault.first, _HOW[fault.how], fault.error, 0, fault.room) if fault else (0, 0, 0, 0, 0)
+        _ORDERS.pack_into(self._orders, 0, int(is_watched), *values)
 
     @property
     def changes(self) -> list[Change]:

@@ -37,7 +37,7 @@ _NUMBERS_64: Final = (0, 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 @dataclass(slots=True)
-class _Member:
+class Member:
     """A member as its local header and as the listing state it; `changes` are what the listing alone says otherwise."""
 
     name: bytes
@@ -65,7 +65,7 @@ def _contents() -> tuple[bytes, ...]:
     headers = [make_header(chance) for _ in range(24)]
     png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 64, 48) + b"\x08\0\0\0\0"
     jpeg = b"\xff\xd8\xff\xc0\0\x0b\x08\0\x40\0\x30\x01\x01\x11\0\xff\xd9"
-    zip_file = _written([_whole(b"a", b"x", 0)], _Ends())
+    zip_file = written([_whole(b"a", b"x", 0)], Ends())
     return (*headers, png, jpeg, b"a text", b"", zip_file, bytes(3_000), b"MZ" + bytes(100))
 
 
@@ -88,15 +88,15 @@ def _bomb(method: int) -> bytes:
     return _packed(bytes(30 * 2**20), method)
 
 
-def _whole(name: bytes, data: bytes, method: int) -> _Member:
+def _whole(name: bytes, data: bytes, method: int) -> Member:
     packed = _packed(data, method)
-    member = _Member(name, packed, method, crc=zlib.crc32(data), packed_size=len(packed), size=len(data))
+    member = Member(name, packed, method, crc=zlib.crc32(data), packed_size=len(packed), size=len(data))
     member.flags = 0x800 if not name.isascii() else 0
     return member
 
 
 @dataclass(slots=True)
-class _Ends:
+class Ends:
     """What the records at the end state; None for what is true."""
 
     count: int | None = None
@@ -111,7 +111,8 @@ class _Ends:
     prefix: bytes = b""
 
 
-def _written(listed: Sequence[_Member], ends: _Ends) -> bytes:
+def written(listed: Sequence[Member], ends: Ends) -> bytes:
+    """A zip of these members, local headers first, then the listing."""
     parts, entries, at = [ends.prefix], [], len(ends.prefix)
     for member in listed:
         name = member.name if member.local_name is None else member.local_name
@@ -142,7 +143,7 @@ def _written(listed: Sequence[_Member], ends: _Ends) -> bytes:
     return b"".join(parts)
 
 
-def _common(member: _Member, name: int, extra: int) -> bytes:
+def _common(member: Member, name: int, extra: int) -> bytes:
     sizes = (member.crc, member.packed_size & 0xFFFFFFFF, member.size & 0xFFFFFFFF, name & 0xFFFF, extra & 0xFFFF)
     return struct.pack("<HHHHHIIIHH", member.version, member.flags, member.method, 0, member.date, *sizes)
 
@@ -153,7 +154,7 @@ def make_zip(chance: random.Random) -> bytes:
         _whole(chance.choice(_NAMES), chance.choice(_contents()), chance.choice(_METHODS))
         for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
     ]
-    ends = _Ends(comment=chance.choice((b"", b"", b"a comment")), has_64=chance.random() < 0.15)
+    ends = Ends(comment=chance.choice((b"", b"", b"a comment")), has_64=chance.random() < 0.15)
     is_cut = False
     for _ in range(chance.choice(PLACES)):
         way = chance.random()
@@ -163,11 +164,11 @@ def make_zip(chance: random.Random) -> bytes:
             _break_ends(ends, chance)
         else:
             is_cut = True
-    data = _written(listed, ends)
+    data = written(listed, ends)
     return data[: chance.randrange(len(data) + 1)] if is_cut else data
 
 
-def _break_member(listed: list[_Member], index: int, chance: random.Random) -> None:
+def _break_member(listed: list[Member], index: int, chance: random.Random) -> None:
     """What a member says of itself, or where and what it is."""
     if chance.random() < 0.6:
         _break_record(listed[index], chance)
@@ -175,7 +176,7 @@ def _break_member(listed: list[_Member], index: int, chance: random.Random) -> N
         _break_place(listed, index, chance)
 
 
-def _break_record(member: _Member, chance: random.Random) -> None:
+def _break_record(member: Member, chance: random.Random) -> None:
     name = chance.choice(
         ("name", "local_name", "method", "flags", "size", "packed_size", "crc", "extra", "local_extra")
     )
@@ -194,7 +195,7 @@ def _break_record(member: _Member, chance: random.Random) -> None:
     setattr(member, name, chance.choice(values[name]))
 
 
-def _break_place(listed: list[_Member], index: int, chance: random.Random) -> None:
+def _break_place(listed: list[Member], index: int, chance: random.Random) -> None:
     member, way = listed[index], chance.randrange(7)
     if way == 0:
         member.offset = chance.choice((*_NUMBERS_32, chance.randrange(2_000)))
@@ -215,8 +216,8 @@ def _break_place(listed: list[_Member], index: int, chance: random.Random) -> No
         member.comment, member.date = chance.choice((b"", b"c" * 40_000)), chance.choice((0, 0xFFFF, 0x1C0))
 
 
-def _twin(member: _Member, name: bytes) -> _Member:
-    return _Member(
+def _twin(member: Member, name: bytes) -> Member:
+    return Member(
         name, member.data, member.method, member.flags,
         crc=member.crc, packed_size=member.packed_size, size=member.size, offset=member.offset or 0, stands=False,
     )  # fmt: skip
@@ -230,7 +231,7 @@ def _extra(chance: random.Random) -> bytes:
     return struct.pack("<HH", kind, chance.choice((len(content), len(content), *_NUMBERS_16))) + content
 
 
-def _break_ends(ends: _Ends, chance: random.Random) -> None:
+def _break_ends(ends: Ends, chance: random.Random) -> None:
     way = chance.randrange(9)
     if way == 0:
         ends.count = chance.choice(_NUMBERS_16)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attack.world import World
+    from harness.world import World
 
 Attempt = Callable[["World"], None]
 
@@ -35,7 +35,7 @@ class Case:
 
 
 class Group:
-    """The cases of one file. `case` adds the function below it."""
+    """The cases of one file, which add the functions below them: one with `case`, a table of them with `table`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,13 +50,24 @@ class Group:
         """Add the decorated function as a case."""
 
         def add(attempt: Attempt) -> Attempt:
-            self.add(name, tried, attempt, limit_s=limit_s, is_quick=is_quick)
+            made = Case(name=f"{self.name}/{name}", tried=tried, attempt=attempt, limit_s=limit_s, is_quick=is_quick)
+            self._cases.append(made)
             return attempt
 
         return add
 
-    def add(self, name: str, tried: str, attempt: Attempt, *, limit_s: float = 60.0, is_quick: bool = False) -> None:
-        """Add a case made in a loop."""
-        self._cases.append(
-            Case(name=f"{self.name}/{name}", tried=tried, attempt=attempt, limit_s=limit_s, is_quick=is_quick)
-        )
+    def table(
+        self, rows: Mapping[str, tuple[Any, ...]], *, limit_s: float = 60.0, quick: Container[str] = ()
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Add a case for each row: what is tried, then what the decorated function is given beside the world."""
+
+        def add(attempt: Callable[..., None]) -> Callable[..., None]:
+            for name, (tried, *given) in rows.items():
+                self.case(name, tried, limit_s=limit_s, is_quick=name in quick)(_of_row(attempt, given))
+            return attempt
+
+        return add
+
+
+def _of_row(attempt: Callable[..., None], given: Sequence[Any]) -> Attempt:
+    return lambda world: attempt(world, *given)

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from attack.case import Attempt, Case, Group, NotPossible
-from attack.runner import Result, exit_code, figures, program_command, try_all, try_case
-from attack.table import CASES
-from attack.world import World, check_fate
+from attack.run_attack import found
+from harness.case import Attempt, Case, Group, NotPossible
+from harness.record import check_fate, check_rows
+from harness.runner import Result, program_command, try_all, try_case
+from harness.table import ATTACKS, POWERCUTS
+from harness.world import World
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
-SCRIPT = Path(__file__).with_name("run_attack.py")
+SCRIPT = Path(__file__).parents[1] / "attack" / "run_attack.py"
 
 
 def case(attempt: Attempt, *, name: str = "tests/made", limit_s: float = 20.0) -> Case:
@@ -57,9 +59,7 @@ def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
     assert [result.verdict for result in results] == ["ok", "FAILED"]
     (line,) = [line for line in said if line.startswith("FAILED")]
     assert "tests/b" in line and "it did not hold" in line
-    assert exit_code(results) == 1
-    assert exit_code(results[:1]) == 0
-    assert exit_code([]) == 1
+    assert [found(some, ["true"]).holds for some in (results, results[:1], [])] == [False, True, False]
 
 
 def test_any_exception_of_a_case_is_a_failure() -> None:
@@ -72,14 +72,14 @@ def test_any_exception_of_a_case_is_a_failure() -> None:
 def test_what_cannot_be_tried_is_skipped_with_its_reason() -> None:
     results = [try_case(case(impossible), ["true"])]
     assert (results[0].verdict, results[0].why) == ("skipped", "no compiler here")
-    assert exit_code(results) == 0
+    assert found(results, ["true"]).holds
 
 
 def test_the_figures_count_and_can_be_written() -> None:
     results = [try_case(case(attempt), ["true"]) for attempt in (nothing, wrong, impossible)]
-    found = json.loads(json.dumps(figures(results, seconds=1.25, program=["true"])))
-    assert found["counts"] == {"ok": 1, "failed": 1, "skipped": 1}
-    assert found["cases"][1]["why"] == "AssertionError: it did not hold"
+    facts = json.loads(json.dumps(found(results, ["true"]).facts))
+    assert facts["counts"] == {"ok": 1, "failed": 1, "skipped": 1}
+    assert facts["cases"][1]["why"] == "AssertionError: it did not hold"
 
 
 def test_a_process_that_hangs_is_killed_when_time_is_up_and_its_folder_removed() -> None:
@@ -141,7 +141,7 @@ def test_rows_lost_doubled_or_invented_are_seen(names: list[str], words: str) ->
     with World(["true"], limit_s=30) as world:
         lines = [row(world.images / name) for name in names]
         with pytest.raises(AssertionError, match=words):
-            world.check_rows(lines, {"a.png": "screened", "b.png": "screened"})
+            check_rows(lines, {"a.png": "screened", "b.png": "screened"}, images=world.images)
 
 
 def test_a_score_for_a_hostile_image_is_seen() -> None:
@@ -158,14 +158,20 @@ def row(path: Path) -> dict[str, object]:
 def test_a_group_names_its_cases() -> None:
     group = Group("words")
     group.case("one", "the first", is_quick=True)(nothing)
-    group.add("two", "the second", nothing)
-    assert [(made.name, made.is_quick) for made in group] == [("words/one", True), ("words/two", False)]
+    given: list[int] = []
+    table = {"two": ("the second", 2), "three": ("the third", 3)}
+    group.table(table, quick=("three",))(lambda world, number: given.append(number))
+    assert [made.name for made in group if made.is_quick] == ["words/one", "words/three"]
+    for made in group:
+        assert try_case(made, ["true"]).verdict == "ok"
+    assert given == [2, 3]
 
 
 def test_every_case_has_a_name_of_its_own_and_says_what_is_tried() -> None:
-    assert [name for name, number in Counter(made.name for made in CASES).items() if number > 1] == []
-    assert all(made.tried and "\n" not in made.tried for made in CASES)
-    assert 10 <= sum(made.is_quick for made in CASES) <= 30
+    cases = (*ATTACKS, *POWERCUTS)
+    assert [name for name, number in Counter(made.name for made in cases).items() if number > 1] == []
+    assert all(made.tried and "\n" not in made.tried for made in cases)
+    assert 10 <= sum(made.is_quick for made in cases) <= 30
 
 
 def test_the_program_given_is_the_one_that_is_run(tmp_path: Path) -> None:
@@ -190,9 +196,9 @@ def test_the_script_prints_a_line_a_case_and_writes_the_figures(tmp_path: Path) 
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[0].startswith("FAILED")
     assert "files/empty" in done.stdout.splitlines()[0]
-    found = json.loads(out.read_text())
-    assert found["counts"] == {"ok": 0, "failed": 1, "skipped": 0}
-    assert found["program"] == str(program)
+    facts = json.loads(out.read_text())
+    assert facts["counts"] == {"ok": 0, "failed": 1, "skipped": 0}
+    assert facts["program"] == str(program)
 
 
 def test_results_are_one_line_with_the_reason_below() -> None:

@@ -12,71 +12,35 @@ import select
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Literal, Self
+from typing import IO, Any, Final, Self
 
-from attack.memory import MemoryWatch
+from harness.case import NotPossible
+from harness.machine import MemoryWatch, build, compiler, descendants
+from harness.record import PARENT_MB, Fate, Record, json_lines, tail
 from program import write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
-# What must become of an image. "unscored": refused or failed, which of the two is not what the case is about.
-Fate = Literal["screened", "refused", "failed", "unscored", "any"]
-PARENT_MB: Final = 450.0
-CHILD_MB: Final = 2300.0  # a decoder's limit is 2,048 MB of address space
 _MARK: Final = "FIELDRAY_ATTACK_MARK"
+_CTRL_C: Final = signal.SIGINT
 _GRACE_S: Final = 5.0
 _LOOK_S: Final = 0.02
 # Text is written to files, so that no reader has to keep up; a held run writes into a pipe of this size instead.
 _SMALL_PIPE: Final = 4096
 _SET_PIPE_SIZE: Final = 1031  # F_SETPIPE_SZ of linux/fcntl.h
-_NEVER_SAID: Final = ("Traceback", "unexpected error", '"internal"', "Exception ignored", "Fatal Python error")
 
 
 class TimeIsUp(AssertionError):
     """The case took longer than it may."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """A process that has ended. `code` is negative for a signal."""
-
-    code: int
-    out: str
-    err: str
-    parent_mb: float = 0.0
-    child_mb: float = 0.0
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """The JSON lines of its standard output."""
-        return json_lines(self.out)
-
-    def is_calm(self) -> Done:
-        """Itself, if it ended with words for a person and not with an error nobody expected."""
-        for words in _NEVER_SAID:
-            assert words not in self.out + self.err, f"{words} in: {tail(self.err or self.out)}"
-        return self
-
-    def ends_with(self, *codes: int) -> Done:
-        """Itself, if it is calm and its exit code is one of these."""
-        self.is_calm()
-        assert self.code in codes, f"exit code {self.code}, not {codes}: {tail(self.err)}"
-        return self
-
-    def says(self, words: str) -> Done:
-        """Itself, if these words are in what it said."""
-        assert words in self.out + self.err, f"{words!r} is not in: {tail(self.out + self.err)}"
-        return self
 
 
 class Running:
@@ -114,15 +78,18 @@ class Running:
 
     def children(self) -> list[int]:
         """The processes below it."""
-        from attack.memory import descendants
-
         return descendants(self.pid)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def finish(self, *, leaves_nothing: bool = True) -> Done:
+    def interrupt(self, number: int = _CTRL_C, *, codes: Sequence[int] = (130,)) -> Record:
+        """Send it a signal, which ends it in order."""
+        self.signal(number)
+        return self.finish().ends_with(*codes)
+
+    def finish(self, *, leaves_nothing: bool = True) -> Record:
         """Wait for its end. Raises AssertionError when time is up, or a process of it is there 5 s after its end."""
         try:
             if self._is_held:
@@ -135,10 +102,11 @@ class Running:
         if leaves_nothing:
             self._world.wait_until(lambda: not self._world.processes(), "it left processes behind", most_s=_GRACE_S)
         out, err = (path.read_bytes() if path.exists() else b"" for path in self._files)
-        return Done(
+        return Record(
             code=self.process.returncode,
             out=(self._told + out).decode("utf-8", "surrogateescape"),
             err=err.decode("utf-8", "surrogateescape"),
+            images=self._world.images,
             parent_mb=self._watch.parent_mb,
             child_mb=self._watch.child_mb,
         )
@@ -239,9 +207,21 @@ class World:
         self._started.append(running)
         return running
 
-    def run(self, *arguments: object, **options: Any) -> Done:
+    def run(self, *arguments: object, **options: Any) -> Record:
         """Run it to its end."""
         done = self.start(*arguments, **options).finish()
+        self._note_peaks(done)
+        return done
+
+    def begin(self, lines: int, *options: object, **start: Any) -> Running:
+        """Begin to screen the images; the run waits once so many lines were read."""
+        running = self.start_screen(*options, held=True, **start)
+        running.read_lines(lines)
+        return running
+
+    def run_screen(self, *options: object, **start: Any) -> Record:
+        """Screen the images to the end."""
+        done = self.start_screen(*options, **start).finish()
         self._note_peaks(done)
         return done
 
@@ -255,30 +235,14 @@ class World:
         *options: object,
         codes: Sequence[int] = (0, 1),
         parent_mb: float = PARENT_MB,
-        child_mb: float = CHILD_MB,
         **start: Any,
-    ) -> Done:
+    ) -> Record:
         """Screen the images to the end and hold the result against `expected`, by path below the images' folder."""
-        done = self.start_screen(*options, **start).finish()
-        self._note_peaks(done)
+        done = self.run_screen(*options, **start)
         # A folder in which nothing is an image ends like one without images (code 4): a drive may be unplugged.
         none = bool(done.lines) and {line["reason_code"] for line in done.lines} == {"not_an_image"}
         done.ends_with(*((4,) if none and codes == (0, 1) else codes))
-        self.check_rows(done.lines, expected)
-        assert done.parent_mb < parent_mb, f"the program took {done.parent_mb:.0f} MB, at most {parent_mb:.0f} allowed"
-        assert done.child_mb < child_mb, f"a child took {done.child_mb:.0f} MB, at most {child_mb:.0f} allowed"
-        return done
-
-    def check_rows(self, lines: Sequence[Mapping[str, Any]], expected: Mapping[str, Fate]) -> None:
-        """One row for each image, none twice, and no score for what must have none."""
-        found = Counter((os.path.relpath(line["path"], self.images), line["image"]) for line in lines)
-        doubled = {name for name, number in found.items() if number > 1}
-        assert not doubled, f"rows doubled: {sorted(doubled)[:5]}"
-        names = {name for name, _ in found}
-        lacking, extra = set(expected) - names, names - set(expected)
-        assert not lacking and not extra, f"lost: {sorted(lacking)[:5]}, not expected: {sorted(extra)[:5]}"
-        for line in lines:
-            check_fate(line, expected[os.path.relpath(line["path"], self.images)])
+        return done.has(expected).takes(parent_mb=parent_mb)
 
     def rows_in_store(self) -> dict[str, dict[str, Any]]:
         """What the newest run has in the store, as the export to JSON tells it, by path below the images' folder."""
@@ -290,6 +254,13 @@ class World:
         assert len(names) == len(set(names)), "an image stands twice in the export"
         return dict(zip(names, results, strict=True))
 
+    def write_settings(self, **settings: object) -> Path:
+        """A home with these settings; the file."""
+        self.home.mkdir(exist_ok=True)
+        path = self.home / "settings.json"
+        path.write_text(json.dumps(settings))
+        return path
+
     def query(self, statement: str) -> list[Any]:
         """Ask the store itself."""
         place = f"{(self.home / 'results.sqlite').as_uri()}?mode=ro"
@@ -297,6 +268,15 @@ class World:
             return connection.execute(statement).fetchall()
 
     # ---- processes and time
+
+    def loading(self, source: Path) -> dict[str, str]:
+        """The environment that loads this C file into every process of the program. Raises NotPossible."""
+        if compiler() is None:
+            raise NotPossible("there is no C compiler")
+        try:
+            return {"LD_PRELOAD": str(build(source, self.folder / f"{source.stem}.so"))}
+        except subprocess.CalledProcessError as error:
+            raise NotPossible(f"the C compiler failed: {error.stderr[-200:]}") from error
 
     def environment(self, changes: Mapping[str, str]) -> dict[str, str]:
         """What the program is started with."""
@@ -345,28 +325,21 @@ class World:
                 running.process.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _note_peaks(self, done: Done) -> None:
+    def _note_peaks(self, done: Record) -> None:
         self.peak_mb["parent"] = max(self.peak_mb["parent"], done.parent_mb)
         self.peak_mb["child"] = max(self.peak_mb["child"], done.child_mb)
 
 
-def json_lines(text: str) -> list[dict[str, Any]]:
-    """The JSON objects of `--json` lines; a last line cut by a kill is left out."""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+class OtherClock:
+    """A calendar clock of the program's that says what it is set to, also while the program runs."""
 
+    def __init__(self, world: World) -> None:
+        self._file = world.folder / "clock"
+        source = Path(__file__).with_name("other_clock.c")
+        self.environment = {**world.loading(source), "FIELDRAY_ATTACK_CLOCK": str(self._file)}
+        self.set_to(time.time())
 
-def check_fate(line: Mapping[str, Any], fate: Fate) -> None:
-    """Whether a row is as it must be."""
-    status, why = line["status"], f"{line['path']}: {line['status']} ({line['reason_code']}), not {fate}"
-    if status == "screened":
-        assert fate in ("screened", "any"), why
-        assert 0 <= line["score"] <= 1, why
-        return
-    assert line["score"] is None, why
-    assert fate in (status, "unscored", "any"), why
-    assert line["reason"], f"{line['path']}: no reason"
-
-
-def tail(text: str, *, longest: int = 300) -> str:
-    """The end of a text in one line."""
-    return " | ".join(text.split("\n"))[-longest:].encode("ascii", "backslashreplace").decode()
+    def set_to(self, seconds: float) -> None:
+        """From now on it counts from here; seconds since 1970."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:  # the same file: it is mapped
+            file.write(struct.pack("@l", int(seconds - time.time())))

@@ -1,4 +1,4 @@
-"""The quick cases of the attack run, in the ordinary suite."""
+"""The quick cases of the attack run and of the power-cut run, in the ordinary suite."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import sys
 
 import pytest
 
-from attack.case import Case, NotPossible
-from attack.runner import program_command
-from attack.table import CASES
-from attack.world import World
-
-QUICK = [case for case in CASES if case.is_quick]
+from harness.case import Case, NotPossible
+from harness.runner import program_command
+from harness.table import ATTACKS, POWERCUTS
+from harness.world import World
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the limits of Linux")
-@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in (*ATTACKS, *POWERCUTS) if case.is_quick], ids=lambda case: case.name)
 def test_it_holds(case: Case) -> None:
     with World(program_command(), limit_s=case.limit_s) as world:
         try:

@@ -1,13 +1,16 @@
-"""The peak memory of a process and of what it starts, from /proc while they run.
-
-VmHWM is the highest resident size since the program was started (proc_pid_status(5)), so looking often enough to see
-a process once before it ends is enough for the peak up to that look.
-"""
+"""What a harness asks of the machine: the memory of processes, and C libraries that are loaded into them."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +20,11 @@ _PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 class MemoryWatch:
-    """Watches a process until `stop`. `parent_mb` is its own peak, `child_mb` the highest of any process below it."""
+    """Watches a process until `stop`. `parent_mb` is its own peak, `child_mb` the highest of any process below it.
+
+    VmHWM is the highest resident size since the program was started (proc_pid_status(5)), so looking often enough to
+    see a process once before it ends is enough for the peak up to that look.
+    """
 
     def __init__(self, process_id: int) -> None:
         self.parent_mb = 0.0
@@ -66,3 +73,33 @@ def descendants(process_id: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def command_line(process_id: int) -> bytes:
+    """Of a process, empty when it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process_id}/cmdline").read_bytes()
+    return b""
+
+
+def send(process_ids: Iterable[int], number: signal.Signals) -> None:
+    """A signal to processes that may be gone."""
+    for process_id in process_ids:
+        with suppress(ProcessLookupError):
+            os.kill(process_id, number)
+
+
+# ---- C
+
+
+def compiler() -> str | None:
+    """The C compiler, None where there is none or where its libraries could not be loaded into the program."""
+    return (shutil.which("gcc") or shutil.which("cc")) if sys.platform.startswith("linux") else None
+
+
+def build(source: Path, made: Path, *flags: str) -> Path:
+    """Compile a library of one file. Raises subprocess.CalledProcessError."""
+    every = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    command = [compiler() or "cc", *every, *flags, "-o", str(made), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return made

@@ -1,0 +1,96 @@
+"""What the program published until it ended: results, sentences, exit code and memory, held against what must be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+# What must become of an image. "unscored": refused or failed, which of the two is not what the case is about.
+Fate = Literal["screened", "refused", "failed", "unscored", "any"]
+PARENT_MB: Final = 450.0
+CHILD_MB: Final = 2300.0  # a decoder's limit is 2,048 MB of address space
+_NEVER_SAID: Final = ("Traceback", "unexpected error", '"internal"', "Exception ignored", "Fatal Python error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A process that has ended. `code` is negative for a signal; `images` is the folder that paths are told from."""
+
+    code: int
+    out: str
+    err: str
+    images: Path
+    parent_mb: float = 0.0
+    child_mb: float = 0.0
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The JSON lines of its standard output."""
+        return json_lines(self.out)
+
+    def is_calm(self) -> Self:
+        """Itself, if it ended with words for a person and not with an error nobody expected."""
+        for words in _NEVER_SAID:
+            assert words not in self.out + self.err, f"{words} in: {tail(self.err or self.out)}"
+        return self
+
+    def ends_with(self, *codes: int) -> Self:
+        """Itself, if it is calm and its exit code is one of these."""
+        self.is_calm()
+        assert self.code in codes, f"exit code {self.code}, not {codes}: {tail(self.err)}"
+        return self
+
+    def says(self, words: str) -> Self:
+        """Itself, if these words are in what it said."""
+        assert words in self.out + self.err, f"{words!r} is not in: {tail(self.out + self.err)}"
+        return self
+
+    def has(self, expected: Mapping[str, Fate]) -> Self:
+        """Itself, if its lines are these images, by path below the images' folder; see `check_rows`."""
+        check_rows(self.lines, expected, images=self.images)
+        return self
+
+    def takes(self, *, parent_mb: float = PARENT_MB, child_mb: float = CHILD_MB) -> Self:
+        """Itself, if it took less memory."""
+        for who, took, most in (("the program", self.parent_mb, parent_mb), ("a child", self.child_mb, child_mb)):
+            assert took < most, f"{who} took {took:.0f} MB, at most {most:.0f} allowed"
+        return self
+
+
+def check_rows(lines: Sequence[Mapping[str, Any]], expected: Mapping[str, Fate], *, images: Path) -> None:
+    """One row for each image, none twice, and no score for what must have none. Raises AssertionError."""
+    found = Counter((os.path.relpath(line["path"], images), line["image"]) for line in lines)
+    doubled = {name for name, number in found.items() if number > 1}
+    assert not doubled, f"rows doubled: {sorted(doubled)[:5]}"
+    names = {name for name, _ in found}
+    lacking, extra = set(expected) - names, names - set(expected)
+    assert not lacking and not extra, f"lost: {sorted(lacking)[:5]}, not expected: {sorted(extra)[:5]}"
+    for line in lines:
+        check_fate(line, expected[os.path.relpath(line["path"], images)])
+
+
+def check_fate(line: Mapping[str, Any], fate: Fate) -> None:
+    """Whether a row is as it must be. Raises AssertionError."""
+    status, why = line["status"], f"{line['path']}: {line['status']} ({line['reason_code']}), not {fate}"
+    if status == "screened":
+        assert fate in ("screened", "any"), why
+        assert 0 <= line["score"] <= 1, why
+        return
+    assert line["score"] is None, why
+    assert fate in (status, "unscored", "any"), why
+    assert line["reason"], f"{line['path']}: no reason"
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """The JSON objects of `--json` lines; a last line cut by a kill is left out."""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def tail(text: str, *, longest: int = 300) -> str:
+    """The end of a text in one line."""
+    return " | ".join(text.split("\n"))[-longest:].encode("ascii", "backslashreplace").decode()

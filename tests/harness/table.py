@@ -1,0 +1,14 @@
+"""All cases: those of the attack run, and those of the power-cut run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attack import files, guard, images, models, outputs, packs, processes, store, zips
+from harness.case import Case
+from powercut import clocks, drives, memory
+
+ATTACKS: Final[tuple[Case, ...]] = tuple(
+    case for group in (packs, models, images, zips, guard, store, files, processes, outputs) for case in group.CASES
+)
+POWERCUTS: Final[tuple[Case, ...]] = tuple(case for group in (drives, clocks, memory) for case in group.CASES)
