@@ -34,8 +34,7 @@ from fieldray.packs.manifest_types import (  # noqa: E402
     Input,
     MatcherManifest,
 )
-from fieldray.packs.verified import read_files, read_verified_manifest  # noqa: E402
-from fieldray.packs.write import list_files, write_described  # noqa: E402
+from fieldray.packs.verified import list_files, read_files, read_verified_manifest, write_described  # noqa: E402  # noqa: E402
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack  # noqa: E402
 from tiny_packs import write_tiny_pack  # noqa: E402
 

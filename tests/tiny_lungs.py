@@ -29,7 +29,7 @@ from fieldray.domain.model import (
     OutputRoles,
 )
 from fieldray.packs.manifest_types import GoldenTolerance, Input
-from fieldray.packs.write import golden_files, list_files
+from fieldray.packs.verified import golden_files, list_files
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, tiny_inputs
 

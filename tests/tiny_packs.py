@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fieldray.packs.verified import read_verified_manifest
-from fieldray.packs.write import write_pack
+from fieldray.packs.verified import read_verified_manifest, write_pack
 from packs_factory import key
 from tiny_models import tiny_golden, tiny_manifest, tiny_model_bytes
 

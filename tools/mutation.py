@@ -54,11 +54,11 @@ MATCHING: Final[Mapping[str, Room]] = {
         tests=("tests/unit/domain",),
     ),
     "packs": Room(
-        modules=("signing.py", "trust.py", "naming.py", "manifest.py"),
+        modules=("signing.py", "naming.py", "manifest.py"),
         tests=(
             *(
                 f"tests/unit/packs/test_{name}.py"
-                for name in ("signing", "trust", "naming", "manifest", "verified", "lung_field_packs", "write")
+                for name in ("signing", "naming", "manifest", "verified", "lung_field_packs")
             ),
             "tests/unit/packs/test_manifest_schema.py::test_the_published_schema_is_the_one_that_the_types_give",
         ),

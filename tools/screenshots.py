@@ -53,7 +53,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from fieldray.desktop.application import Application
     from fieldray.imaging.demonstration import PARTS, files
     from fieldray.packs.library import PackLibrary
-    from fieldray.packs.memory import PackMemory
+    from fieldray.packs.site_choices import PackMemory
     from fieldray.packs.verified import read_verified_manifest
     from fieldray.settings import Settings
 

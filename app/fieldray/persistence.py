@@ -378,15 +378,14 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, lock: Path, *, wait_s: float) -> Iterator[None]:
-    """While inside, nobody else who asks for the same lock changes the file at `path`.
+def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
+    """While inside, nobody else who asks for the same changes the file at `path`.
 
-    lock    the file that is locked
-    wait_s  how long to wait for somebody else at most
+    wait_s  how long to wait for somebody else at most: a change takes milliseconds, on a slow disk a second
     Raises StorageProblem (file_in_use, disk_full, disk_failing, not_writable), and what the block raises.
     """
     try:
-        held = FileLock(lock, holder=f"process {os.getpid()}", wait_s=wait_s)
+        held = FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=wait_s)
     except HeldError as rival:
         raise StorageProblem(reason("file_in_use", path=path, holder=rival.holder)) from rival
     except OSError as error:

@@ -187,8 +187,6 @@ PACKS: Final[Mapping[str, Template]] = {
     "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
                      "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
                      "older version of a pack is no longer detected.",
-    "trust_in_use": "Another window of this program is using the list of trusted keys and versions ({holder}): "
-                    "{path}. Wait until it has finished, or close it. Then try again.",
     "pack_in_the_way": "Nothing was written, because {path} is not a pack that this key signed, or not that alone. "
                        "{detail} Move it away or delete it.",
     "pack_other_signer": "It is signed with another key: {there}. This one is {here}.",

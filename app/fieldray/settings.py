@@ -20,7 +20,6 @@ from fieldray.persistence import only_writer, require_plain, write_atomically
 from fieldray.reasons import Reason, reason
 
 Value = str | int | float | bool
-_WAIT_S: Final = 5.0  # for another program that writes its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class Settings:
         """
         path = path or default_path()
         require_plain(path)
-        with only_writer(path, path.with_suffix(".lock"), wait_s=_WAIT_S):
+        with only_writer(path):
             changed, self._changed = self._changed, {}
             try:
                 content = {**_content(path), **changed}

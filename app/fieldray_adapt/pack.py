@@ -39,8 +39,7 @@ from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.manifest_types import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import own_key
-from fieldray.packs.verified import read_verified_manifest
-from fieldray.packs.write import list_files, require_pack, write_described, write_pack
+from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described, write_pack
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
 from fieldray_adapt.comparisons import CROSS_RESULTS

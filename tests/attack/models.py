@@ -9,7 +9,7 @@ from typing import Final
 
 from attack import hostile_models
 from attack.hostile_packs import edited, npy_file, with_file
-from fieldray.packs.write import write_pack
+from fieldray.packs.verified import write_pack
 from harness.case import Group
 from harness.world import World
 from packs_factory import key

@@ -21,7 +21,7 @@ from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
-from fieldray.packs.memory import RememberedPack
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.history import History
@@ -159,7 +159,7 @@ class WindowFrontEnd(QObject):
             memory=OnePack(self._run.load_pack().manifest.pack_id),
             may_lack_ages=lambda paths: False,
             drives=NoDrives(),
-            audit=Auditor(session.database, self._run.packs.site_points),
+            audit=Auditor(session.database, self._run.packs.site_choices),
             history=History(session.database),
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),

@@ -25,7 +25,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.write import write_pack
+from fieldray.packs.verified import write_pack
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings

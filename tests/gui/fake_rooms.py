@@ -38,9 +38,8 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.candidate import PackCandidate
-from fieldray.packs.memory import RememberedPack
-from fieldray.packs.site_points import with_site_points
+from fieldray.packs.naming import PackCandidate
+from fieldray.packs.site_choices import RememberedPack, with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import ComparisonCancelled
 from fieldray.pipeline.history import History

@@ -15,7 +15,7 @@ from test_flows import texts
 from fieldray.desktop.packs_page import answer_label
 from fieldray.domain.events import RunChanged
 from fieldray.domain.model import HeaderRules
-from fieldray.packs.memory import RememberedPack
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator

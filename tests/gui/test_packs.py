@@ -15,7 +15,7 @@ from fieldray.desktop.dialogs import ModelCard
 from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
-from fieldray.packs.candidate import PackCandidate
+from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
 
 EDGETPU = Path("/media/Edge TPU")

@@ -22,8 +22,8 @@ from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.domain.prior import as_prior
 from fieldray.domain.run import RunSpec
 from fieldray.errors import PackNotTrusted
-from fieldray.packs.memory import RememberedPack
 from fieldray.packs.naming import grouped
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore

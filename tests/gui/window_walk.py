@@ -35,7 +35,7 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.packs.memory import RememberedPack
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.history import History, PastRun
 from fieldray.reasons import reason
 from fieldray.settings import Settings

@@ -8,9 +8,8 @@ from typing import Final
 
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.memory import PackMemory
-from fieldray.packs.site_points import SitePoint, SitePoints
-from fieldray.packs.trust import TrustStore
+from fieldray.packs.signing import TrustStore
+from fieldray.packs.site_choices import PackMemory, SitePoint, SitePoints
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.patient import pseudonym_key
 from fieldray.settings import Settings, load

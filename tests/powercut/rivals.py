@@ -17,10 +17,8 @@ from typing import Final
 
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
-from fieldray.packs.memory import PackMemory
-from fieldray.packs.signing import read_fingerprint
-from fieldray.packs.site_points import SitePoints
-from fieldray.packs.trust import TrustStore
+from fieldray.packs.signing import TrustStore, read_fingerprint
+from fieldray.packs.site_choices import PackMemory, SitePoints
 from fieldray.reports.patient import pseudonym_key
 from fieldray.store.deleting import RunDeleter
 from powercut.exporting import QUICK, check_export, export, prepare_export

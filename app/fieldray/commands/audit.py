@@ -212,7 +212,7 @@ def _audit(
 
 
 def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
-    from fieldray.packs.site_points import SitePoints
+    from fieldray.packs.site_choices import SitePoints
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import take_local_point
 

@@ -80,7 +80,7 @@ def _write_drawn(folder: Path, console: Console) -> None:
 def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> None:
     """Write the images of a part, and have its pack used, now and when the folder is opened."""
     from fieldray.imaging.demonstration import PARTS, credits_file
-    from fieldray.packs.memory import PackMemory
+    from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.persistence import SHARED, write_atomically
 

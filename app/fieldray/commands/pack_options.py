@@ -15,8 +15,8 @@ from fieldray.reasons import Reason, reason
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
     from fieldray.domain.run import RunSpec
-    from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.naming import PackCandidate
 
 PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped")
@@ -152,7 +152,7 @@ def find_pack(
 
 def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
     """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
-    from fieldray.packs.candidate import meant
+    from fieldray.packs.naming import meant
     from fieldray.settings import load
 
     settings, _ = load()

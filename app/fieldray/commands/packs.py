@@ -14,8 +14,8 @@ from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
-    from fieldray.packs.candidate import PackCandidate
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.naming import PackCandidate
 
 _PACK_HELP = (
     "folder of a pack, a drive, or the id of a pack (id or id-version, perhaps with @FINGERPRINT of its signer)"
@@ -130,8 +130,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
     Raises PackProblem, UsageProblem (operating_point).
     """
     from fieldray.errors import UsageProblem
-    from fieldray.packs.candidate import choose, meant
-    from fieldray.packs.naming import pinned, split_name
+    from fieldray.packs.naming import choose, meant, pinned, split_name
 
     found = meant(name, _library().available(drives_with_packs()))
     screening = [pack for pack in found if pack.can_screen]

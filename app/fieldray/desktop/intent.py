@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fieldray.packs.candidate import PackCandidate, meant
+from fieldray.packs.naming import PackCandidate, meant
 
 if TYPE_CHECKING:
-    from fieldray.packs.memory import RememberedPack
+    from fieldray.packs.site_choices import RememberedPack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

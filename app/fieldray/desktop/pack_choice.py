@@ -15,7 +15,7 @@ from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
-from fieldray.packs.candidate import PackCandidate
+from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
 from fieldray.translation import LocalText
 

@@ -32,7 +32,7 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients, performance
 from fieldray.formatting import border_text, class_lines, label_meaning, percent
-from fieldray.packs.candidate import PackCandidate
+from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 

@@ -17,12 +17,12 @@ from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
-from fieldray.packs.candidate import PackCandidate
 from fieldray.packs.legacy import known_manifest
+from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason
 
 if TYPE_CHECKING:
-    from fieldray.packs.memory import RememberedPack
+    from fieldray.packs.site_choices import RememberedPack
     from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]

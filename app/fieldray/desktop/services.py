@@ -21,7 +21,7 @@ from fieldray.settings import Settings
 if TYPE_CHECKING:
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
-    from fieldray.packs.memory import PackMemory
+    from fieldray.packs.site_choices import PackMemory
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.history import History
     from fieldray.pipeline.priors import Priors
@@ -62,7 +62,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.imaging.quality import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
-    from fieldray.packs.memory import PackMemory
+    from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.history import History

@@ -25,7 +25,7 @@ from fieldray.desktop.widgets import (
     push_button,
     question_box,
 )
-from fieldray.packs.candidate import PackCandidate
+from fieldray.packs.naming import PackCandidate
 from fieldray.translation import Translator
 
 _WIDEST = 1180

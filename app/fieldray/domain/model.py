@@ -24,7 +24,7 @@ PackKind = Literal["classifier"] | CompanionKind
 # What a lung-field network says of an image as a whole, in the order of its scores.
 LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
-# No pack may name an operating point so: it is one that a site chose on its own images (packs/site_points).
+# No pack may name an operating point so: it is one that a site chose on its own images (packs/site_choices).
 LOCAL_PREFIX: Final = "local:"
 
 

@@ -18,16 +18,28 @@ from typing import Final
 from fieldray import paths
 from fieldray.domain.model import Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs import builtin
-from fieldray.packs.candidate import CandidateTrust, Origin, PackCandidate, choose, meant, preference
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy, require_legacy
 from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import ClassifierManifest
-from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_legacy, is_pack, pack_folders, packs_in, version_key
+from fieldray.packs.naming import (
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    CandidateTrust,
+    Origin,
+    PackCandidate,
+    choose,
+    is_legacy,
+    is_pack,
+    meant,
+    pack_folders,
+    packs_in,
+    preference,
+    version_key,
+)
 from fieldray.packs.reading import guarded
-from fieldray.packs.site_points import SitePoints
-from fieldray.packs.trust import TrustedKey, TrustStore
+from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustedKey, TrustStore
+from fieldray.packs.site_choices import SitePoints
 from fieldray.packs.verified import (
     VerifiedManifest,
     VerifiedPack,
@@ -35,8 +47,8 @@ from fieldray.packs.verified import (
     read_card,
     read_files,
     read_verified_manifest,
+    write_folder,
 )
-from fieldray.packs.write import write_folder
 from fieldray.persistence import clear_abandoned
 from fieldray.reasons import Reason, reason
 
@@ -55,12 +67,12 @@ class PackLibrary:
         home: Path,
         *,
         builtin_root: Path | None = None,
-        builtin_table: Mapping[str, str] = builtin.TABLE,
+        builtin_table: Mapping[str, str] = BUILTIN,
         builtin_lungs: str = "",
     ) -> None:
         """Without `builtin_root` the packs are those of this program, `builtin_lungs` among them."""
         self._installed_root = home / "packs"
-        self._builtin_lungs = builtin_lungs if builtin_root else builtin.LUNGS
+        self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
@@ -137,8 +149,8 @@ class PackLibrary:
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.sealed, trust, named=signer)
         model = pack.model(trust)
-        companions = [self._companion(folder, model, requirement) for requirement in model.manifest.requires]
-        required = next((found for found in companions if found), None)
+        companions = [(each.kind, self._companion(folder, model, each)) for each in model.manifest.requires]
+        required = next((found for kind, found in companions if kind == _LUNGS), None)
         return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
     def load_matcher(self) -> Model | None:
@@ -151,16 +163,7 @@ class PackLibrary:
             found = self._companions(self._installed_root / requirement.kind, requirement, may_serve=lambda *_: True)
         except PackProblem:
             return None
-        problem: PackProblem | None = None
-        for folder in found:
-            try:
-                pack, trust = self._admitted(folder, allow_older=False)
-            except PackProblem as error:
-                problem = problem or error
-            else:
-                return pack.matcher(trust)
-        assert problem is not None  # `_companions` is never empty
-        raise _unusable(requirement.kind, problem) from problem
+        return self._first_usable(found, requirement)
 
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
@@ -307,20 +310,22 @@ class PackLibrary:
     # ---- companions
 
     def _companion(self, folder: Path, classifier: Model, requirement: Requirement) -> Model | None:
-        """The newest companion that is whole and may be used here; None for one that no image is run on.
-
-        Raises PackProblem.
-        """
-        problem: PackProblem | None = None
+        """The newest companion that is whole and may be used here. Raises PackProblem."""
         may_serve = _serves(requirement, classifier.trust, classifier.fingerprint)
-        for companion in self._companions(folder, requirement, may_serve=may_serve):
+        found = self._companions(folder, requirement, may_serve=may_serve)
+        return self._first_usable(found, requirement)
+
+    def _first_usable(self, folders: Sequence[Path], requirement: Requirement) -> Model | None:
+        """Of one or more packs that a requirement means the first that is whole. Raises PackProblem if none is."""
+        problem: PackProblem | None = None
+        for folder in folders:
             try:
-                pack, trust = self._admitted(companion, allow_older=False)
+                pack, trust = self._admitted(folder, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
-                return pack.companion(trust)
-        assert problem is not None  # `_companions` is never empty
+                return pack.companion(trust, kind=requirement.kind)
+        assert problem is not None
         raise _unusable(wanted(requirement), problem) from problem
 
     def shipped_lungs(self) -> Model | None:

@@ -31,7 +31,6 @@ from fieldray.domain.model import (
 )
 from fieldray.errors import PackProblem
 from fieldray.packs import naming
-from fieldray.packs.document import manifest_error, read_document, write_document
 from fieldray.packs.manifest_types import (
     GOLDEN_ROLES,
     LARGEST_PACK,
@@ -47,6 +46,7 @@ from fieldray.packs.manifest_types import (
     PackManifest,
     size_limit,
 )
+from fieldray.packs.reading import manifest_error, read_document, write_document
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
 

@@ -1,27 +1,43 @@
-"""Ed25519 signatures over a pack's description (RFC 8032).
+"""Whose a pack is: Ed25519 signatures over its description (RFC 8032), the keys a person trusts, the packs that ship.
 
 `manifest.sig` is one line of JSON, {"key": base64, "signature": base64}: the raw 32-byte public key and the 64-byte
 signature over the bytes of `manifest.json`. There is exactly one valid way to write it, byte for byte, so that no
 byte of a pack can change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups
 of 4 hexadecimal digits joined by hyphens.
+
+Which keys a person trusts, and the highest version of each pack that ran here under each key, is in one JSON file,
+`pack_trust.json`, in the user's data folder, written beside and renamed. A file that is not there is a first start. A
+file that cannot be understood is never taken for an empty one, since that would let an older pack pass for new:
+everything that needs it is refused, with the file's path, until a person repairs or deletes it. Every change is made
+under a lock that holds across processes (`pack_trust.lock`), so that two programs at work do not lose each other's
+entries. The packs that ship with the program are trusted by what they are: SHA-256 of their manifest.json.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
+import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.packs.naming import fingerprint_in, grouped
-from fieldray.persistence import is_open_to_others
+from fieldray.packs.manifest_types import ID
+from fieldray.packs.naming import fingerprint_in, grouped, version_key
+from fieldray.packs.reading import read_document, write_document
+from fieldray.persistence import is_open_to_others, only_writer, storage_problem, write_atomically
 from fieldray.reasons import reason
+from fieldray.typed_json import converted
 
 _PRIME: Final = 2**255 - 19
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
@@ -128,3 +144,144 @@ def _raw(key: Ed25519PublicKey) -> bytes:
 def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:
     parts = {"key": base64.b64encode(raw_key).decode(), "signature": base64.b64encode(raw_signature).decode()}
     return (json.dumps(parts, sort_keys=True) + "\n").encode()
+
+
+# ---- trusted keys
+
+
+_FILE_NAME: Final = "pack_trust.json"
+_FORMAT: Final = 1
+_LIMIT_BYTES: Final = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedKey:
+    """A key a person said yes to; `since` is the day (ISO 8601, UTC)."""
+
+    fingerprint: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class TrustStore:
+    """The records of one user. May be used by several threads and processes; every question reads the file again.
+
+    wait_s    how long a change waits for another program's at most
+
+    Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable",
+    "disk_full" and "file_in_use" too.
+    """
+
+    def __init__(self, home: Path, *, wait_s: float = 10.0) -> None:
+        self._path = home / _FILE_NAME
+        self._wait_s = wait_s
+
+    def trusted(self) -> tuple[TrustedKey, ...]:
+        """The trusted keys, ordered by fingerprint."""
+        return tuple(TrustedKey(fingerprint=key, since=day) for key, day in sorted(self._read().keys.items()))
+
+    def is_trusted(self, fingerprint: str) -> bool:
+        """Whether a person said yes to this key."""
+        return fingerprint in self._read().keys
+
+    def trust(self, fingerprint: str) -> None:
+        """Trust a key from now on. Raises UsageProblem when it is not a fingerprint, or one of a key that is none."""
+        known = read_fingerprint(fingerprint)
+        require_strong(known)
+        with self._locked():
+            records = self._read()
+            day = datetime.now(UTC).date().isoformat()
+            self._write(replace(records, keys={known: day, **records.keys}))
+
+    def forget(self, fingerprint: str) -> None:
+        """Trust a key no longer; the versions seen under it are kept. Raises UsageProblem, not for an unknown key."""
+        known = read_fingerprint(fingerprint)
+        with self._locked():
+            records = self._read()
+            self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
+
+    def highest_seen(self, fingerprint: str, *, pack_id: str) -> str | None:
+        """The highest version of this pack that ran here under this key, None for none."""
+        return self._read().seen.get(fingerprint, {}).get(pack_id)
+
+    def signers(self, pack_id: str) -> set[str]:
+        """The keys under which a pack of this id ran here."""
+        return {key for key, packs in self._read().seen.items() if pack_id in packs}
+
+    def record(self, fingerprint: str, *, pack_id: str, version: str) -> None:
+        """Remember that a version ran here; writes only when it is the highest so far."""
+        if not _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id)):
+            return  # the highest one never sinks, so this needs no lock
+        with self._locked():
+            records = self._read()
+            packs = records.seen.get(fingerprint, {})
+            if _is_higher(version, than=packs.get(pack_id)):
+                self._write(replace(records, seen={**records.seen, fingerprint: {**packs, pack_id: version}}))
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return only_writer(self._path, wait_s=self._wait_s)
+
+    def _read(self) -> _Records:
+        try:
+            with self._path.open("rb") as file:
+                return _records(read_document(file.read(_LIMIT_BYTES)))
+        except FileNotFoundError:
+            return _Records()
+        except OSError as error:
+            if error.errno == errno.EIO:  # no reason to delete what may be read another time
+                raise storage_problem(error, self._path) from error
+            raise self._damaged(error.strerror or type(error).__name__) from error
+        except (PackProblem, UsageProblem, ValueError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, detail: str) -> StorageProblem:
+        return StorageProblem(reason("trust_damaged", path=self._path, detail=detail))
+
+    def _write(self, records: _Records) -> None:
+        content = {"format": _FORMAT, "keys": records.keys, "seen": records.seen}
+        write_atomically(self._path, write_document(content))  # a file cut short would lock every pack out
+
+
+def _is_higher(version: str, *, than: str | None) -> bool:
+    return than is None or version_key(version) > version_key(than)
+
+
+class _TrustFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The file as it stands."""
+
+    format: Literal[1]
+    keys: dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
+    seen: dict[str, dict[Annotated[str, msgspec.Meta(pattern=ID)], str]]
+
+
+def _records(document: Mapping[str, object]) -> _Records:
+    """Raises UsageProblem for what is no fingerprint, ValueError for all else."""
+    found = converted(document, _TrustFile)
+    for version in (version for packs in found.seen.values() for version in packs.values()):
+        version_key(version)
+    keys = {read_fingerprint(key): day for key, day in found.keys.items()}
+    return _Records(keys, {read_fingerprint(key): packs for key, packs in found.seen.items()})
+
+
+# ---- the packs that ship
+#
+# A description lists the SHA-256 of every other file, so one number holds a whole pack. When a pack is added to
+# `models/`, `python tools/builtin_pack.py models/<id>-<version>` prints its line for the table; `pyproject.toml`
+# names it once more, for wheels.
+
+
+BUILTIN: Final[Mapping[str, str]] = {
+    "adult-normal-abnormal-0.4.2": "c5c62f2827d84bd1e29d557207e1ff7c066c2c67c75dfce18d19e2ea0546a3f0",
+    "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
+    "pneumonia-paediatric-1.2.2": "c217938fcd41d8a1c18bea1c03131d00817c5c0776ab8865b1f17f42905cca49",
+    "tuberculosis-adult-0.2.2": "3733eae0c20cd1873cbb9f0943e398b69828f60efd92689e23652828c4e775c4",
+}
+# The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
+BUILTIN_LUNGS: Final = "lung-fields-1.1.0"

@@ -21,7 +21,7 @@ from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.packs.site_points import SitePoint, SitePoints, with_site_points
+from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit

@@ -28,7 +28,6 @@ _BETWEEN: Final = re.compile(r"[/\\!]")
 _SHORT: Final = 2  # letters of a part of a path that say nothing
 _KEY_NAME: Final = "pseudonym.key"
 _KEY_BYTES: Final = 32
-_WAIT_S: Final = 10.0
 _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
 
 
@@ -112,7 +111,7 @@ def pseudonym_key(folder: Path) -> bytes:
     try:
         if key := _read_key(path):
             return key
-        with only_writer(path, path.with_suffix(".lock"), wait_s=_WAIT_S):
+        with only_writer(path):
             key = _read_key(path) or secrets.token_bytes(_KEY_BYTES)
             write_atomically(path, key)
     except OSError as error:

@@ -36,7 +36,7 @@ from fieldray.domain.intervals import drawn_interval, share, told
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
-from fieldray.packs.write import golden_files
+from fieldray.packs.verified import golden_files
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import DRAWN, WEIGHTS, CheckImages, apply
 from fieldray_adapt.files import write_atomically

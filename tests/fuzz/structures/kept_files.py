@@ -17,11 +17,10 @@ from fieldray.audit.cases import table_labels
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
-from fieldray.packs.memory import FILE_NAME as FOLDERS
-from fieldray.packs.memory import PackMemory
-from fieldray.packs.site_points import NAME as POINTS
-from fieldray.packs.site_points import SitePoints
-from fieldray.packs.trust import TrustStore
+from fieldray.packs.signing import TrustStore
+from fieldray.packs.site_choices import FOLDERS_NAME as FOLDERS
+from fieldray.packs.site_choices import NAME as POINTS
+from fieldray.packs.site_choices import PackMemory, SitePoints
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import TABLE, load
 from fieldray.store.rows import (

@@ -23,8 +23,8 @@ from fieldray.desktop.intent import (
     UsePack,
 )
 from fieldray.domain.model import HeaderRules
-from fieldray.packs.candidate import PackCandidate
-from fieldray.packs.memory import RememberedPack
+from fieldray.packs.naming import PackCandidate
+from fieldray.packs.site_choices import RememberedPack
 from fieldray.reasons import reason
 
 AGES = {"children": (1, 5), "adults": (18, 95)}

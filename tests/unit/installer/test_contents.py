@@ -12,7 +12,7 @@ import pytest
 import contents
 import fieldray
 from fieldray.backends import BACKENDS
-from fieldray.packs.builtin import TABLE
+from fieldray.packs.signing import BUILTIN
 
 PACKAGE = Path(fieldray.__file__).parent
 SERVICE = re.compile(r"\"(fieldray\.[a-z_.]+):[a-z_]+\"")
@@ -104,16 +104,16 @@ def test_a_wheel_takes_the_trusted_packs_along_and_nothing_else_of_their_folder(
     project = tomllib.loads((contents.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     packs = {place: target for place, target in taken.items() if place.startswith("models")}
-    assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in TABLE}
+    assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in BUILTIN}
 
 
 def test_assets_and_the_trusted_packs_are_the_data() -> None:
-    files = contents.data_files(contents.ROOT, sorted(TABLE))
+    files = contents.data_files(contents.ROOT, sorted(BUILTIN))
     places = {f"{place}/{Path(file).name}" for file, place in files}
     assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in places
     assert not [place for place in places if place.endswith(".po")]
     assert "fieldray/_data/assets/icons/fieldray.svg" in places
-    for pack in TABLE:
+    for pack in BUILTIN:
         assert f"fieldray/_data/models/{pack}/manifest.json" in places
     assert not [place for place in places if "recipes" in place or "studies" in place]
 

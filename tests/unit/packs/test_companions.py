@@ -10,10 +10,9 @@ import pytest
 
 from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import PackProblem
-from fieldray.packs import builtin
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest_types import LungFieldsManifest
-from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from fieldray.reasons import Reason
@@ -238,8 +237,8 @@ def test_other_lung_fields_do_not_take_the_place_of_those_that_ship(
 
 
 def test_the_lung_fields_that_ship_are_known_by_their_name() -> None:
-    assert builtin.LUNGS in builtin.TABLE
-    assert isinstance(read_verified_manifest(builtin_packs() / builtin.LUNGS).description, LungFieldsManifest)
+    assert BUILTIN_LUNGS in BUILTIN
+    assert isinstance(read_verified_manifest(builtin_packs() / BUILTIN_LUNGS).description, LungFieldsManifest)
 
 
 def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Path) -> None:

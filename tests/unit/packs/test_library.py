@@ -9,10 +9,9 @@ import pytest
 
 from builtin_pack import main, table_line
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs.builtin import TABLE
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.signing import BUILTIN, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from packs_factory import MODEL_BYTES, key, make_pack
@@ -313,7 +312,7 @@ def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path
 def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
     shipped = [path.parent for path in sorted(builtin_packs().glob("*/manifest.json"))]
     lines = {folder.name: table_line(folder) for folder in shipped}
-    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in TABLE.items()}
+    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN.items()}
 
 
 def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fieldray.packs.reading import problem_of, read_optional_file
+from fieldray.packs.reading import pack_array, problem_of, read_optional_file, unpack_array
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODEV, errno.ENOTCONN])
@@ -29,3 +31,129 @@ def test_a_file_that_may_be_absent(tmp_path: Path) -> None:
     assert read_optional_file(tmp_path, name="card", limit_bytes=10) is None
     (tmp_path / "card").write_bytes(b"text")
     assert read_optional_file(tmp_path, name="card", limit_bytes=10) == b"text"
+
+
+# ---- arrays
+
+
+def test_round_trip_keeps_values_and_is_read_only() -> None:
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found = unpack_array(pack_array(np.asfortranarray(array)), dtype="float32", dimensions=2)
+    assert np.array_equal(found, array)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0, 0] = 1
+
+
+def test_big_endian_arrays_are_written_little_endian() -> None:
+    found = unpack_array(pack_array(np.array([1.0, 2.0], dtype=">f4")), dtype="float32", dimensions=1)
+    assert found.tolist() == [1.0, 2.0]
+
+
+def _saved(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=allow_pickle)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not an array",
+        _saved(np.zeros((2, 2), np.float64)),
+        _saved(np.zeros(4, np.float32)),
+        _saved(np.zeros((0, 4), np.float32)),
+        _saved(np.asfortranarray(np.zeros((2, 3), np.float32))),
+        _saved(np.array([[{}]], dtype=object), allow_pickle=True),
+        _saved(np.zeros((2, 2), np.float32)) + b"\0",
+        _saved(np.zeros((2, 2), np.float32))[:-1],
+        _saved(np.array([[1, np.nan]], np.float32)),
+        # a header that claims 4 TB for 16 bytes: nothing may be allocated on its word
+        _saved(np.zeros((2, 2), np.float32)).replace(b"(2, 2), }                ", b"(1000000, 1000000), }    "),
+    ],
+)
+def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpack_array(data, dtype="float32", dimensions=2)
+
+
+def _with_header(text: str, *, values: bytes = b"\0" * 16) -> bytes:
+    """A file of version 1.0 with this header, padded as NumPy pads it."""
+    header = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+def _with_shape(shape: str) -> bytes:
+    return _with_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def test_a_header_written_here_is_one_that_numpy_writes() -> None:
+    zeros = np.zeros((2, 2), np.float32)
+    assert _with_shape("(2, 2)") == _saved(zeros) == pack_array(zeros)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "(True, 4)",
+        "(-2, -2)",
+        "(" + "-" * 9_000 + "2, 2)",
+        "(" + "+" * 9_000 + "2, 2)",
+        "(" * 200 + "2, 2" + ")" * 200,
+        "(" * 5_000 + "2, 2" + ")" * 5_000,
+        "(" + "9" * 4_000 + ", 2)",
+        "(" + "9" * 9_000 + ", 2)",
+        "(99999999999, 2)",
+        "(0x2, 2)",
+        "(2.0, 2)",
+        "(1e3, 2)",
+        "(2j, 2)",
+        "(2, 2) + (2,)",
+        "[2, 2]",
+        "(2, 2,)",
+        "(2_0, 2)",
+        "(2 , 2)",
+        "(\u0662, 2)",
+        "(" + "2, " * 3_000 + "2)",
+        "(2)",
+        "()",
+        "(None, 2)",
+        "(*[2], 2)",
+    ],
+)
+def test_a_shape_is_two_plain_numbers_and_never_evaluated(shape: str) -> None:
+    with pytest.raises(ValueError):
+        unpack_array(_with_shape(shape), dtype="float32", dimensions=2)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "{}",
+        "{'shape': (2, 2), 'fortran_order': False, 'descr': '<f4'}",
+        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '>f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<f4,<f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<M8', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }" + " " * 300,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }\0",
+        "{" * 9_000,
+    ],
+)
+def test_a_header_that_numpy_would_not_write_is_refused(header: str) -> None:
+    with pytest.raises(ValueError):
+        unpack_array(_with_header(header), dtype="float32", dimensions=2)
+
+
+def test_a_header_longer_than_its_file_is_refused() -> None:
+    data = pack_array(np.zeros((2, 2), np.float32))
+    for length in range(128):  # the header ends at 128, and its values after that
+        with pytest.raises(ValueError):
+            unpack_array(data[:length], dtype="float32", dimensions=2)
+    with pytest.raises(ValueError, match="header"):
+        unpack_array(data[:8] + b"\xff\xff" + data[10:], dtype="float32", dimensions=2)

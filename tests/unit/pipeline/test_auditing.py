@@ -19,7 +19,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.packs.site_points import SitePoints, with_site_points
+from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point
 from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.reasons import reason

@@ -1,14 +1,22 @@
-"""Operating points that a site chose on its own images: kept on this computer, beside the packs, never in them.
+"""What a site chose: operating points of its own for a pack, and for each folder whose images it holds.
 
-One belongs to one model, by the hash of its file, and passes to no other version. Its name begins with `local:`, which
-no pack can write, so that every list, export and picture shows it as the site's own.
+Both are kept on this computer, beside the packs, never in them. An operating point belongs to one model, by the hash of
+its file, and passes to no other version. Its name begins with `local:`, which no pack can write, so that every list,
+export and image shows it as the site's own.
+
+The pack that a person chose for a folder is kept for the next time and for its sub-folders. Folders are often called by
+patients' names, so the file holds a digest of each path and no path. One that cannot be read is as good as none: the
+question is asked again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,16 +25,17 @@ from msgspec import Meta
 
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import only_writer, storage_problem, write_atomically
+from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 
 log = logging.getLogger(__name__)
 
 NAME: Final = "site_points.json"
-_LOCK_NAME: Final = "site_points.lock"
-_WAIT_S: Final = 10.0
 _LARGEST_BYTES: Final = 1 << 20
+FOLDERS_NAME: Final = "folders.json"
+_LARGEST_FOLDERS_BYTES: Final = 4 << 20
+_MOST_FOLDERS: Final = 10_000
 
 _Text = Annotated[str, Meta(min_length=1, max_length=200)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -78,7 +87,6 @@ class SitePoints:
 
     def __init__(self, home: Path) -> None:
         self.path = home / NAME
-        self._lock_path = home / _LOCK_NAME
 
     def all(self) -> tuple[SitePoint, ...]:
         """Every point, the oldest first. Raises StorageProblem if the file cannot be read."""
@@ -138,7 +146,7 @@ class SitePoints:
         self._change(left)
 
     def _change(self, change: Callable[[tuple[SitePoint, ...]], Iterable[SitePoint]]) -> None:
-        with only_writer(self.path, self._lock_path, wait_s=_WAIT_S):
+        with only_writer(self.path):
             points = tuple(change(self.all()))
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
 
@@ -149,3 +157,78 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
     fitting = tuple(point for point in points if point.label in labels)
     own = (*(point for point in model.manifest.operating_points if not point.is_local), *fitting)
     return dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, operating_points=own))
+
+
+# ---- the pack of a folder
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedPack:
+    """What was chosen for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
+
+    ages_confirmed  the patients' ages are known to be those of the pack, as for the demonstration's images
+    """
+
+    pack: str
+    operating_point: str = ""
+    ages_confirmed: bool = False
+
+
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class PackMemory:
+    """The choices of one user. `home` is the user's data folder. Of two programs the later one's choice stays."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / FOLDERS_NAME
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack | None:
+        """What all of these paths were chosen to be screened with, by themselves or the nearest folder above.
+
+        None where nothing was chosen, and where it was not the same for all of them.
+        """
+        known = self._read()
+        found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}
+        return found.pop() if len(found) == 1 else None
+
+    def remember(
+        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", ages_confirmed: bool = False
+    ) -> None:
+        """Keep the choice for these paths and all below them. Raises StorageProblem."""
+        chosen = RememberedPack(pack, operating_point, ages_confirmed)
+        digests = [next(_digests(path)) for path in paths]
+        try:
+            make_folder(self._path.parent)
+            with only_writer(self._path):
+                known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
+                latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST_FOLDERS:]
+                write_atomically(self._path, msgspec.json.encode(dict(latest)))
+        except OSError as error:
+            raise storage_problem(error, self._path) from error
+
+    def _read(self) -> Mapping[str, RememberedPack]:
+        try:
+            return self._known()
+        except (OSError, StorageProblem) as error:
+            log.warning("%s is not used: %r", FOLDERS_NAME, error)
+            return {}
+
+    def _known(self) -> Mapping[str, RememberedPack]:
+        """Nothing in a damaged file. Raises OSError for one that cannot be read, StorageProblem."""
+        require_plain(self._path)
+        try:
+            with self._path.open("rb") as file:
+                return decoded(file.read(_LARGEST_FOLDERS_BYTES), dict[_Digest, RememberedPack])
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            log.warning("%s is not used: %r", FOLDERS_NAME, error)
+            return {}
+
+
+def _digests(path: Path) -> Iterator[str]:
+    """Of a path and of every folder above it, the nearest first. Links are followed: a folder is one folder."""
+    real = Path(os.path.realpath(path))
+    for place in (real, *real.parents):
+        yield hashlib.sha256(os.fsencode(os.path.normcase(place))).hexdigest()
