@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.reports import Mark
 from fieldray.audit.figures import predictive_values
 from fieldray.bench.report import Points, Report, Table
-from fieldray.domain import intervals
+from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, sigmoid
 
 Notify = Callable[[str], None]
@@ -105,9 +105,9 @@ def _coverage(setting: Setting, draws: int, *, seed: int) -> tuple[float, ...]:
     for _ in range(draws):
         scores = sigmoid(_drawn(generator, setting, len(truth)) + setting.shift * truth)
         threshold = float(sigmoid(np.float64(setting.threshold)))
-        hits = intervals.sensitivity(scores, truth, threshold=threshold, patients=patients)
-        spared = intervals.specificity(scores, truth, threshold=threshold, patients=patients)
-        area = intervals.area(scores, truth, patients=patients)
+        hits = metrics.sensitivity(scores, truth, threshold=threshold, patients=patients)
+        spared = metrics.specificity(scores, truth, threshold=threshold, patients=patients)
+        area = metrics.area(scores, truth, patients=patients)
         ends = (area, hits, spared, *predictive_values(hits, spared, prevalence=_PREVALENCE))
         pairs = zip(ends, setting.truths, strict=True)
         held += [one is not None and one.low <= true <= one.high for one, true in pairs]

@@ -28,7 +28,6 @@ from fieldray.commands.pack_options import add_pack_options
 _WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts", "cluster")
 _FIGURES: Final = (
     "app/fieldray/audit/figures.py",
-    "app/fieldray/domain/intervals.py",
     "app/fieldray/domain/metrics.py",
 )
 _COMPARING: Final = ("app/fieldray/comparison", "app/fieldray/domain/comparison.py", "app/fieldray/pipeline/compare.py")
@@ -36,7 +35,7 @@ _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/
 _LISTING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/work_list.py", "store"))
 _MATCHING: Final = (
     "app/fieldray_adapt/matcher",
-    "app/fieldray/domain/local_contrast.py",
+    "app/fieldray/domain/image.py",
     "models/recipes/matcher.toml",
 )
 _ENGINES: Final = (

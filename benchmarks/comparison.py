@@ -26,7 +26,7 @@ from fieldray.comparison.compare import compare
 from fieldray.comparison.features import Features, band_pass, raw
 from fieldray.comparison.mesh import Displacement, points_in_prior, warped
 from fieldray.comparison.ncc import correlate, find_peaks
-from fieldray.domain import intervals
+from fieldray.domain import metrics
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.mask import Mask
 
@@ -311,7 +311,7 @@ def _share(hits: Sequence[tuple[bool, str]]) -> str:
     """Of hits, each with its patient."""
     if not hits:
         return "-"
-    found = intervals.share(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])
+    found = metrics.share(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])
     return f"{found.count} of {found.of}: {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 

@@ -18,8 +18,8 @@ from benchmarks.own_home import own_home
 from benchmarks.processes import child_command, load_average
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
+from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
-from fieldray.domain.work_list import ResultFilter, ResultOrder
 from fieldray.paths import results_path
 from fieldray.pipeline.work_list import WorkList
 from fieldray.processes.child import Child

@@ -1,4 +1,4 @@
-"""Fit the weights of `fieldray.domain.opacity` on lungs painted white: `python -m benchmarks.white_lungs DATA`.
+"""Fit the weights of `fieldray.domain.lungs` on lungs painted white: `python -m benchmarks.white_lungs DATA`.
 
 DATA has an index.csv (path, set, part, label, patient_id, fold, split) and a lungs.csv (set, patient_id) beside the
 images. Normal images of five sources are painted in the place of the lungs that the network finds in them, so that no
@@ -26,10 +26,9 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.own_home import own_home
 from fieldray.domain.image import Image
-from fieldray.domain.lungs import lung_parts, middle_between
+from fieldray.domain.lungs import THIRDS, halves, lung_parts, middle_between, third_facts, thirds
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray.domain.opacity import THIRDS, halves, third_facts, thirds
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_tensor, with_window

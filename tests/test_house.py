@@ -32,7 +32,7 @@ _NAMES = (
     "augmentation", "dataset", "engine", "lungs/results", "lungs/train", "matcher/train", "networks", "prune/loop",
     "prune/study", "recipe", "tables", "train",
 )  # fmt: skip
-OF_ONE_CONCEPT = {f"app/fieldray_adapt/{name}.py" for name in _NAMES}
+OF_ONE_CONCEPT = {"app/fieldray/domain/lungs.py", *(f"app/fieldray_adapt/{name}.py" for name in _NAMES)}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 
 # Runs in every Python process of the program: what is not there cannot be imported, what is forbidden ends it.

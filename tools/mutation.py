@@ -50,7 +50,7 @@ class Room:
 
 MATCHING: Final[Mapping[str, Room]] = {
     "domain": Room(
-        modules=("finding.py", "header_words.py", "opacity.py", "model.py"),
+        modules=("finding.py", "lungs.py", "model.py", "purpose.py"),
         tests=("tests/unit/domain",),
     ),
     "packs": Room(

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain import intervals, metrics
+from fieldray.domain import metrics
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
@@ -370,7 +370,7 @@ def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], p
     """AUC of each column of scores (images, names), and of "pack" less that of "whole", with intervals by patient."""
     both = scores[:, [names.index("whole"), names.index("pack")]]
     found = {
-        name: asdict(intervals.area(scores[:, column], truth, patients=patients)) for column, name in enumerate(names)
+        name: asdict(metrics.area(scores[:, column], truth, patients=patients)) for column, name in enumerate(names)
     }
     return {
         "images": len(truth),

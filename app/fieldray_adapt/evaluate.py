@@ -17,9 +17,8 @@ from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
 from fieldray.audit.figures import category_at, class_shares
-from fieldray.domain import heat_map, intervals, metrics
-from fieldray.domain.intervals import Share, share
-from fieldray.domain.metrics import Scores, Truth, logit, sigmoid
+from fieldray.domain import heat_map, metrics
+from fieldray.domain.metrics import Scores, Share, Truth, logit, share, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from fieldray.reports.audit_content import plain_classes
 from fieldray_adapt.dataset import thumbnails
@@ -158,19 +157,19 @@ class Evaluated:
     @property
     def area(self) -> Estimate:
         """The AUC."""
-        return intervals.area(self.scores, self.truth, patients=self.patients)
+        return metrics.area(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
         """At a threshold chosen on other images."""
-        return intervals.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
+        return metrics.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity(self, threshold: float) -> Share:
         """At a threshold chosen on other images."""
-        return intervals.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
+        return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, wanted: float) -> Share:
         """Where the sensitivity on these images is at least `wanted`."""
-        return intervals.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
+        return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """Those that `keep` marks."""
@@ -317,7 +316,7 @@ def compare(whole: Evaluated, integer: Evaluated) -> dict[str, float]:
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> dict[str, float]:
     """The AUC of the second column of scores (images, 2) less the first's: value, and an interval over patients."""
-    return dict(zip(("value", "low", "high"), intervals.area_difference(scores, truth, patients=patients), strict=True))
+    return dict(zip(("value", "low", "high"), metrics.area_difference(scores, truth, patients=patients), strict=True))
 
 
 def _age_group(years: float | None) -> str:

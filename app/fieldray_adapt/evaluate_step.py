@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
-from fieldray.domain.intervals import share
+from fieldray.domain.metrics import share
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray_adapt.dataset import Dataset, dataset_of, images_of, refuse_seen, targets_of
 from fieldray_adapt.evaluate import (

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Image
-from fieldray.domain.intervals import told
+from fieldray.domain.metrics import told
 from fieldray.domain.model import (
     Calibration,
     Estimate,

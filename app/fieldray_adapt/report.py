@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain import metrics
-from fieldray.domain.intervals import told
+from fieldray.domain.metrics import told
 from fieldray.domain.model import Calibration
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.files import content_digest, publish, write_atomically

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.local_contrast import locally_normalised
+from fieldray.domain.image import locally_normalised
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray_adapt.augmentation import PairAugmentation

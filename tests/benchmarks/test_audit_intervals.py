@@ -14,10 +14,13 @@ def test_the_truth_is_what_many_images_show(setting: Setting) -> None:
     generator = np.random.default_rng(1)
     truth = np.arange(200_000) < 100_000
     scores = generator.normal(size=len(truth)) + setting.shift * truth
+    patients = [str(number) for number in range(len(truth))]
     area, hits, spared, positive, negative = setting.truths
     assert metrics.auc(scores, truth) == pytest.approx(area, abs=0.004)
-    assert metrics.sensitivity(scores, truth, threshold=setting.threshold) == pytest.approx(hits, abs=0.005)
-    assert metrics.specificity(scores, truth, threshold=setting.threshold) == pytest.approx(spared, abs=0.005)
+    measured = metrics.sensitivity(scores, truth, threshold=setting.threshold, patients=patients)
+    assert measured.value == pytest.approx(hits, abs=0.005)
+    measured = metrics.specificity(scores, truth, threshold=setting.threshold, patients=patients)
+    assert measured.value == pytest.approx(spared, abs=0.005)
     assert positive == pytest.approx(0.1 * hits / (0.1 * hits + 0.9 * (1 - spared)))
     assert negative == pytest.approx(0.9 * spared / (0.9 * spared + 0.1 * (1 - hits)))
 

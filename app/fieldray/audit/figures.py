@@ -11,10 +11,9 @@ from typing import Final
 import numpy as np
 
 from fieldray.audit.cases import Case
-from fieldray.domain import intervals, metrics
+from fieldray.domain import metrics
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
-from fieldray.domain.intervals import Share, share
-from fieldray.domain.metrics import Scores, Truth
+from fieldray.domain.metrics import Scores, Share, Truth, share
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -136,7 +135,7 @@ def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence
         patients=len(set(everyone)),
         positives=sum(case.truth for case in cases),
         scored=len(scored),
-        area=intervals.area(scores, truth, patients=patients),
+        area=metrics.area(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
         points=tuple(at_point(cases, point, prevalence=known) for point in points),
         prevalence=known,
@@ -177,8 +176,8 @@ def at_point(cases: Sequence[Case], point: OperatingPoint, *, prevalence: float)
         for case, category in zip(cases, categories, strict=True)
         if case.truth
     ]
-    hits = intervals.sensitivity(scores, truth, threshold=point.threshold, patients=patients)
-    spared = intervals.specificity(scores, truth, threshold=point.threshold, patients=patients)
+    hits = metrics.sensitivity(scores, truth, threshold=point.threshold, patients=patients)
+    spared = metrics.specificity(scores, truth, threshold=point.threshold, patients=patients)
     positive, negative = predictive_values(hits, spared, prevalence=prevalence)
     everyone = [case.patient for case in cases]
     return AtPoint(
@@ -336,7 +335,7 @@ def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalen
             if min(truth.sum(), (~truth).sum()) < SMALLEST_GROUP:
                 continue
             judged = tuple(at_point(members, point, prevalence=prevalence) for point in points)
-            area = intervals.area(scores, truth, patients=patients)
+            area = metrics.area(scores, truth, patients=patients)
             found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
     return tuple(found)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fieldray.audit.cases import Case
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import Audit, arrays
-from fieldray.domain import intervals, metrics
-from fieldray.domain.intervals import Share
+from fieldray.domain import metrics
+from fieldray.domain.metrics import Share
 from fieldray.domain.model import OperatingPoint, Trust
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -76,8 +76,8 @@ def propose(cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None
         threshold=threshold,
         unsure_low=low,
         unsure_high=high,
-        sensitivity=intervals.sensitivity(scores, truth, threshold=threshold, patients=patients),
-        specificity=intervals.specificity_at_sensitivity(scores, truth, wanted=wanted, patients=patients),
+        sensitivity=metrics.sensitivity(scores, truth, threshold=threshold, patients=patients),
+        specificity=metrics.specificity_at_sensitivity(scores, truth, wanted=wanted, patients=patients),
         images=len(scores),
         patients=len(set(patients)),
     )

@@ -18,10 +18,10 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, why_of
+from fieldray.domain.history import Listed, ResultFilter, ResultOrder
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader
-from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
 from fieldray.errors import FieldrayError
 from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason

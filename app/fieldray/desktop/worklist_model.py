@@ -16,9 +16,9 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
+from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
-from fieldray.domain.work_list import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
 from fieldray.translation import Translator
 

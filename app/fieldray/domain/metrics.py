@@ -1,17 +1,31 @@
-"""Figures of a test: AUC, sensitivity, specificity, thresholds, calibration. Their intervals are in `intervals`.
+"""Figures of a test: AUC, thresholds, calibration, and shares and AUCs with their 95 % intervals over patients.
 
-NumPy alone: the program that a clinic installs computes them too.
+NumPy alone: the program that a clinic installs computes them too. The intervals are valid also at 0 and 1. A percentile
+bootstrap has no width where every image is right: 63 of 63 became 1.000 (1.000 to 1.000). Over normal scores with a
+true area of 0.99 it held the truth in 70 of 100 data sets of 20 and 20 images, the interval here in 97. So a share has
+Wilson's interval and an area Newcombe's. The bootstrap remains for what has no such formula: the difference of two
+areas, and a share at a threshold that was chosen on the same images.
+
+Images of one patient are correlated. A few images cannot show how much, so the worst is assumed: that all images of a
+patient say the same. The number of images that counts is then (sum m)^2 / sum m^2 over the patients' numbers of images
+m (Kish 1965): all of them where each patient has one, the number of patients where all have equally many.
+
+Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: closer to its 95 %
+than the exact interval of Clopper and Pearson, which is always too wide, and defined for numbers that are not whole.
+Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fieldray.domain.model import Calibration
+from fieldray.domain.model import Calibration, Estimate
 
 # exp(700) is about 1e304, near the largest number of 64 bits; what lies further out is 0 or 1 to any precision of use.
 _FARTHEST: Final = 700.0
@@ -40,16 +54,6 @@ def auc(scores: Scores, truth: Truth) -> float:
     return float((of_positives * beaten).sum() / (positive * negative))
 
 
-def sensitivity(scores: Scores, truth: Truth, *, threshold: float) -> float:
-    """Share of the positives at or above the threshold; nan without positives."""
-    return float((scores[truth] >= threshold).mean()) if truth.any() else math.nan
-
-
-def specificity(scores: Scores, truth: Truth, *, threshold: float) -> float:
-    """Share of the negatives below the threshold; nan without negatives."""
-    return float((scores[~truth] < threshold).mean()) if (~truth).any() else math.nan
-
-
 def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
     """The highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score."""
     positive = np.sort(scores[truth])
@@ -63,14 +67,9 @@ def threshold_for_balance(scores: Scores, truth: Truth) -> float:
     """The threshold with the largest sensitivity + specificity (Youden's index), in the middle of its interval."""
     levels = np.unique(scores)
     middles = np.concatenate([[levels[0] / 2], (levels[1:] + levels[:-1]) / 2])
-    gains = [sensitivity(scores, truth, threshold=t) + specificity(scores, truth, threshold=t) for t in middles]
+    gains = [(scores[truth] >= middle).mean() + (scores[~truth] < middle).mean() for middle in middles]
     best = np.flatnonzero(np.isclose(gains, max(gains)))
     return float(middles[best[len(best) // 2]])
-
-
-def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """The specificity where the sensitivity is at least `wanted` on the same images."""
-    return specificity(scores, truth, threshold=threshold_for_sensitivity(scores, truth, wanted=wanted))
 
 
 def logit(scores: Scores) -> Scores:
@@ -89,3 +88,160 @@ def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
     """Expected calibration error: the mean distance of score and observed share, over bins of equal numbers."""
     parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), bins) if len(part)]
     return float(sum(len(part) * abs(scores[part].mean() - truth[part].mean()) for part in parts) / len(scores))
+
+
+# ---- with intervals
+
+
+_Z: Final = 1.959964  # 97.5 % of a normal distribution lie below
+_ROUNDS: Final = 1000
+_HALVINGS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`count` of `of` images as a share with its interval, all in 0..1."""
+
+    count: int
+    of: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def estimate(self) -> Estimate:
+        """Without the counts."""
+        return Estimate(self.value, self.low, self.high)
+
+
+def told(found: Mapping[str, float], form: str = ".3f") -> str:
+    """An estimate as JSON holds it, in words: the counts of a share, the value and its interval."""
+    counts = f"{found['count']} of {found['of']}: " if "of" in found else ""
+    return f"{counts}{found['value']:{form}} ({found['low']:{form}} to {found['high']:{form}})"
+
+
+def effective_number(patients: Sequence[str]) -> float:
+    """The effective number of images, if all images of one patient say the same: 1 to their number."""
+    _, images = np.unique(np.asarray(patients), return_counts=True)
+    return float(images.sum() ** 2 / (images**2).sum())
+
+
+def share(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
+    """The share of images that are hits, with Wilson's interval. Raises ValueError without images."""
+    if not len(hits):
+        raise ValueError("a share needs images")
+    value, number = float(hits.mean()), effective_number(patients)
+    shrink = 1 + _Z**2 / number
+    middle = (value + _Z**2 / (2 * number)) / shrink
+    half = _Z / shrink * math.sqrt(value * (1 - value) / number + _Z**2 / (4 * number**2))
+    # The interval holds the value; the bounds are for rounding alone.
+    low, high = min(max(middle - half, 0.0), value), max(min(middle + half, 1.0), value)
+    return Share(count=int(hits.sum()), of=len(hits), value=value, low=low, high=high)
+
+
+def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
+    """The share of the positives at or above a threshold chosen on other images."""
+    return share(scores[truth] >= threshold, patients=_of(patients, truth))
+
+
+def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
+    """The share of the negatives below a threshold chosen on other images."""
+    return share(scores[~truth] < threshold, patients=_of(patients, ~truth))
+
+
+def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
+    """The specificity where the sensitivity is at least `wanted` on the same images.
+
+    The threshold is as uncertain as the share: the wider end of what draws of patients give and of Wilson's interval.
+    """
+
+    def measure(drawn: Scores, answers: Truth) -> float:
+        if answers.all() or not answers.any():
+            return math.nan
+        return float((drawn[~answers] < threshold_for_sensitivity(drawn, answers, wanted=wanted)).mean())
+
+    threshold = threshold_for_sensitivity(scores, truth, wanted=wanted)
+    found = specificity(scores, truth, threshold=threshold, patients=patients)
+    _, low, high = drawn_interval(measure, scores, truth, patients=patients)
+    return Share(found.count, found.of, found.value, min(found.low, low), max(found.high, high))
+
+
+def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
+    """The area under the ROC curve with Newcombe's interval. Raises ValueError where a class has no images."""
+    value = auc(scores, truth)
+    if math.isnan(value):
+        raise ValueError("the area has no value: a class has no images")
+    positives, negatives = (effective_number(_of(patients, own)) for own in (truth, ~truth))
+
+    def is_near(area: float) -> bool:
+        return abs(value - area) <= _Z * math.sqrt(_area_variance(area, positives, negatives))
+
+    return Estimate(value, _farthest(value, 0.0, is_near), _farthest(value, 1.0, is_near))
+
+
+def _area_variance(area: float, positives: float, negatives: float) -> float:
+    """Hanley and McNeil's, of exponential scores, made alike for both classes (Newcombe 2006)."""
+    spread = (positives + negatives) / 2 - 1
+    shape = 1 + spread * (1 - area) / (2 - area) + spread * area / (1 + area)
+    return area * (1 - area) * shape / (positives * negatives)
+
+
+def _farthest(value: float, end: float, is_near: Callable[[float], bool]) -> float:
+    """The point farthest from `value` towards `end` that is still near, by halving."""
+    near, far = value, end
+    for _ in range(_HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if is_near(middle) else (near, middle)
+    return near
+
+
+def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
+    """The area of the second column of scores (images, 2) less the first's, and the ends of its interval.
+
+    Where no draw of patients differs, both networks being right or wrong on every pair, the ends come from the areas'
+    own intervals (the square-and-add of Newcombe, Statistics in Medicine 17 (1998) 873).
+    """
+
+    def difference(drawn: Scores, answers: Truth) -> float:
+        return auc(drawn[:, 1], answers) - auc(drawn[:, 0], answers)
+
+    value, low, high = drawn_interval(difference, scores, truth, patients=patients)
+    if low < high:
+        return value, low, high
+    first, second = (area(scores[:, column], truth, patients=patients) for column in (0, 1))
+    below = math.hypot(second.value - second.low, first.high - first.value)
+    above = math.hypot(second.high - second.value, first.value - first.low)
+    return value, value - below, value + above
+
+
+def drawn_interval(
+    measure: Callable[[Scores, Truth], float],
+    scores: Scores,
+    truth: Truth,
+    *,
+    patients: Sequence[str],
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """The measure and the ends of its 95 % interval over 1000 draws of patients with replacement, all images of each.
+
+    scores (n,), or (n, networks) where the measure compares them. Draws without a value (a class is missing) are left
+    out. An interval of percentiles may miss the measure itself, by a little and where there are few patients; it is
+    then widened to hold it. Raises ValueError if the measure itself has none.
+    """
+    value = measure(scores, truth)
+    if math.isnan(value):
+        raise ValueError("the measure has no value: a class has no images")
+    generator = np.random.default_rng(seed)
+    _, owner = np.unique(np.asarray(patients), return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(owner))[:-1])
+    found = []
+    for _ in range(_ROUNDS):
+        drawn = np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
+        found.append(measure(scores[drawn], truth[drawn]))
+    low, high = np.nanpercentile(found, (2.5, 97.5))
+    return value, min(float(low), value), max(float(high), value)
+
+
+def _of(patients: Sequence[str], chosen: NDArray[np.bool_]) -> list[str]:
+    return [patient for patient, own in zip(patients, chosen, strict=True) if own]

@@ -242,7 +242,7 @@ class LungRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatcherRules:
-    """How an image is prepared for a matcher's encoder: see `local_contrast.locally_normalised`."""
+    """How an image is prepared for a matcher's encoder: see `image.locally_normalised`."""
 
     local_radius_px: int
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
-from fieldray.domain.header_words import views_of
+from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef, day_of
 from fieldray.reasons import Reason, reason

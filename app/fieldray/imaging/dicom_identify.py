@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from fieldray.domain.header_words import view_of_code
+from fieldray.domain.purpose import view_of_code
 from fieldray.domain.study import ImageHeader, ImageRef, day_of
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.header_words import Saying, body_part_says, view_says
 from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules
+from fieldray.domain.purpose import Saying, body_part_says, view_says
 from fieldray.domain.study import ImageHeader, day_of
 from fieldray.imaging.preprocess import coarse_means, percentiles, windowed
 from fieldray.reasons import Reason, reason

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.local_contrast import locally_normalised
+from fieldray.domain.image import locally_normalised
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Backend

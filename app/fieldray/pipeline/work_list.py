@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.history import Listed, ResultFilter, ResultOrder
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
 from fieldray.store.work_list import WorkListQuery
 
 

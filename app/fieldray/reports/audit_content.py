@@ -12,7 +12,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
 from fieldray.audit.report import AuditReport
 from fieldray.domain.finding import Category
-from fieldray.domain.intervals import Share
+from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.purpose import TRUTHS
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE

@@ -9,7 +9,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, images_needed
 from fieldray.audit.report import AuditReport
 from fieldray.domain.finding import Category
-from fieldray.domain.intervals import Share
+from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray.formatting import border_text, category_word, moment, number, percent, score_text
 from fieldray.translation import Translator

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import WORK_LIST_ORDER
+from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.domain.work_list import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.store import work_rows
 from fieldray.store.database import open_database, storage_problems
 from fieldray.store.refs import image_key

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.domain.intervals import drawn_interval, share, told
+from fieldray.domain.metrics import drawn_interval, share, told
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs

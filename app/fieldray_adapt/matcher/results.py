@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.intervals import share
-from fieldray.domain.local_contrast import locally_normalised
+from fieldray.domain.image import locally_normalised
+from fieldray.domain.metrics import share
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import fft, ndimage
 
-from fieldray.domain.local_contrast import locally_normalised
+from fieldray.domain.image import locally_normalised
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.augmentation import augment_pair

@@ -12,7 +12,7 @@ from fieldray.audit import figures
 from fieldray.audit.cases import Case, make_cases, verdict_truths
 from fieldray.audit.drift import score_counts, stability
 from fieldray.domain.finding import Category, Failed, Finding, ReadFacts, Screened
-from fieldray.domain.intervals import Share, share
+from fieldray.domain.metrics import Share, share
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
+from fieldray.domain.metrics import area, area_difference, auc, drawn_interval, share, told
 from fieldray.domain.model import Calibration
 from fieldray_adapt.evaluate import fit_calibration, fit_logistic, shortcut_scores
 
 SCORES = np.array([0.1, 0.2, 0.2, 0.6, 0.7, 0.9])
 TRUTH = np.array([False, False, True, False, True, True])
+ONE_EACH = list("abcdef")
 
 
 def test_auc_counts_ties_half() -> None:
@@ -24,8 +28,8 @@ def test_auc_counts_ties_half() -> None:
 
 
 def test_shares_at_a_threshold() -> None:
-    assert metrics.sensitivity(SCORES, TRUTH, threshold=0.7) == pytest.approx(2 / 3)
-    assert metrics.specificity(SCORES, TRUTH, threshold=0.6) == pytest.approx(2 / 3)
+    assert metrics.sensitivity(SCORES, TRUTH, threshold=0.7, patients=ONE_EACH).value == pytest.approx(2 / 3)
+    assert metrics.specificity(SCORES, TRUTH, threshold=0.6, patients=ONE_EACH).value == pytest.approx(2 / 3)
 
 
 def test_thresholds_reach_what_is_asked() -> None:
@@ -33,7 +37,8 @@ def test_thresholds_reach_what_is_asked() -> None:
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.95) == pytest.approx(0.15)
     # two of three allowed: from 0.7 on, halfway to 0.6
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.6) == pytest.approx(0.65)
-    assert metrics.specificity_at_sensitivity(SCORES, TRUTH, wanted=0.95) == pytest.approx(1 / 3)
+    found = metrics.specificity_at_sensitivity(SCORES, TRUTH, wanted=0.95, patients=ONE_EACH)
+    assert found.value == pytest.approx(1 / 3)
     # Youden: at 0.65 sensitivity 2/3 and specificity 1
     assert metrics.threshold_for_balance(SCORES, TRUTH) == pytest.approx(0.65)
 
@@ -61,22 +66,30 @@ def test_a_steep_calibration_overflows_nowhere(slope: float) -> None:
     assert found[1] == 0.5 and 0 <= found[0] < 0.5 < found[2] <= 1
 
 
+def _shares(scores: metrics.Scores, truth: metrics.Truth, threshold: float) -> list[float]:
+    people = [str(number) for number in range(len(truth))]
+    measures = metrics.sensitivity, metrics.specificity
+    return [measure(scores, truth, threshold=threshold, patients=people).value for measure in measures]
+
+
 def test_figures_are_those_of_scikit_learn() -> None:
     generator = np.random.default_rng(4)
     for count in (12, 50, 400):
         truth = generator.random(count) < 0.4
         scores = np.round(np.clip(generator.normal(0.4 + 0.2 * truth, 0.2), 0.001, 0.999), 2)  # with ties
         assert metrics.auc(scores, truth) == pytest.approx(roc_auc_score(truth, scores))
+        people = [str(number) for number in range(count)]
         matrix = confusion_matrix(truth, scores >= 0.5)
-        assert metrics.sensitivity(scores, truth, threshold=0.5) == pytest.approx(matrix[1, 1] / matrix[1].sum())
-        assert metrics.specificity(scores, truth, threshold=0.5) == pytest.approx(matrix[0, 0] / matrix[0].sum())
+        assert _shares(scores, truth, 0.5) == pytest.approx(
+            [matrix[1, 1] / matrix[1].sum(), matrix[0, 0] / matrix[0].sum()]
+        )
         false_positive, true_positive, _ = roc_curve(truth, scores, drop_intermediate=False)
         for wanted in (0.8, 0.9, 1.0):
             expected = 1 - false_positive[true_positive >= wanted - 1e-9].min()
-            assert metrics.specificity_at_sensitivity(scores, truth, wanted=wanted) == pytest.approx(expected)
+            found = metrics.specificity_at_sensitivity(scores, truth, wanted=wanted, patients=people)
+            assert found.value == pytest.approx(expected)
         best = metrics.threshold_for_balance(scores, truth)
-        gained = metrics.sensitivity(scores, truth, threshold=best) + metrics.specificity(scores, truth, threshold=best)
-        assert gained == pytest.approx(1 + (true_positive - false_positive).max())
+        assert sum(_shares(scores, truth, best)) == pytest.approx(1 + (true_positive - false_positive).max())
 
 
 def test_a_logistic_regression_is_where_its_loss_is_least() -> None:
@@ -99,3 +112,96 @@ def test_a_perfect_separation_stays_finite() -> None:
 def test_a_shortcut_learns_nothing_from_one_class() -> None:
     pixels = np.random.default_rng(0).normal(size=(6, 4))
     assert shortcut_scores(pixels, np.ones(6, bool), pixels[:2]).tolist() == [0.5, 0.5]
+
+
+# ---- intervals against published and other programs' values, at the edges, and with many images of one patient
+
+
+def _people(count: int, *, images_each: int = 1) -> list[str]:
+    return [f"p{number // images_each}" for number in range(count)]
+
+
+@pytest.mark.parametrize(("hits", "of"), [(0, 1), (1, 1), (0, 11), (63, 63), (62, 63), (48, 63), (5, 400), (200, 400)])
+def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
+    found = share(np.arange(of) < hits, patients=_people(of))
+    theirs = binomtest(hits, of).proportion_ci(method="wilson")
+    assert (found.count, found.of, found.value) == (hits, of, hits / of)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+    assert found.low <= found.value <= found.high and found.low < found.high
+
+
+def test_all_of_63_are_not_all_there_could_be() -> None:
+    # 63 / (63 + 1.96^2) = 0.943: the lowest share of which 63 of 63 is no surprise
+    assert told({"count": 63, "of": 63, "value": 1.0, "low": 63 / (63 + 1.96**2), "high": 1.0}) == (
+        "63 of 63: 1.000 (0.943 to 1.000)"
+    )
+    assert share(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
+
+
+def test_many_images_of_a_patient_tell_no_more_than_one() -> None:
+    one, many = np.arange(40) < 30, np.repeat(np.arange(40) < 30, 4)
+    single, fourfold = share(one, patients=_people(40)), share(many, patients=_people(160, images_each=4))
+    assert (single.low, single.high) == pytest.approx((fourfold.low, fourfold.high)) and fourfold.of == 160
+    # one patient with 97 of 100 images weighs nearly as one alone: 100^2 / (97^2 + 3)
+    assert metrics.effective_number(["a"] * 97 + ["b", "c", "d"]) == pytest.approx(1.0625, abs=1e-3)
+    scores, truth = np.linspace(0, 1, 40), one[::-1]
+    once = area(scores, truth, patients=_people(40))
+    again = area(np.repeat(scores, 4), np.repeat(truth, 4), patients=_people(160, images_each=4))
+    assert (once.value, once.low, once.high) == pytest.approx((again.value, again.low, again.high))
+
+
+def test_an_area_of_one_has_an_interval() -> None:
+    truth = np.arange(40) < 20
+    found = area(truth.astype(float), truth, patients=_people(40))
+    assert found.value == found.high == 1.0 and 0.85 < found.low < 0.95
+    upside_down = area((~truth).astype(float), truth, patients=_people(40))
+    assert upside_down.value == upside_down.low == 0.0 and upside_down.high == pytest.approx(1 - found.low)
+    with pytest.raises(ValueError, match="a class has no images"):
+        area(np.ones(4), np.ones(4, bool), patients=_people(4))
+    with pytest.raises(ValueError, match="needs images"):
+        share(np.zeros(0, bool), patients=[])
+
+
+@pytest.mark.parametrize("true_area", [0.75, 0.97, 0.99])
+def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float) -> None:
+    generator, truth = np.random.default_rng(7), np.arange(40) < 20
+    apart, held = NormalDist().inv_cdf(true_area) * 2**0.5, 0
+    for _ in range(200):
+        found = area(generator.normal(apart * truth, 1.0), truth, patients=_people(40))
+        held += found.low <= true_area <= found.high
+    # of 200 at 95 %: 190, four standard deviations of 3 less; drawing patients again held 140 at 0.99
+    assert held >= 178
+
+
+def test_a_difference_of_two_perfect_networks_is_not_known_to_be_nothing() -> None:
+    truth = np.arange(40) < 20
+    value, low, high = area_difference(np.column_stack([truth, truth * 2.0]), truth, patients=_people(40))
+    assert value == 0 and low == pytest.approx(-high) and 0.05 < high < 0.15
+    generator = np.random.default_rng(1)
+    scores = generator.normal(truth[:, None] * [1.5, 1.0], 1.0)
+    value, low, high = area_difference(scores, truth, patients=_people(40))
+    assert low < value < high and value == pytest.approx(auc(scores[:, 1], truth) - auc(scores[:, 0], truth))
+
+
+def test_draws_are_of_patients_and_not_of_images() -> None:
+    generator = np.random.default_rng(1)
+    truth = np.arange(400) % 2 == 0
+    scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
+    value, low, high = drawn_interval(auc, scores, truth, patients=_people(400))
+    assert low < value < high < low + 0.15
+    # The same images, each four times: four times as many images tell no more when drawn by patient.
+    _, lower, higher = drawn_interval(auc, np.tile(scores, 4), np.tile(truth, 4), patients=_people(400) * 4)
+    assert higher - lower == pytest.approx(high - low, rel=0.25)
+    with pytest.raises(ValueError, match="no value"):
+        drawn_interval(auc, scores, truth | True, patients=_people(400))
+
+
+def test_a_specificity_at_a_sensitivity_is_never_surer_than_at_a_fixed_threshold() -> None:
+    truth = np.arange(30) < 20
+    perfect = metrics.specificity_at_sensitivity(truth * 1.0, truth, wanted=0.95, patients=_people(30))
+    # 10 of 10 negatives: 10 / (10 + 1.96^2)
+    assert (perfect.count, perfect.of, perfect.value, perfect.high) == (10, 10, 1.0, 1.0)
+    assert perfect.low == pytest.approx(10 / (10 + 1.96**2), abs=1e-3)
+    scores = np.random.default_rng(3).normal(truth * 1.0, 1.0)
+    found = metrics.specificity_at_sensitivity(scores, truth, wanted=0.9, patients=_people(30))
+    assert found.low <= found.value <= found.high and found.high - found.low > 0.4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.finding import Refused, Screened
-from fieldray.domain.work_list import ResultFilter, ResultOrder
+from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.history import HistoryQuery

@@ -15,10 +15,9 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
-from fieldray.domain.history import VerdictFilter, has_verdict
+from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, has_verdict
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.domain.work_list import ListColumn, ResultFilter, ResultOrder
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import work_rows
