@@ -12,8 +12,9 @@ import numpy as np
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray_adapt.command import adapt
-from fieldray_adapt.matcher.recipe import MatcherRecipe, rooted
+from fieldray_adapt.matcher.recipe import MatcherRecipe
 from fieldray_adapt.matcher.results import ENCODERS, encoder_of, measured, table_rows
+from fieldray_adapt.recipe import rooted
 from fieldray_adapt.run import Run
 from fieldray_adapt.steps import converted
 from fieldray_adapt.tables import Document

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.tables import Key, require_ranges
+from fieldray_adapt.tables import Key, key, table
 
 Grey = NDArray[np.uint8]
 _SHADING_KNOTS: Final = 4
@@ -37,30 +37,30 @@ _LEVELS: Final = np.linspace(0, 1, 256)
 
 
 # Keys that the augmentation of images with masks (`PairAugmentation`) has as well.
-Shift = Annotated[float, Key(doc="Shift, as a share of the side.", low=0, high=1)]
-Scale = Annotated[float, Key(doc="Zoom, in powers of e.", low=0, high=1)]
-Stretch = Annotated[float, Key(doc="Share by which height and width change against each other.", low=0, high=1)]
-Rotation = Annotated[float, Key(doc="Rotation.", unit="degrees", low=0, high=45)]
-Gamma = Annotated[float, Key(doc="Gamma, in powers of e.", low=0, high=2)]
-Contrast = Annotated[float, Key(doc="Contrast, in powers of e.", low=0, high=2)]
-Brightness = Annotated[float, Key(doc="Brightness, as a share of the range.", low=0, high=1)]
+Shift = Annotated[float, Key("Shift, as a share of the side.", low=0, high=1)]
+Scale = Annotated[float, Key("Zoom, in powers of e.", low=0, high=1)]
+Stretch = Annotated[float, Key("Share by which height and width change against each other.", low=0, high=1)]
+Rotation = Annotated[float, Key("Rotation.", unit="degrees", low=0, high=45)]
+Gamma = Annotated[float, Key("Gamma, in powers of e.", low=0, high=2)]
+Contrast = Annotated[float, Key("Contrast, in powers of e.", low=0, high=2)]
+Brightness = Annotated[float, Key("Brightness, as a share of the range.", low=0, high=1)]
 Shading = Annotated[
     float,
     Key(
-        doc="A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
+        "A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
         "from the archive and not from the lungs, then say little.",
         low=0,
         high=1,
     ),
 ]
-Blur = Annotated[float, Key(doc="Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)]
-Noise = Annotated[float, Key(doc="Standard deviation of noise, as a share of the range.", low=0, high=1)]
+Blur = Annotated[float, Key("Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)]
+Noise = Annotated[float, Key("Standard deviation of noise, as a share of the range.", low=0, high=1)]
 Coarsen = Annotated[
-    float, Key(doc="Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
+    float, Key("Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Augmentation:
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
@@ -68,9 +68,9 @@ class Augmentation:
     scale: Scale = 0.0
     stretch: Stretch = 0.0
     rotation_degrees: Rotation = 0.0
-    flip: Annotated[
-        float, Key(doc="Probability of a mirror image. The heart changes sides: keep it small.", low=0, high=1)
-    ] = 0.0
+    flip: float = key(
+        "Probability of a mirror image. The heart changes sides: keep it small.", default=0.0, low=0, high=1
+    )
     gamma: Gamma = 0.0
     contrast: Contrast = 0.0
     brightness: Brightness = 0.0
@@ -78,10 +78,7 @@ class Augmentation:
     blur_pixels: Blur = 0.0
     noise: Noise = 0.0
     coarsen: Coarsen = 0.0
-    cutout: Annotated[float, Key(doc="Largest side of one erased square, as a share.", low=0, high=1)] = 0.0
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    cutout: float = key("Largest side of one erased square, as a share.", default=0.0, low=0, high=1)
 
 
 Motion = tuple[float, float, float, float, float, float]
@@ -173,7 +170,7 @@ _CELLS: Final = 8
 _MARKS: Final = "LRAP"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class PairAugmentation:
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
@@ -181,9 +178,9 @@ class PairAugmentation:
     scale: Scale = 0.0
     stretch: Stretch = 0.0
     rotation_degrees: Rotation = 0.0
-    elastic: Annotated[
-        float, Key(doc="Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", low=0)
-    ] = 0.0
+    elastic: float = key(
+        "Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", default=0.0, low=0
+    )
     gamma: Gamma = 0.0
     contrast: Contrast = 0.0
     brightness: Brightness = 0.0
@@ -191,16 +188,12 @@ class PairAugmentation:
     blur_pixels: Blur = 0.0
     noise: Noise = 0.0
     coarsen: Coarsen = 0.0
-    inversion: Annotated[float, Key(doc="Probability of the negative image.", low=0, high=1)] = 0.0
-    opacities: Annotated[
-        float,
-        Key(doc="Probability of one to three soft light patches, as of infiltrates.", low=0, high=1),
-    ] = 0.0
-    letters: Annotated[float, Key(doc="Probability of letters near the border.", low=0, high=1)] = 0.0
-    collimation: Annotated[float, Key(doc="Probability of black or white borders.", low=0, high=1)] = 0.0
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    inversion: float = key("Probability of the negative image.", default=0.0, low=0, high=1)
+    opacities: float = key(
+        "Probability of one to three soft light patches, as of infiltrates.", default=0.0, low=0, high=1
+    )
+    letters: float = key("Probability of letters near the border.", default=0.0, low=0, high=1)
+    collimation: float = key("Probability of black or white borders.", default=0.0, low=0, high=1)
 
     @property
     def of_tone(self) -> Augmentation:

@@ -17,17 +17,14 @@ from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.recipe import rooted as rooted_lungs
 from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
 from fieldray_adapt.matcher.recipe import MatcherRecipe
-from fieldray_adapt.matcher.recipe import rooted as rooted_matcher
 from fieldray_adapt.matcher.results import MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT
 from fieldray_adapt.matcher.train import MATCHER_DATA, MATCHER_QUANTISE, MATCHER_TRAIN, matcher_problems
 from fieldray_adapt.pack import PACK
 from fieldray_adapt.profile import PROFILE, profile_study
 from fieldray_adapt.prune.recipe import StudyRecipe
-from fieldray_adapt.prune.recipe import rooted as rooted_study
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE
 from fieldray_adapt.recipe import Recipe, rooted
@@ -63,8 +60,6 @@ class Kind:
         Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
     check
         What is wrong with the files that a recipe of this kind names.
-    rooted
-        Such a recipe with its paths, which count from the folder of a file, made whole.
     check
         What is wrong with the files that a whole recipe names.
     steps
@@ -81,7 +76,6 @@ class Kind:
 
     schema: type[Any]
     check: Callable[[Any], list[Problem]]
-    rooted: Callable[[Any, Path], Any] = lambda recipe, _: recipe
     steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
     check_run: Callable[[Any], list[Problem]] | None = None
     perform: Callable[[Any, str, Say, Progress], None] | None = None
@@ -112,7 +106,7 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    recipe = kind.rooted(document.parsed(kind.schema), document.path)
+    recipe = rooted(document.parsed(kind.schema), document.path)
     if trainer and not kind.is_divided:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     steps = kind.steps(recipe)
@@ -133,7 +127,7 @@ def check(path: Path) -> None:
     """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
     document = Document.read(path)
     kind = kind_of(document)
-    problems = kind.check(kind.rooted(document.parsed(kind.schema), path))
+    problems = kind.check(rooted(document.parsed(kind.schema), path))
     if problems:
         raise RecipeProblems(path, document.lines(problems))
 
@@ -225,20 +219,13 @@ def _shown(value: object) -> str:
 KINDS: Final[dict[str, Kind]] = {
     "classifier": Kind(
         schema=Recipe,
-        rooted=rooted,
         check=_check_classifier,
         check_run=lambda recipe: data_problems(recipe, every_image=False),
         steps=lambda _: _by_name(STEPS, profile=(PROFILE,), compare=(DATA, COMPARE), cross=(DATA, CROSS)),
         is_divided=True,
     ),
-    "lung-fields": Kind(
-        schema=LungRecipe, rooted=rooted_lungs, check=lung_problems, steps=_lung_steps, is_divided=True
-    ),
-    "matcher": Kind(
-        schema=MatcherRecipe, rooted=rooted_matcher, check=matcher_problems, steps=lambda _: _by_name(_MATCHER_STEPS)
-    ),
-    "pruning-study": Kind(
-        schema=StudyRecipe, rooted=rooted_study, check=_check_study, perform=_perform_study, has_credits=False
-    ),
+    "lung-fields": Kind(schema=LungRecipe, check=lung_problems, steps=_lung_steps, is_divided=True),
+    "matcher": Kind(schema=MatcherRecipe, check=matcher_problems, steps=lambda _: _by_name(_MATCHER_STEPS)),
+    "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

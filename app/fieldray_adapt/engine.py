@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import arrays_in, digest, write_atomically
 from fieldray_adapt.specification import Specification, Weights
-from fieldray_adapt.tables import Key, require_ranges
+from fieldray_adapt.tables import key, table
 
 EngineName = Literal["auto", "tensorflow", "torch"]
 Precision = Literal["float32", "bfloat16"]
@@ -337,16 +337,13 @@ class Labelled:
         return Labelled(self.images[start:stop], self.targets[start:stop])
 
 
-@dataclass(frozen=True, slots=True)
+@table
 class Effort:
     """How long and how fast a network is trained."""
 
-    batch_size: Annotated[int, Key(doc="Images in a step.", unit="images", low=1, example=32)]
-    epochs: Annotated[float, Key(doc="Passes over the images; parts of one are allowed.", above=0, example=10.0)]
-    learning_rate: Annotated[float, Key(doc="The highest rate.", above=0, example=1e-3)]
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    batch_size: int = key("Images in a step.", unit="images", low=1, example=32)
+    epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
+    learning_rate: float = key("The highest rate.", above=0, example=1e-3)
 
 
 def fit(

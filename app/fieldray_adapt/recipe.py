@@ -7,9 +7,9 @@ recipe reference come from there. Credits and licences are in a file beside the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray_adapt.augmentation import Augmentation
@@ -22,78 +22,71 @@ from fieldray_adapt.recipe_data import (
     Split,
     Texts,
     pack_id_problem,
-    rooted_source,
-    whole,
 )
-from fieldray_adapt.tables import Document, Key, require, require_ranges
+from fieldray_adapt.tables import Document, Key, Rules, key, rooted_in, table
 
 NAMED_WEIGHTS: Final = ("none", "imagenet")
 """Beginnings of a network that are no path."""
 
 INPUT_KEYS: Final = {
-    "height": Key(doc="Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "width": Key(doc="Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "channels": Key(doc="1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
+    "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "channels": Key("1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
     "intensity": Key(
-        doc="as_displayed: the file's own window; percentile: besides, its 1st to 99th percentile becomes 0..255."
+        "as_displayed: the file's own window; percentile: besides, its 1st to 99th percentile becomes 0..255."
     ),
-    "fit": Key(doc="How an image of another shape is fitted: stretched, padded with black, or cropped."),
-    "margin": Key(doc="Share of each side that is cut off before fitting.", low=0, high=0.2),
-    "crop": Key(doc="lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
-    "crop_margin": Key(
-        doc="Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5
-    ),
+    "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
+    "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "crop": Key("lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
+    "crop_margin": Key("Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class ClassNames:
     """What the two classes of an image are called."""
 
-    abnormal: Annotated[Texts, Key(doc="From the zone's upper edge on.", example={"en": "Signs of pneumonia"})]
-    normal: Annotated[Texts, Key(doc="Below its lower edge.", example={"en": "None found by this pack"})]
+    abnormal: Texts = key("From the zone's upper edge on.", example={"en": "Signs of pneumonia"})
+    normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class PackTexts:
     """What the manifest and the model card say in words."""
 
-    id: Annotated[
-        str,
-        Key(
-            doc="Name of the pack's folder: lower-case letters, digits and hyphens.",
-            example="my-pack",
-            check=pack_id_problem,
-        ),
-    ]
-    version: Annotated[str, Key(doc="Version of the pack, in three numbers.")] = "0.1.0"
-    names: Annotated[Texts, Key(doc="Name of the pack for people; its id by default.", example={"en": "My pack"})] = (
-        field(default_factory=dict)
+    id: str = key(
+        "Name of the pack's folder: lower-case letters, digits and hyphens.", example="my-pack", check=pack_id_problem
     )
-    descriptions: Annotated[Texts, Key(doc="One sentence on what the pack does.")] = field(
-        default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."}
+    version: str = key("Version of the pack, in three numbers.", default="0.1.0")
+    names: Texts = key(
+        "Name of the pack for people; its id by default.", default_factory=dict, example={"en": "My pack"}
     )
-    intended_use: Annotated[Texts, Key(doc="What the pack is for, and what not.")] = field(
-        default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."}
+    descriptions: Texts = key(
+        "One sentence on what the pack does.",
+        default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."},
     )
-    limits: Annotated[Texts, Key(doc="Whom and what the pack was not measured on.")] = field(
-        default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."}
+    intended_use: Texts = key(
+        "What the pack is for, and what not.",
+        default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."},
     )
-    class_names: Annotated[
-        ClassNames | None, Key(doc="What the two classes of an image are called, in place of *abnormal* and *normal*.")
-    ] = None
-    credits: Annotated[
-        Path | None,
-        Key(doc="File with sources, licences and citations; NAME.credits.md beside NAME.toml by default."),
-    ] = None
-    accepted_views: Annotated[tuple[str, ...], Key(doc="View positions that the pack accepts.")] = ("PA", "AP")
-    accepted_ages_years: Annotated[
-        tuple[int, int] | None, Key(doc="Youngest and oldest patient; any age by default.", unit="years")
-    ] = None
+    limits: Texts = key(
+        "Whom and what the pack was not measured on.",
+        default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."},
+    )
+    class_names: ClassNames | None = key(
+        "What the two classes of an image are called, in place of *abnormal* and *normal*.", default=None
+    )
+    credits: Path | None = key(
+        "File with sources, licences and citations; NAME.credits.md beside NAME.toml by default.", default=None
+    )
+    accepted_views: tuple[str, ...] = key("View positions that the pack accepts.", default=("PA", "AP"))
+    accepted_ages_years: tuple[int, int] | None = key(
+        "Youngest and oldest patient; any age by default.", default=None, unit="years"
+    )
 
-    def __post_init__(self) -> None:
-        if not self.names:
-            object.__setattr__(self, "names", {"en": self.id})
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"names": {"en": self.id}}
 
     @property
     def credits_text(self) -> str:
@@ -107,227 +100,203 @@ class PackTexts:
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class NetworkChoice:
     """Which network is trained, and where its weights come from."""
 
-    kind: Annotated[Literal["resnet50", "mobilenet"], Key(doc="The architecture.")] = "resnet50"
-    width: Annotated[float, Key(doc="Share of every hidden channel count.", above=0, high=2)] = 1.0
-    blocks: Annotated[
-        tuple[int, ...],
-        Key(
-            doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with "
-            "class maps of twice the side.",
-            low=1,
-        ),
-    ] = ()
-    channels: Annotated[Mapping[str, int], Key(doc="Channel counts that differ from that, by the layers' names.")] = (
-        field(default_factory=dict)
+    kind: Literal["resnet50", "mobilenet"] = key("The architecture.", default="resnet50")
+    width: float = key("Share of every hidden channel count.", default=1.0, above=0, high=2)
+    blocks: tuple[int, ...] = key(
+        "Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
+        "of twice the side.",
+        default=(),
+        low=1,
     )
-    weights: Annotated[
-        str,
-        Key(
-            doc="none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, the folder "
-            "of a pack, whose widths are then taken over, or an ONNX file of the same network."
-        ),
-    ] = "none"
-    weights_scale: Annotated[float, Key(doc="An ONNX file's network was fed value x scale + offset.")] = 255.0
-    weights_offsets: Annotated[
-        tuple[float, float, float], Key(doc="The offset of each channel, for values in 0..1.")
-    ] = (0.0, 0.0, 0.0)
-    last_stride: Annotated[
-        int, Key(doc="Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", low=1, high=2)
-    ] = 2
-    frozen: Annotated[
-        tuple[str, ...],
-        Key(
-            doc='Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two '
-            'stages of a ResNet50, ["conv"] all but the head.'
-        ),
-    ] = ()
+    channels: Mapping[str, int] = key(
+        "Channel counts that differ from that, by the layers' names.", default_factory=dict
+    )
+    weights: str = key(
+        "none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, the folder of a "
+        "pack, whose widths are then taken over, or an ONNX file of the same network.",
+        default="none",
+    )
+    weights_scale: float = key("An ONNX file's network was fed value x scale + offset.", default=255.0)
+    weights_offsets: tuple[float, float, float] = key(
+        "The offset of each channel, for values in 0..1.", default=(0.0, 0.0, 0.0)
+    )
+    last_stride: int = key(
+        "Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
+    )
+    frozen: tuple[str, ...] = key(
+        'Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two stages of a '
+        'ResNet50, ["conv"] all but the head.',
+        default=(),
+    )
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    def rooted(self, base: Path) -> NetworkChoice:
+        """As `tables.rooted_in`."""
+        return self if self.weights in NAMED_WEIGHTS else replace(self, weights=str(base / self.weights))
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         is_resnet = self.kind == "resnet50"
-        require(
+        return (
             (self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"),
             (is_resnet or not self.blocks, "blocks", "is for a resnet50"),
             (is_resnet or self.last_stride == 2, "last_stride", "is for a resnet50"),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Training:
     """How the network is trained: AdamW, a warm-up, cosine decay, averaged weights."""
 
-    epochs: Annotated[int, Key(doc="Passes over the training images.", low=1, example=20)] = 20
-    batch_size: Annotated[int, Key(doc="Images in a step.", unit="images", low=1)] = 32
-    learning_rate: Annotated[float, Key(doc="The highest rate.", above=0)] = 1e-3
-    warm_up_epochs: Annotated[float, Key(doc="The rate rises from 0 for so long.", unit="epochs", low=0)] = 1.0
-    average_epochs: Annotated[float, Key(doc="How far back the averaged weights reach.", unit="epochs", low=0)] = 1.0
-    label_smoothing: Annotated[float, Key(doc="Targets are moved towards 0.5 by this share.", low=0, high=1)] = 0.0
-    images_per_epoch: Annotated[int, Key(doc="Draws in an epoch; 0: as many as images.", unit="images", low=0)] = 0
-    weight_decay: Annotated[float, Key(doc="Of AdamW, on kernels only.", low=0)] = 0.05
-    copies: Annotated[
-        int,
-        Key(
-            doc="With frozen first layers: that many changed copies of each image pass through them once, and what "
-            "comes out is kept in memory. 0: every draw is changed once more and passes through all layers.",
-            low=0,
-        ),
-    ] = 0
-    average_sources: Annotated[
-        bool,
-        Key(
-            doc="A network is trained on each group of sources alone, all from the same weights, and their weights "
-            "are averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a "
-            "network that has learnt before, and rates that do not lead far from it."
-        ),
-    ] = False
-    evidence_outside: Annotated[
-        float,
-        Key(
-            doc="Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key "
-            "lungs.",
-            low=0,
-        ),
-    ] = 0.0
-    seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
-    engine: Annotated[EngineName, Key(doc="The framework that trains; auto: PyTorch where it is installed.")] = "auto"
-    precision: Annotated[Precision, Key(doc="bfloat16 is faster where the CPU has it.")] = "float32"
-    threads: Annotated[int, Key(doc="CPU threads; 0 leaves the choice to the framework.", low=0)] = 0
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
+    batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
+    learning_rate: float = key("The highest rate.", default=1e-3, above=0)
+    warm_up_epochs: float = key("The rate rises from 0 for so long.", default=1.0, unit="epochs", low=0)
+    average_epochs: float = key("How far back the averaged weights reach.", default=1.0, unit="epochs", low=0)
+    label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
+    images_per_epoch: int = key("Draws in an epoch; 0: as many as images.", default=0, unit="images", low=0)
+    weight_decay: float = key("Of AdamW, on kernels only.", default=0.05, low=0)
+    copies: int = key(
+        "With frozen first layers: that many changed copies of each image pass through them once, and what comes out "
+        "is kept in memory. 0: every draw is changed once more and passes through all layers.",
+        default=0,
+        low=0,
+    )
+    average_sources: bool = key(
+        "A network is trained on each group of sources alone, all from the same weights, and their weights are "
+        "averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a network that "
+        "has learnt before, and rates that do not lead far from it.",
+        default=False,
+    )
+    evidence_outside: float = key(
+        "Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key lungs.",
+        default=0.0,
+        low=0,
+    )
+    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    engine: EngineName = key("The framework that trains; auto: PyTorch where it is installed.", default="auto")
+    precision: Precision = key("bfloat16 is faster where the CPU has it.", default="float32")
+    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Point:
     """An operating point. Its threshold and its band are chosen on the validation images."""
 
-    name: Annotated[str, Key(doc="Name in settings and on the command line.", example="balanced")]
-    titles: Annotated[Texts, Key(doc="Name for people; the name by default.")] = field(default_factory=dict)
-    rule: Annotated[
-        Literal["balance", "sensitivity"],
-        Key(doc="balance: the largest sum of sensitivity and specificity; sensitivity: at least the one given below."),
-    ] = "balance"
-    sensitivity: Annotated[float, Key(doc="With the rule sensitivity: at least this.", low=0.5, high=1)] = 0.95
-    band_catches: Annotated[
-        float, Key(doc="Share of the positive images that are not below the not-sure band.", low=0.5, high=1)
-    ] = 0.98
-    band_clears: Annotated[
-        float, Key(doc="Share of the negative images that are not above the not-sure band.", low=0.5, high=1)
-    ] = 0.95
+    name: str = key("Name in settings and on the command line.", example="balanced")
+    titles: Texts = key("Name for people; the name by default.", default_factory=dict)
+    rule: Literal["balance", "sensitivity"] = key(
+        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the one given below.",
+        default="balance",
+    )
+    sensitivity: float = key("With the rule sensitivity: at least this.", default=0.95, low=0.5, high=1)
+    band_catches: float = key(
+        "Share of the positive images that are not below the not-sure band.", default=0.98, low=0.5, high=1
+    )
+    band_clears: float = key(
+        "Share of the negative images that are not above the not-sure band.", default=0.95, low=0.5, high=1
+    )
 
-    def __post_init__(self) -> None:
-        if not self.titles:
-            object.__setattr__(self, "titles", {"en": self.name.replace("-", " ").capitalize()})
-        require_ranges(self)
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Evaluation:
     """What is measured: operating points, and the out-of-distribution (OOD) gate."""
 
-    points: Annotated[tuple[Point, ...], Key(doc="The operating points; one, balanced, by default.")] = (
-        Point(name="balanced"),
+    points: tuple[Point, ...] = key(
+        "The operating points; one, balanced, by default.", default=(Point(name="balanced"),)
     )
-    measured_on: Annotated[
-        Texts, Key(doc="Completes 'Measured on ...' in the program; {images} and {patients} become numbers.")
-    ] = field(
+    measured_on: Texts = key(
+        "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
         default_factory=lambda: {
             "en": "the test part ({images} images, {patients} patients)",
             "uk": "тестовій частині ({images} знімків, {patients} пацієнтів)",
-        }
+        },
     )
-    ood_images: Annotated[Source | None, Key(doc="Images that are no chest X-rays, which the gate must refuse.")] = None
-    elsewhere: Annotated[
-        Source | None,
-        Key(
-            doc="Labelled images of another hospital. Nothing is trained or chosen on them; the pack is measured on "
-            "them with the thresholds that it has."
-        ),
-    ] = None
-    ood_side: Annotated[
-        int,
-        Key(
-            doc="Test images are shrunk to this side before they are compared with the OOD images, so that sharpness "
-            "alone decides nothing; 0: as they are.",
-            unit="pixels",
-            low=0,
-        ),
-    ] = 0
-    ood_gate_keeps: Annotated[
-        float, Key(doc="Share of the validation images that the gate accepts.", low=0.9, high=0.99999)
-    ] = 0.99
-    ood_gate_components: Annotated[int, Key(doc="Components of the gate's whitening.", low=1)] = 64
-    example_images: Annotated[
-        int, Key(doc="Images with class maps in the report; 0 for a report that is published.", low=0)
-    ] = 8
+    ood_images: Source | None = key("Images that are no chest X-rays, which the gate must refuse.", default=None)
+    elsewhere: Source | None = key(
+        "Labelled images of another hospital. Nothing is trained or chosen on them; the pack is measured on them with "
+        "the thresholds that it has.",
+        default=None,
+    )
+    ood_side: int = key(
+        "Test images are shrunk to this side before they are compared with the OOD images, so that sharpness alone "
+        "decides nothing; 0: as they are.",
+        default=0,
+        unit="pixels",
+        low=0,
+    )
+    ood_gate_keeps: float = key(
+        "Share of the validation images that the gate accepts.", default=0.99, low=0.9, high=0.99999
+    )
+    ood_gate_components: int = key("Components of the gate's whitening.", default=64, low=1)
+    example_images: int = key(
+        "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
+    )
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         names = [point.name for point in self.points]
-        require((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"))
+        return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Comparison:
     """The unpruned network that the pack is measured against, trained on the same images."""
 
-    network: Annotated[NetworkChoice, Key(doc="In place of the recipe's own.")]
-    training: Annotated[Training, Key(doc="In place of the recipe's own.")]
+    network: NetworkChoice = key("In place of the recipe's own.")
+    training: Training = key("In place of the recipe's own.")
 
 
 # Keys that the recipe of a lung-field pack has as well.
-RunFolder = Annotated[Path, Key(doc="Folder for everything that a run leaves.")]
-SigningKey = Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")]
-PacksFolder = Annotated[Path, Key(doc="Folder that gets the pack.")]
-CalibrationImages = Annotated[
-    int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
-]
-AboutPack = Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-PackInput = Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
-PatientSplit = Annotated[Split, Key(doc="Which patients are for training, validation and test.")]
+RunFolder = Annotated[Path, Key("Folder for everything that a run leaves.")]
+SigningKey = Annotated[Path, Key("Private key that signs the pack; made there if absent.")]
+PacksFolder = Annotated[Path, Key("Folder that gets the pack.")]
+CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
+AboutPack = Annotated[PackTexts, Key("What the pack says of itself.")]
+PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
+PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Recipe:
     """A classifier: from labelled images to a signed pack."""
 
-    kind: Annotated[Literal["classifier"], Key(doc="What the recipe makes.")] = "classifier"
+    kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
     run: RunFolder = Path("run")
-    results: Annotated[
-        Path | None, Key(doc="Folder for what is published of comparisons and cross-validations; the run by default.")
-    ] = None
+    results: Path | None = key(
+        "Folder for what is published of comparisons and cross-validations; the run by default.", default=None
+    )
     signing_key: SigningKey = Path("signing.pem")
     packs_folder: PacksFolder = Path("packs")
     calibration_images: CalibrationImages = 200
     pack: AboutPack
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
-    lungs: Annotated[
-        Path | None,
-        Key(doc="Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside."),
-    ] = None
-    network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
-    labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
-    data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
+    lungs: Path | None = key(
+        "Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside.", default=None
+    )
+    network: NetworkChoice = key("The network.", default=NetworkChoice())
+    labels: tuple[LabelRule, ...] = key("What the pack looks for.")
+    data: tuple[Source, ...] = key("Where the images are.")
     split: PatientSplit = field(default_factory=Split)
-    augmentation: Annotated[Augmentation, Key(doc="Random changes of training images.")] = field(
-        default_factory=Augmentation
-    )
-    training: Annotated[Training, Key(doc="How the network is trained.")] = Training()
-    prune: Annotated[PruneRecipe | None, Key(doc="How the trained network is pruned; without it, it is not.")] = None
-    profile: Annotated[ProfileChoice, Key(doc="What `fieldray adapt profile` measures.")] = field(
-        default_factory=ProfileChoice
-    )
-    comparison: Annotated[Comparison | None, Key(doc="What `fieldray adapt compare` measures the pack against.")] = None
-    evaluation: Annotated[Evaluation, Key(doc="What is measured.")] = Evaluation()
+    augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
+    training: Training = key("How the network is trained.", default=Training())
+    prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
+    profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
+    comparison: Comparison | None = key("What `fieldray adapt compare` measures the pack against.", default=None)
+    evaluation: Evaluation = key("What is measured.", default=Evaluation())
 
-    def __post_init__(self) -> None:
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
-        require(
+        return (
             (bool(self.data), "data", "must name at least one source"),
             (has_kept, "labels", "must have at least one label that is not auxiliary"),
             (len(set(codes)) == len(codes), "labels", "must have different codes"),
@@ -363,15 +332,15 @@ class Recipe:
         return tuple(label for label in self.labels if not label.auxiliary)
 
 
-def read_recipe(path: Path) -> Recipe:
-    """Read a recipe; its relative paths count from its folder.
+def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
+    """Read a recipe, of a classifier if not of another kind; its relative paths count from its folder.
 
     Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong.
     """
-    return rooted(Document.read(path).parsed(Recipe), path)
+    return rooted(Document.read(path).parsed(kind), path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class WholeImageRecipe:
     """What every recipe has of a network that sees the whole of a square, grey image."""
 
@@ -383,8 +352,8 @@ class WholeImageRecipe:
     pack: AboutPack
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
 
-    def rules(self, split: Split) -> tuple[tuple[bool, str, str], ...]:
-        """What holds of each, as `tables.require` takes it."""
+    def rules_with(self, split: Split) -> Rules:
+        """What holds of each, with its split."""
         spec = self.input
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (
@@ -395,33 +364,15 @@ class WholeImageRecipe:
         )
 
 
-def rooted_outputs(recipe: Recipe | WholeImageRecipe, path: Path) -> dict[str, Any]:
-    """The places that every recipe of a pack writes to, and its credits, made whole."""
-    base = path.resolve().parent
-    return {
-        **{name: whole(getattr(recipe, name), base) for name in ("run", "signing_key", "packs_folder")},
-        "pack": replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
-    }
+Whole = TypeVar("Whole")
 
 
-def rooted(recipe: Recipe, path: Path) -> Recipe:
-    """The recipe of a file with its paths made whole."""
-    base = path.resolve().parent
-    evaluation, comparison = recipe.evaluation, recipe.comparison
-    ood_images, elsewhere = (
-        rooted_source(source, base) if source else None for source in (evaluation.ood_images, evaluation.elsewhere)
-    )
-    return replace(
-        recipe,
-        **rooted_outputs(recipe, path),
-        lungs=base / recipe.lungs if recipe.lungs else None,
-        network=_with_path(recipe.network, base),
-        data=tuple(rooted_source(source, base) for source in recipe.data),
-        split=_with_table(recipe.split, base),
-        evaluation=replace(evaluation, ood_images=ood_images, elsewhere=elsewhere),
-        results=whole(recipe.results, base) if recipe.results else None,
-        comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
-    )
+def rooted(recipe: Whole, path: Path) -> Whole:
+    """The recipe of a file, of any kind, with its paths made whole; its credits lie beside it where it names none."""
+    whole: Any = rooted_in(recipe, path.resolve().parent)
+    if (pack := getattr(whole, "pack", None)) and pack.credits is None:
+        whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
+    return cast("Whole", whole)
 
 
 def what_is_trained(recipe: Recipe) -> dict[str, Any]:
@@ -446,11 +397,3 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
 def what_is_made(recipe: Recipe) -> dict[str, Any]:
     """What decides how a trained network becomes the int8 file of a pack, ready to be published as JSON."""
     return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}
-
-
-def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
-    return network if network.weights in NAMED_WEIGHTS else replace(network, weights=str(base / network.weights))
-
-
-def _with_table(split: Split, base: Path) -> Split:
-    return replace(split, table=base / split.table.expanduser()) if split.table else split

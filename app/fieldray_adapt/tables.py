@@ -1,6 +1,6 @@
 """TOML tables as frozen dataclasses that describe themselves: each key's type, meaning, unit, range and default.
 
-A key is a field of a dataclass whose type carries a `Key`: `Annotated[int, Key("Passes over the images.", low=1)]`. The
+A table is a class below `@table`, its keys are fields: `epochs: int = key("Passes over the images.", low=1)`. The
 checks, the templates and the reference all come from there. Reading finds every problem of a document at
 once, each with its key and line.
 
@@ -15,10 +15,10 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import visible
@@ -29,6 +29,7 @@ Location = tuple[str | int, ...]
 """Where a value stands in a document: the names of tables and keys, and numbers from 0 in lists."""
 
 _WRONG: Final = object()
+_KEY: Final = "key"
 _NAMES: Final = {
     int: "a whole number",
     float: "a number",
@@ -38,9 +39,9 @@ _NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Key:
-    """What a recipe's key means.
+    """What a recipe's key means; for a type that several keys share, as `Annotated[int, Key(...)]`.
 
     Parameters
     ----------
@@ -59,6 +60,7 @@ class Key:
     """
 
     doc: str = ""
+    _: KW_ONLY
     unit: str = ""
     low: float | None = None
     high: float | None = None
@@ -88,6 +90,67 @@ class Key:
             and (self.high is None or number <= self.high)
             and (self.above is None or number > self.above)
         )
+
+
+def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **meaning: Any) -> Any:
+    """A field of a table: what its key means, as `Key` says, and what counts where a document does not have it."""
+    known = Key(doc, **meaning)
+    return field(default=default, default_factory=default_factory, metadata={_KEY: known})
+
+
+Kind = TypeVar("Kind", bound=type)
+Rules = Iterable[tuple[bool, str, str]]
+"""Of each rule: whether it holds, the key that it is about, and what is wrong with it otherwise."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
+def table(kind: Kind) -> Kind:
+    """A frozen dataclass that is whole and right from birth.
+
+    Its method `defaults` gives values for keys that are empty, `rules` says how keys fit each other. Keys are in their
+    ranges before they are asked. A new one raises KeyProblems.
+    """
+    if "__post_init__" not in vars(kind):
+        kind.__post_init__ = _settle  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)  # type: ignore[return-value]
+
+
+def _settle(made: Any) -> None:
+    if defaults := getattr(made, "defaults", None):
+        for name, value in defaults().items():
+            if not getattr(made, name):
+                object.__setattr__(made, name, value)
+    require_ranges(made)
+    if rules := getattr(made, "rules", None):
+        require(*rules())
+
+
+PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
+"""Paths that are printed, kept in the run and pasted elsewhere: without `..`."""
+
+
+def rooted_in(made: T, base: Path) -> T:
+    """A table whose relative paths, and those of the tables in it, count from the folder `base`.
+
+    A table with a method `rooted` knows by itself.
+    """
+    if own := getattr(made, "rooted", None):
+        return typing.cast("T", own(base))
+    changes = dict[str, Any]()
+    for name in (known.name for known in fields(typing.cast("Any", made))):
+        before = getattr(made, name)
+        after = _rooted(before, base)
+        changes |= {name: after.resolve() if name in PUBLISHED and after else after} if after is not before else {}
+    return replace(typing.cast("Any", made), **changes) if changes else made
+
+
+def _rooted(value: Any, base: Path) -> Any:
+    if isinstance(value, Path):
+        return base / value.expanduser()
+    if isinstance(value, tuple):
+        found = tuple(_rooted(item, base) for item in value)
+        return value if all(new is old for new, old in zip(found, value, strict=True)) else found
+    return rooted_in(value, base) if is_dataclass(value) else value
 
 
 class KeyProblems(ValueError):
@@ -132,7 +195,8 @@ def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str,
     found = {}
     for known in fields(table):
         kind, keys = _described(hints[known.name])
-        keys = keys or [(described or {}).get(known.name, Key())]
+        own = known.metadata.get(_KEY)
+        keys = [*keys, own] if own else keys or [(described or {}).get(known.name, Key())]
         found[known.name] = KnownKey(kind=kind, key=_merged(keys), default=_default(known))
     return found
 

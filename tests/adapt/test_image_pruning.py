@@ -89,7 +89,8 @@ def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
 
 def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
     network, weights = _network()
-    trained = _task(tmp_path).retrain(network, weights, effort=Effort(8, 0.5, 1e-3), seed=4)
+    effort = Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
+    trained = _task(tmp_path).retrain(network, weights, effort=effort, seed=4)
     assert trained.keys() == weights.keys()
     assert any(not np.array_equal(trained[key], weights[key]) for key in weights)
 

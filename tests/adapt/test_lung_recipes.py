@@ -17,8 +17,9 @@ from fieldray.packs.manifest_types import LungFieldsManifest
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.command import adapt
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.recipe import LungRecipe, rooted
+from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import hospitals, left_out
+from fieldray_adapt.recipe import rooted
 from fieldray_adapt.tables import Document
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]

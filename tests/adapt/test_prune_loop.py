@@ -135,7 +135,10 @@ def test_settings_follow_their_laws(tmp_path: Path) -> None:
     )
     run(tmp_path, wanted, task)
     # the profile proposes 64, and a strength of 1 follows it wholly
-    assert task.efforts == [Effort(16, 0.5, 1e-3), Effort(64, 0.75, 1e-3)]
+    assert task.efforts == [
+        Effort(batch_size=16, epochs=0.5, learning_rate=1e-3),
+        Effort(batch_size=64, epochs=0.75, learning_rate=1e-3),
+    ]
 
 
 @pytest.mark.parametrize("method", ["zero_shares", "retrain", "quality", "seconds_per_image"])

@@ -14,11 +14,12 @@ from fieldray.errors import UsageProblem
 from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.networks import mobilenet, vgg16
-from fieldray_adapt.prune.recipe import read_study
+from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import restore_scale
 from fieldray_adapt.prune.timing import Files, Network, Timed
+from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
 
 pytestmark = pytest.mark.adapt
@@ -58,6 +59,9 @@ def test_zeros_are_counted_over_positions_and_images() -> None:
         zero_shares(network, weights, batches=[])
 
 
+_SHORT = Effort(batch_size=8, epochs=1.0, learning_rate=1e-3)
+
+
 def _bright_or_dark(count: int) -> Labelled:
     generator = np.random.default_rng(0)
     classes = np.arange(count) % 2
@@ -73,7 +77,7 @@ def test_training_learns_and_tells_its_steps() -> None:
         network,
         weights,
         data=data,
-        effort=Effort(16, 20.0, 0.05),
+        effort=Effort(batch_size=16, epochs=20.0, learning_rate=0.05),
         seed=1,
         settings=SETTINGS,
         progress=lambda step, of, loss: steps.append(of - step),
@@ -88,7 +92,12 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     data = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8])
     runs = [
         fit(
-            network, initial_weights(network, seed=0), data=data, effort=Effort(8, 1.0, 1e-3), seed=5, settings=SETTINGS
+            network,
+            initial_weights(network, seed=0),
+            data=data,
+            effort=_SHORT,
+            seed=5,
+            settings=SETTINGS,
         )
         for _ in range(2)
     ]
@@ -99,7 +108,14 @@ def test_a_diverging_training_is_said_plainly() -> None:
     network, weights = _two_layers()
     weights["logits/kernel"][:] = np.inf
     with pytest.raises(UsageProblem, match="not a number"):
-        fit(network, weights, data=_bright_or_dark(8), effort=Effort(8, 1.0, 1e-3), seed=0, settings=SETTINGS)
+        fit(
+            network,
+            weights,
+            data=_bright_or_dark(8),
+            effort=_SHORT,
+            seed=0,
+            settings=SETTINGS,
+        )
 
 
 RECIPE = """
@@ -142,6 +158,11 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 """
 
 
+def _recipe(folder: Path) -> StudyRecipe:
+    found: StudyRecipe = read_recipe(folder / "recipe.toml", StudyRecipe)
+    return found
+
+
 def _by_size(
     networks: Mapping[str, Network],
     *,
@@ -176,7 +197,7 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
 def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    study = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name)
+    study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     results = study.run()
     assert results == json.loads((tmp_path / "results.json").read_text())
     assert results["original"]["speed_up"] == {"int8": 1.0}
@@ -195,7 +216,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
-    recipe = read_study(tmp_path / "recipe.toml")
+    recipe = _recipe(tmp_path)
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
         Study(recipe).run_law(recipe.run_named("further"))
 
@@ -204,30 +225,28 @@ def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
     (tmp_path / "recipe.toml").write_text(RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n")
     said = list[str]()
-    first = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).run()
+    first = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).run()
     assert "training the original" in said and "converting and testing original" in said
     said.clear()
-    assert (
-        Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report() == first
-    )
+    assert Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).report() == first
     assert said == ["timing every network"]
     text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
     seed = next(line for line in text.splitlines() if line.startswith("seed = "))
     (tmp_path / "recipe.toml").write_text(text.replace(seed, f"{seed}7"), encoding="utf-8")
     said.clear()
-    Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report()
+    Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).report()
     assert "training the original" in said  # with another seed it is another network
 
 
 def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace('continues = "constant"', 'continues = "none"'))
     with pytest.raises(UsageProblem, match="further"):
-        read_study(tmp_path / "recipe.toml")
+        _recipe(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
 def test_the_recipes_that_come_along_are_whole(name: str) -> None:
-    recipe = read_study(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml")
+    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml", StudyRecipe)
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
     assert laws.pop("accurate", "Constant") == "Constant"
     assert laws == {

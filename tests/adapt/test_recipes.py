@@ -211,7 +211,7 @@ def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:
     KINDS["census"] = Kind(
         schema=Census,
         check=lambda recipe: [],
-        perform=lambda recipe, step, say, progress: say(f"{step} of {recipe.folder}"),
+        perform=lambda recipe, step, say, progress: say(f"{step} of {recipe.folder.name}"),
     )
     try:
         new("census", tmp_path / "census.toml")

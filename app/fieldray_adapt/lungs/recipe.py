@@ -20,22 +20,18 @@ The recipe of a lung-field pack: images with masks, images for the checks, and h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.augmentation import PairAugmentation
 from fieldray_adapt.networks import LABELS, convolution, depthwise_convolution
-from fieldray_adapt.recipe import (
-    PatientSplit,
-    WholeImageRecipe,
-    rooted_outputs,
-)
-from fieldray_adapt.recipe_data import Source, Split, rooted_source
+from fieldray_adapt.recipe import PatientSplit, WholeImageRecipe
+from fieldray_adapt.recipe_data import Source, Split
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import INPUT, Layer, Specification
-from fieldray_adapt.tables import Key, require, require_ranges
+from fieldray_adapt.tables import Rules, key, table
 
 CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
@@ -171,133 +167,125 @@ def _twice(value: Any, channels: int, name: str) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class MaskSource:
     """Images with a mask each: white (above 127) is lung."""
 
-    path: Annotated[
-        Path, Key(doc="The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
-    ]
-    layout: Annotated[
-        Literal["table", "folders"],
-        Key(
-            doc="table: a CSV with the columns film, mask and patient_id, whose files count from its folder; folders: "
-            "an image and a mask of the same name, but for the suffix, in two folders."
-        ),
-    ] = "table"
-    masks: Annotated[Path | None, Key(doc="Layout folders: the folder of the masks.")] = None
-    name: Annotated[str, Key(doc="What figures call it; the path's last part by default.")] = ""
-    where: Annotated[Mapping[str, tuple[str, ...]], Key(doc="Only rows whose columns have one of these values.")] = (
-        field(default_factory=dict)
+    path: Path = key("The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
+    layout: Literal["table", "folders"] = key(
+        "table: a CSV with the columns film, mask and patient_id, whose files count from its folder; folders: an image "
+        "and a mask of the same name, but for the suffix, in two folders.",
+        default="table",
     )
-    evaluate_only: Annotated[
-        bool,
-        Key(
-            doc="No mask of it is learnt or chosen on: it shows how masks do at another hospital. Where its images are "
-            "among `chests` too, the checks learn from them, and only `adapt cross` measures it wholly unseen."
-        ),
-    ] = False
+    masks: Path | None = key("Layout folders: the folder of the masks.", default=None)
+    name: str = key("What figures call it; the path's last part by default.", default="")
+    where: Mapping[str, tuple[str, ...]] = key(
+        "Only rows whose columns have one of these values.", default_factory=dict
+    )
+    evaluate_only: bool = key(
+        "No mask of it is learnt or chosen on: it shows how masks do at another hospital. Where its images are among "
+        "`chests` too, the checks learn from them, and only `adapt cross` measures it wholly unseen.",
+        default=False,
+    )
 
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.path.stem or "masks")
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"name": self.path.stem or "masks"}
+
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         is_folders = self.layout == "folders"
-        require((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"))
+        return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class LungNetwork:
     """Which network is trained."""
 
-    kind: Annotated[
-        Literal["compact", "published"],
-        Key(
-            doc="compact: small enough to run before every classifier; published: the U-Net of 2015 with valid "
-            "convolutions, which is trained and measured, but makes no pack."
-        ),
-    ] = "compact"
-    channels: Annotated[tuple[int, ...], Key(doc="Of the compact network's five steps.", unit="channels", low=1)] = (
-        CHANNELS
+    kind: Literal["compact", "published"] = key(
+        "compact: small enough to run before every classifier; published: the U-Net of 2015 with valid convolutions, "
+        "which is trained and measured, but makes no pack.",
+        default="compact",
     )
-    root_channels: Annotated[int, Key(doc="Of the published network's first step.", unit="channels", low=1)] = 64
+    channels: tuple[int, ...] = key("Of the compact network's five steps.", default=CHANNELS, unit="channels", low=1)
+    root_channels: int = key("Of the published network's first step.", default=64, unit="channels", low=1)
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
-        require((len(self.channels) == len(CHANNELS), "channels", f"needs {len(CHANNELS)} numbers"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return ((len(self.channels) == len(CHANNELS), "channels", f"needs {len(CHANNELS)} numbers"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Stage:
     """A part of the training at one image size; small images teach the rough shape at a quarter of the cost."""
 
-    side: Annotated[int, Key(doc="Of the images in this stage.", unit="pixels", low=32, high=1024, example=224)]
-    epochs: Annotated[int, Key(doc="Epochs of `steps_per_epoch` steps.", low=1, example=10)]
-    learning_rate: Annotated[float, Key(doc="The highest rate; it falls to 0 by a half cosine.", above=0)] = 3e-3
+    side: int = key("Of the images in this stage.", unit="pixels", low=32, high=1024, example=224)
+    epochs: int = key("Epochs of `steps_per_epoch` steps.", low=1, example=10)
+    learning_rate: float = key("The highest rate; it falls to 0 by a half cosine.", default=3e-3, above=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class LungTraining:
     """How the network is trained: AdamW, stages of growing images, averaged weights."""
 
-    stages: Annotated[tuple[Stage, ...], Key(doc="One after another; the last has the size of the input.")]
-    steps_per_epoch: Annotated[int, Key(doc="Steps between two looks at the validation images.", low=1)] = 100
-    masks_per_step: Annotated[int, Key(doc="Images with a mask in a step.", unit="images", low=1)] = 8
-    checks_per_step: Annotated[int, Key(doc="Images for the checks in a step.", unit="images", low=0)] = 8
-    checks_weight: Annotated[float, Key(doc="Of the checks' loss, relative to the masks'.", low=0)] = 0.5
-    ood_share: Annotated[float, Key(doc="Of the images for the checks that are no chest.", low=0, high=1)] = 0.38
-    weight_decay: Annotated[float, Key(doc="Of AdamW.", low=0)] = 0.01
-    seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
-    threads: Annotated[int, Key(doc="CPU threads; 0 leaves the choice to the framework.", low=0)] = 0
+    stages: tuple[Stage, ...] = key("One after another; the last has the size of the input.")
+    steps_per_epoch: int = key("Steps between two looks at the validation images.", default=100, low=1)
+    masks_per_step: int = key("Images with a mask in a step.", default=8, unit="images", low=1)
+    checks_per_step: int = key("Images for the checks in a step.", default=8, unit="images", low=0)
+    checks_weight: float = key("Of the checks' loss, relative to the masks'.", default=0.5, low=0)
+    ood_share: float = key("Of the images for the checks that are no chest.", default=0.38, low=0, high=1)
+    weight_decay: float = key("Of AdamW.", default=0.01, low=0)
+    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
-        require((bool(self.stages), "stages", "must be one or more"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return ((bool(self.stages), "stages", "must be one or more"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class LungEvaluation:
     """What is measured, and how the thresholds of the checks are chosen: on the validation images."""
 
-    mask_threshold: Annotated[float, Key(doc="From this share on a cell is lung.", above=0, high=0.99)] = 0.5
-    keeps: Annotated[
-        float, Key(doc="Share of the validation images that each check leaves as they are.", low=0.8, high=1)
-    ] = 0.99
-    panel_images: Annotated[
-        int, Key(doc="Fixed samples that are drawn after each epoch: image, mask and prediction.", low=0)
-    ] = 4
-    shows_images: Annotated[
-        bool, Key(doc="Whether the report shows overlays of real images; false where they may not be shown.")
-    ] = True
+    mask_threshold: float = key("From this share on a cell is lung.", default=0.5, above=0, high=0.99)
+    keeps: float = key(
+        "Share of the validation images that each check leaves as they are.", default=0.99, low=0.8, high=1
+    )
+    panel_images: int = key(
+        "Fixed samples that are drawn after each epoch: image, mask and prediction.", default=4, low=0
+    )
+    shows_images: bool = key(
+        "Whether the report shows overlays of real images; false where they may not be shown.", default=True
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class LungRecipe(WholeImageRecipe):
     """A lung-field pack: from images with masks to a signed pack."""
 
-    kind: Annotated[Literal["lung-fields"], Key(doc="What the recipe makes.", example="lung-fields")]
-    network: Annotated[LungNetwork, Key(doc="The network.")] = LungNetwork()
-    masks: Annotated[tuple[MaskSource, ...], Key(doc="Images with masks.")]
-    chests: Annotated[
-        tuple[Source, ...], Key(doc="Frontal chest images without masks, any of which the checks must accept.")
-    ] = ()
-    ood_images: Annotated[
-        tuple[Source, ...], Key(doc="Images that are no chest X-rays; others are drawn by the program.")
-    ] = ()
+    kind: Literal["lung-fields"] = key("What the recipe makes.", example="lung-fields")
+    network: LungNetwork = key("The network.", default=LungNetwork())
+    masks: tuple[MaskSource, ...] = key("Images with masks.")
+    chests: tuple[Source, ...] = key(
+        "Frontal chest images without masks, any of which the checks must accept.", default=()
+    )
+    ood_images: tuple[Source, ...] = key(
+        "Images that are no chest X-rays; others are drawn by the program.", default=()
+    )
     split: PatientSplit = field(default_factory=Split)
-    augmentation: Annotated[PairAugmentation, Key(doc="Random changes of images with masks.")] = field(
-        default_factory=PairAugmentation
+    augmentation: PairAugmentation = key("Random changes of images with masks.", default_factory=PairAugmentation)
+    checks_augmentation: PairAugmentation = key(
+        "Random changes of images for the checks.", default_factory=PairAugmentation
     )
-    checks_augmentation: Annotated[PairAugmentation, Key(doc="Random changes of images for the checks.")] = field(
-        default_factory=PairAugmentation
-    )
-    training: Annotated[LungTraining, Key(doc="How the network is trained.")]
-    evaluation: Annotated[LungEvaluation, Key(doc="What is measured.")] = LungEvaluation()
+    training: LungTraining = key("How the network is trained.")
+    evaluation: LungEvaluation = key("What is measured.", default=LungEvaluation())
 
-    def __post_init__(self) -> None:
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         side = self.input.height
-        require(
+        return (
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
-            *self.rules(self.split),
+            *self.rules_with(self.split),
             (
                 self.training.stages[-1].side == side,
                 "training.stages",
@@ -306,21 +294,6 @@ class LungRecipe(WholeImageRecipe):
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
             (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
         )
-
-
-def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
-    """The recipe of a file with its paths made whole."""
-    base = path.resolve().parent
-    return replace(
-        recipe,
-        **rooted_outputs(recipe, path),
-        masks=tuple(
-            replace(source, path=base / source.path, masks=base / source.masks if source.masks else None)
-            for source in recipe.masks
-        ),
-        chests=tuple(rooted_source(source, base) for source in recipe.chests),
-        ood_images=tuple(rooted_source(source, base) for source in recipe.ood_images),
-    )
 
 
 def recipe_of(run: Run) -> LungRecipe:

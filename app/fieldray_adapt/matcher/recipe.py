@@ -19,19 +19,19 @@ The recipe of a matcher pack: pairs of images of one patient, the encoder, and h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
 from fieldray.domain.model import InputSpec
 from fieldray_adapt.augmentation import PairAugmentation
-from fieldray_adapt.recipe import CalibrationImages, PackInput, PatientSplit, WholeImageRecipe, rooted_outputs
+from fieldray_adapt.recipe import CalibrationImages, PackInput, PatientSplit, WholeImageRecipe
 from fieldray_adapt.recipe_data import Split
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, initial_weights
-from fieldray_adapt.tables import Key, require, require_ranges
+from fieldray_adapt.tables import Rules, key, table
 
 CHANNELS: Final = (8, 16, 32, 64)
 MULTIPLE: Final = 8
@@ -141,95 +141,84 @@ def passing_weights(specification: Specification, *, seed: int) -> Weights:
 PUBLISHED_SIDE: Final = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class PairSource:
     """Two images of one patient at two times a row."""
 
-    path: Annotated[
-        Path,
-        Key(
-            doc="A CSV with the columns prior, current and patient_id; files count from its folder. Displacements are "
-            "neither needed nor read.",
-            example="pairs.csv",
-        ),
-    ]
-    name: Annotated[str, Key(doc="What figures call it; the path's last part by default.")] = ""
-    where: Annotated[Mapping[str, tuple[str, ...]], Key(doc="Only rows whose columns have one of these values.")] = (
-        field(default_factory=dict)
+    path: Path = key(
+        "A CSV with the columns prior, current and patient_id; files count from its folder. Displacements are neither "
+        "needed nor read.",
+        example="pairs.csv",
+    )
+    name: str = key("What figures call it; the path's last part by default.", default="")
+    where: Mapping[str, tuple[str, ...]] = key(
+        "Only rows whose columns have one of these values.", default_factory=dict
     )
 
-    far_from: Annotated[
-        float | None,
-        Key(
-            doc="From this value of the column gap on a pair is far; without it, the column is not read. It decides in "
-            "which row of the evaluation a pair is counted, and nothing else."
-        ),
-    ] = None
+    far_from: float | None = key(
+        "From this value of the column gap on a pair is far; without it, the column is not read. It decides in which "
+        "row of the evaluation a pair is counted, and nothing else.",
+        default=None,
+    )
 
-    def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.path.stem or "pairs")
+    def defaults(self) -> Mapping[str, Any]:
+        """As `tables.table`."""
+        return {"name": self.path.stem or "pairs"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class MatcherNetwork:
     """The encoder: a residual U-Net that describes both images of a pair with the same weights."""
 
-    channels: Annotated[tuple[int, ...], Key(doc="Of each level, at half the side of the one before.", low=1)] = (
-        CHANNELS
+    channels: tuple[int, ...] = key("Of each level, at half the side of the one before.", default=CHANNELS, low=1)
+    convolutions: int = key("In a residual block.", default=3, low=3, high=9)
+    features: int = key("Planes that come out; their correlations are averaged.", default=2, low=1, high=16)
+    activation: Literal["relu", "tanh"] = key(
+        "Of inner layers. tanh as published; relu is kinder to eight bits.", default="relu"
     )
-    convolutions: Annotated[int, Key(doc="In a residual block.", low=3, high=9)] = 3
-    features: Annotated[int, Key(doc="Planes that come out; their correlations are averaged.", low=1, high=16)] = 2
-    activation: Annotated[
-        Literal["relu", "tanh"], Key(doc="Of inner layers. tanh as published; relu is kinder to eight bits.")
-    ] = "relu"
-    local_radius: Annotated[
-        int,
-        Key(
-            doc="The image is normalised by mean and deviation within so many pixels before the encoder.",
-            unit="pixels",
-            low=1,
-            high=64,
-        ),
-    ] = 16
+    local_radius: int = key(
+        "The image is normalised by mean and deviation within so many pixels before the encoder.",
+        default=16,
+        unit="pixels",
+        low=1,
+        high=64,
+    )
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
-        require((2 <= len(self.channels) <= len(CHANNELS), "channels", f"needs 2 to {len(CHANNELS)} numbers"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return ((2 <= len(self.channels) <= len(CHANNELS), "channels", f"needs 2 to {len(CHANNELS)} numbers"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class MatcherTraining:
     """How the encoder is trained: Adam, P1 - P2 of templates in their own patient, |P1| in another's."""
 
-    epochs: Annotated[int, Key(doc="Of `steps_per_epoch` steps.", low=1, example=20)]
-    steps_per_epoch: Annotated[int, Key(doc="Steps between two looks at the validation pairs.", low=1)] = 100
-    learning_rate: Annotated[float, Key(doc="The highest rate; it falls to 0 by a half cosine.", above=0)] = 1e-3
-    pairs_per_step: Annotated[int, Key(doc="Pairs of images, of as many patients.", low=2)] = 3
-    templates_per_pair: Annotated[int, Key(doc="Templates cut from the prior image of each.", low=1)] = 8
-    crop_side: Annotated[int, Key(doc="Of the part of both images that is seen.", unit="pixels", low=32)] = 224
-    templates: Annotated[tuple[int, ...], Key(doc="Sides of templates, in turn.", unit="pixels", low=8)] = (48, 64)
-    reach: Annotated[int, Key(doc="How far around its own place a template is searched.", unit="pixels", low=4)] = 40
-    distance: Annotated[
-        int, Key(doc="The second peak is at least so far from the first.", unit="pixels", low=1, example=10)
-    ] = 10
-    dissimilar_weight: Annotated[
-        float,
-        Key(
-            doc="Of the size of P1 of templates in another patient's image; 0 shows what happens without that term.",
-            low=0,
-        ),
-    ] = 0.5
-    same_image: Annotated[
-        float, Key(doc="Share of the pairs that are one image twice, changed independently.", low=0, high=1)
-    ] = 0.4
-    seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
-    threads: Annotated[int, Key(doc="CPU threads; 0 leaves the choice to the framework.", low=0)] = 0
+    epochs: int = key("Of `steps_per_epoch` steps.", low=1, example=20)
+    steps_per_epoch: int = key("Steps between two looks at the validation pairs.", default=100, low=1)
+    learning_rate: float = key("The highest rate; it falls to 0 by a half cosine.", default=1e-3, above=0)
+    pairs_per_step: int = key("Pairs of images, of as many patients.", default=3, low=2)
+    templates_per_pair: int = key("Templates cut from the prior image of each.", default=8, low=1)
+    crop_side: int = key("Of the part of both images that is seen.", default=224, unit="pixels", low=32)
+    templates: tuple[int, ...] = key("Sides of templates, in turn.", default=(48, 64), unit="pixels", low=8)
+    reach: int = key("How far around its own place a template is searched.", default=40, unit="pixels", low=4)
+    distance: int = key(
+        "The second peak is at least so far from the first.", default=10, unit="pixels", low=1, example=10
+    )
+    dissimilar_weight: float = key(
+        "Of the size of P1 of templates in another patient's image; 0 shows what happens without that term.",
+        default=0.5,
+        low=0,
+    )
+    same_image: float = key(
+        "Share of the pairs that are one image twice, changed independently.", default=0.4, low=0, high=1
+    )
+    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         largest = max(self.templates, default=0) + 2 * self.reach
-        require(
+        return (
             (bool(self.templates), "templates", "must be one or more"),
             (self.crop_side % MULTIPLE == 0, "crop_side", f"must be a multiple of {MULTIPLE}"),
             (largest <= self.crop_side, "crop_side", "must hold the largest template and its reach on both sides"),
@@ -237,65 +226,54 @@ class MatcherTraining:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class MatcherEvaluation:
     """What is measured: false matches on identical matches, by template size and by how far the pairs are apart."""
 
-    templates: Annotated[tuple[int, ...], Key(doc="Sides of templates.", unit="pixels", low=8)] = (48, 64)
-    matches_per_pair: Annotated[int, Key(doc="Templates of each size and pair.", low=1)] = 24
-    reach: Annotated[int, Key(doc="How far around its own place a template is searched.", unit="pixels", low=8)] = 64
-    tolerance: Annotated[
-        float, Key(doc="Farther than this from the truth a match is false.", unit="pixels", above=0)
-    ] = 10.0
-    consensus_tolerance: Annotated[
-        float, Key(doc="The same where the truth is the consensus of a pair.", unit="pixels", above=0)
-    ] = 20.0
-    near_warp: Annotated[float, Key(doc="Longest displacement of near pairs, as a share of the side.", high=0.1)] = 0.04
-    far_warp: Annotated[float, Key(doc="Longest displacement of far pairs, as a share of the side.", high=0.1)] = 0.08
-    least_distance: Annotated[int, Key(doc="Of the second peak from the first.", unit="pixels", low=1)] = 10
-    seed: Annotated[int, Key(doc="Of warps, exposures and places of templates.")] = 7
+    templates: tuple[int, ...] = key("Sides of templates.", default=(48, 64), unit="pixels", low=8)
+    matches_per_pair: int = key("Templates of each size and pair.", default=24, low=1)
+    reach: int = key("How far around its own place a template is searched.", default=64, unit="pixels", low=8)
+    tolerance: float = key("Farther than this from the truth a match is false.", default=10.0, unit="pixels", above=0)
+    consensus_tolerance: float = key(
+        "The same where the truth is the consensus of a pair.", default=20.0, unit="pixels", above=0
+    )
+    near_warp: float = key("Longest displacement of near pairs, as a share of the side.", default=0.04, high=0.1)
+    far_warp: float = key("Longest displacement of far pairs, as a share of the side.", default=0.08, high=0.1)
+    least_distance: int = key("Of the second peak from the first.", default=10, unit="pixels", low=1)
+    seed: int = key("Of warps, exposures and places of templates.", default=7)
 
-    def __post_init__(self) -> None:
-        require_ranges(self)
-        require((bool(self.templates), "templates", "must be one or more"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        return ((bool(self.templates), "templates", "must be one or more"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class MatcherRecipe(WholeImageRecipe):
     """A matcher pack: from pairs of images of one patient to a signed pack."""
 
-    kind: Annotated[Literal["matcher"], Key(doc="What the recipe makes.", example="matcher")]
+    kind: Literal["matcher"] = key("What the recipe makes.", example="matcher")
     calibration_images: CalibrationImages = 60
     input: PackInput = field(default_factory=lambda: InputSpec(height=PUBLISHED_SIDE, width=PUBLISHED_SIDE))
-    network: Annotated[MatcherNetwork, Key(doc="The encoder.")] = MatcherNetwork()
-    pairs: Annotated[tuple[PairSource, ...], Key(doc="Pairs of images of one patient.")]
+    network: MatcherNetwork = key("The encoder.", default=MatcherNetwork())
+    pairs: tuple[PairSource, ...] = key("Pairs of images of one patient.")
     split: PatientSplit = field(default_factory=Split)
-    augmentation: Annotated[PairAugmentation, Key(doc="Random changes, of each image of a pair by itself.")] = field(
-        default_factory=PairAugmentation
+    augmentation: PairAugmentation = key(
+        "Random changes, of each image of a pair by itself.", default_factory=PairAugmentation
     )
-    training: Annotated[MatcherTraining, Key(doc="How the encoder is trained.")]
-    evaluation: Annotated[MatcherEvaluation, Key(doc="What is measured.")] = MatcherEvaluation()
+    training: MatcherTraining = key("How the encoder is trained.")
+    evaluation: MatcherEvaluation = key("What is measured.", default=MatcherEvaluation())
 
-    def __post_init__(self) -> None:
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         side = self.input.height
         largest = max((*self.training.templates, *self.evaluation.templates))
-        require(
+        return (
             (bool(self.pairs), "pairs", "must name at least one source"),
-            *self.rules(self.split),
+            *self.rules_with(self.split),
             (side % MULTIPLE == 0, "input", f"must have sides that are multiples of {MULTIPLE}"),
             (self.training.crop_side <= side, "training.crop_side", "must not be above the size of the input"),
             (largest + 2 * self.evaluation.reach < side, "evaluation.reach", "leaves no room for a template"),
         )
-
-
-def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
-    """The recipe of a file with its paths made whole."""
-    base = path.resolve().parent
-    return replace(
-        recipe,
-        **rooted_outputs(recipe, path),
-        pairs=tuple(replace(source, path=base / source.path) for source in recipe.pairs),
-    )
 
 
 def recipe_of(run: Run) -> MatcherRecipe:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -37,7 +37,7 @@ from fieldray_adapt.specification import (
     save_weights,
     specification_from_json,
 )
-from fieldray_adapt.tables import Key, require_ranges
+from fieldray_adapt.tables import key, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,12 @@ class Law(Protocol):
         """The value of the iteration after one that ran with `previous` and changed what `context` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Range:
     """Bounds a law's values stay in."""
 
-    lowest: Annotated[float, Key(doc="No value is below this.")] = -math.inf
-    highest: Annotated[float, Key(doc="No value is above this.")] = math.inf
+    lowest: float = key("No value is below this.", default=-math.inf)
+    highest: float = key("No value is above this.", default=math.inf)
 
     def __post_init__(self) -> None:
         if self.lowest > self.highest:
@@ -93,63 +93,58 @@ class Range:
         return min(max(value, self.lowest), self.highest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Constant:
     """Always the same value (3.1)."""
 
-    start: Annotated[float, Key(doc="The value.")]
+    start: float = key("The value.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - the same door as the other laws
         """The start value."""
         return self.start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Linear:
     """A step added each time (3.2)."""
 
-    start: Annotated[float, Key(doc="The first value.")]
-    step: Annotated[float, Key(doc="Added after each iteration.")]
-    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
+    start: float = key("The first value.")
+    step: float = key("Added after each iteration.")
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """`previous` plus the step."""
         return self.bounds.clip(previous + self.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Multiplicative:
     """A factor each time (3.3)."""
 
-    start: Annotated[float, Key(doc="The first value.")]
-    factor: Annotated[float, Key(doc="Multiplies the value after each iteration.", above=0)]
-    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    start: float = key("The first value.")
+    factor: float = key("Multiplies the value after each iteration.", above=0)
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """`previous` times the factor."""
         return self.bounds.clip(previous * self.factor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class ContextDependent:
     """Follows what the last iteration changed (3.4): each strength weighs a ratio r of after to before."""
 
-    start: Annotated[float, Key(doc="The first value.")]
-    size: Annotated[float, Key(doc="Strength of the change in parameters.")] = 0.0
-    loss: Annotated[float, Key(doc="Strength of the change in validation loss.")] = 0.0
-    time: Annotated[float, Key(doc="Strength of the change in time per image.")] = 0.0
-    batch: Annotated[float, Key(doc="Strength of the batch size proposed over the one used last.")] = 0.0
-    form: Annotated[
-        Literal["product", "sum"],
-        Key(
-            doc="product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that "
-            "may be 0 or negative."
-        ),
-    ] = "product"
-    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
+    start: float = key("The first value.")
+    size: float = key("Strength of the change in parameters.", default=0.0)
+    loss: float = key("Strength of the change in validation loss.", default=0.0)
+    time: float = key("Strength of the change in time per image.", default=0.0)
+    batch: float = key("Strength of the batch size proposed over the one used last.", default=0.0)
+    form: Literal["product", "sum"] = key(
+        "product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 "
+        "or negative.",
+        default="product",
+    )
+    bounds: Range = key("Bounds that every value stays in.", default=Range())
 
     def __post_init__(self) -> None:
         if self.form not in ("product", "sum"):
@@ -319,16 +314,16 @@ class Laws:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Stop:
     """When to stop: whichever rule comes first."""
 
-    iterations: Annotated[int, Key(doc="At most.", low=1, example=3)]
-    lowest_quality: Annotated[
-        float, Key(doc="Stop once retraining does not bring the validation quality back to this.", low=0, high=1)
-    ] = 0.0
-    target_parameters: Annotated[int | None, Key(doc="Stop once at most so many parameters are left.", low=1)] = None
-    target_speed_up: Annotated[float | None, Key(doc="Stop once the network is so many times faster.", above=0)] = None
+    iterations: int = key("At most.", low=1, example=3)
+    lowest_quality: float = key(
+        "Stop once retraining does not bring the validation quality back to this.", default=0.0, low=0, high=1
+    )
+    target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
+    target_speed_up: float | None = key("Stop once the network is so many times faster.", default=None, above=0)
 
     def why(self, rows: tuple[Iteration, ...]) -> str | None:
         """The rule that ends the run after these iterations, or None."""
@@ -412,7 +407,7 @@ def _iterate(task: Task, plan: Plan, folder: RunFolder, costs: Costs) -> Iterati
     keep = select(zeros, cut=cut, costs=costs(specification) if cut.kind == "time" else None)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
-    effort = Effort(round(settings.batch_size), settings.epochs, settings.learning_rate)
+    effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)
     weights = task.retrain(specification, weights, effort=effort, seed=plan.seed + number)
     row = _measure(task, specification, weights, number=number, begun=begun, before=before, settings=settings)
     folder.add(row, specification, weights)

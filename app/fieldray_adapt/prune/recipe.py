@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from fieldray_adapt.engine import Effort, Precision
 from fieldray_adapt.prune.loop import Constant, ContextDependent, Laws, Linear, Multiplicative, Plan, Stop
 from fieldray_adapt.prune.selection import Baseline, CutKind
 from fieldray_adapt.prune.timing import ROUNDS
 from fieldray_adapt.recipe_data import ProfileChoice
-from fieldray_adapt.tables import Document, Key, require, require_ranges
+from fieldray_adapt.tables import Rules, key, table
 
 AnyLaw = Constant | Linear | Multiplicative | ContextDependent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class PruneRecipe:
     """Iterative pruning: five settings that move by laws, and when to stop.
 
@@ -25,26 +25,23 @@ class PruneRecipe:
     time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
     """
 
-    batch_size: Annotated[AnyLaw, Key(doc="Images in a step of retraining.", example={"start": 32})]
-    epochs: Annotated[AnyLaw, Key(doc="Epochs of retraining after each cut.", example={"start": 1.0})]
-    learning_rate: Annotated[AnyLaw, Key(doc="Of retraining.", example={"start": 3e-4})]
-    cut_off: Annotated[AnyLaw, Key(doc="Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})]
-    minimum_channels: Annotated[AnyLaw, Key(doc="Fewest channels left in a layer.", example={"start": 16})]
-    stop: Annotated[Stop, Key(doc="When to stop.")]
-    batch_sizes: Annotated[
-        tuple[int, ...],
-        Key(doc="After each iteration a profile proposes one of these batch sizes; none for no profile.", low=1),
-    ] = ()
-    cut_kind: Annotated[
-        CutKind,
-        Key(
-            doc="level: channels that are used less than the cut-off; deviation: less than the mean by so many "
-            "standard deviations; time: the share of the time, from the channels that are used least for their cost."
-        ),
-    ] = "deviation"
-    largest_share: Annotated[float, Key(doc="Of a layer's channels that one iteration may cut.", above=0, high=1)] = 1.0
-    multiple: Annotated[int, Key(doc="Channel counts stay multiples of this.", unit="channels", low=1)] = 1
-    calibration: Annotated[int, Key(doc="Training images that the use is measured on.", unit="images", low=1)] = 200
+    batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
+    epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
+    learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
+    cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
+    minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
+    stop: Stop = key("When to stop.")
+    batch_sizes: tuple[int, ...] = key(
+        "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
+    )
+    cut_kind: CutKind = key(
+        "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
+        "deviations; time: the share of the time, from the channels that are used least for their cost.",
+        default="deviation",
+    )
+    largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
+    multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
+    calibration: int = key("Training images that the use is measured on.", default=200, unit="images", low=1)
 
     @property
     def fingerprint(self) -> str:
@@ -70,26 +67,26 @@ class PruneRecipe:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Original:
     """The network to prune, a VGG-16, trained from its initial weights."""
 
-    training: Annotated[Effort, Key(doc="How it is trained.")]
-    width: Annotated[float, Key(doc="Share of the published channel counts.", above=0, high=2)] = 1.0
-    dropout: Annotated[float, Key(doc="Before the last layers.", low=0, high=0.95)] = 0.5
-    precision: Annotated[Precision, Key(doc="Of this training alone; pruned networks train in float32.")] = "float32"
+    training: Effort = key("How it is trained.")
+    width: float = key("Share of the published channel counts.", default=1.0, above=0, high=2)
+    dropout: float = key("Before the last layers.", default=0.5, low=0, high=0.95)
+    precision: Precision = key("Of this training alone; pruned networks train in float32.", default="float32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Data:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
-    file: Annotated[Path, Key(doc="The file.", example="mnist.npz")]
-    validation: Annotated[int, Key(doc="Training images that are kept for validation.", unit="images", low=1)] = 5000
-    training: Annotated[int, Key(doc="Images to train on; 0: all others.", unit="images", low=0)] = 0
+    file: Path = key("The file.", example="mnist.npz")
+    validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
+    training: int = key("Images to train on; 0: all others.", default=0, unit="images", low=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class RunRecipe(PruneRecipe):
     """One pruning run.
 
@@ -97,26 +94,23 @@ class RunRecipe(PruneRecipe):
     classifier.
     """
 
-    name: Annotated[str, Key(doc="Name of the run.", example="constant")]
-    continues: Annotated[str, Key(doc="A run above, whose last network that kept the quality is pruned further.")] = ""
-    after_iteration: Annotated[int | None, Key(doc="Its network after this iteration instead.", low=0)] = None
-    teacher: Annotated[str, Key(doc="A run above, whose network gives targets besides the labels.")] = ""
-    teacher_iteration: Annotated[int | None, Key(doc="Its network after this iteration.", low=0)] = None
-    teacher_share: Annotated[float, Key(doc="The teacher's share of the targets.", low=0, high=1)] = 0.5
-    temperature: Annotated[float, Key(doc="Divides the teacher's logits (arXiv:1503.02531).", above=0)] = 2.0
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    name: str = key("Name of the run.", example="constant")
+    continues: str = key("A run above, whose last network that kept the quality is pruned further.", default="")
+    after_iteration: int | None = key("Its network after this iteration instead.", default=None, low=0)
+    teacher: str = key("A run above, whose network gives targets besides the labels.", default="")
+    teacher_iteration: int | None = key("Its network after this iteration.", default=None, low=0)
+    teacher_share: float = key("The teacher's share of the targets.", default=0.5, low=0, high=1)
+    temperature: float = key("Divides the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class BaselineRecipe:
     """Pruning in one shot, to compare with."""
 
-    kind: Annotated[Baseline, Key(doc="Which channels stay: those with the largest weights, or drawn ones.")]
-    share: Annotated[float, Key(doc="Share of every layer's channels that stays.", above=0, high=1, example=0.5)]
-    training: Annotated[Effort, Key(doc="Training after the cut.")]
-    calibration: Annotated[int, Key(doc="Training images for the statistics.", unit="images", low=1)] = 200
+    kind: Baseline = key("Which channels stay: those with the largest weights, or drawn ones.")
+    share: float = key("Share of every layer's channels that stays.", above=0, high=1, example=0.5)
+    training: Effort = key("Training after the cut.")
+    calibration: int = key("Training images for the statistics.", default=200, unit="images", low=1)
 
     @property
     def name(self) -> str:
@@ -124,41 +118,40 @@ class BaselineRecipe:
         return f"{self.kind}-{self.share:g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class StudyRecipe:
     """A study of pruning: an original network, runs that prune it, and baselines to compare with."""
 
-    kind: Annotated[Literal["pruning-study"], Key(doc="What the recipe makes.", example="pruning-study")]
-    name: Annotated[str, Key(doc="Name of the study.", example="my-study")]
-    run: Annotated[Path, Key(doc="Folder for everything that a run leaves.")] = Path("run")
-    results: Annotated[Path, Key(doc="The table of results, a .json file; the report is written beside it.")] = Path(
-        "results.json"
+    kind: Literal["pruning-study"] = key("What the recipe makes.", example="pruning-study")
+    name: str = key("Name of the study.", example="my-study")
+    run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
+    results: Path = key(
+        "The table of results, a .json file; the report is written beside it.", default=Path("results.json")
     )
-    seed: Annotated[int, Key(doc="Of initial weights, order and the drawn parts.")] = 0
-    data: Annotated[Data, Key(doc="Where the images are.")]
-    original: Annotated[Original, Key(doc="The network to prune.")]
-    runs: Annotated[tuple[RunRecipe, ...], Key(doc="The pruning runs.")]
-    baselines: Annotated[tuple[BaselineRecipe, ...], Key(doc="One-shot pruning to compare with.")] = ()
-    threads: Annotated[int, Key(doc="CPU threads for timing.", low=1)] = 1
-    rounds: Annotated[int, Key(doc="Rounds in which the networks are timed alternating.", low=1)] = ROUNDS
-    training_threads: Annotated[int, Key(doc="CPU threads for training; 0: the framework's choice.", low=0)] = 0
-    representative: Annotated[
-        int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
-    ] = 200
-    float_files: Annotated[bool, Key(doc="Whether float TensorFlow Lite files are made and timed, too.")] = True
-    profile: Annotated[ProfileChoice, Key(doc="What `fieldray adapt profile` measures of the original.")] = field(
-        default_factory=ProfileChoice
+    seed: int = key("Of initial weights, order and the drawn parts.", default=0)
+    data: Data = key("Where the images are.")
+    original: Original = key("The network to prune.")
+    runs: tuple[RunRecipe, ...] = key("The pruning runs.")
+    baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
+    threads: int = key("CPU threads for timing.", default=1, low=1)
+    rounds: int = key("Rounds in which the networks are timed alternating.", default=ROUNDS, low=1)
+    training_threads: int = key("CPU threads for training; 0: the framework's choice.", default=0, low=0)
+    representative: int = key(
+        "Training images that decide the ranges of the integers.", default=200, unit="images", low=1
+    )
+    float_files: bool = key("Whether float TensorFlow Lite files are made and timed, too.", default=True)
+    profile: ProfileChoice = key(
+        "What `fieldray adapt profile` measures of the original.", default_factory=ProfileChoice
     )
 
-    def __post_init__(self) -> None:
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         names = [run.name for run in self.runs]
-        rules = []
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}
             holds = run.name not in above and run.continues in above and run.teacher in above
             text = f"must have different names, and continue and learn from runs above them; {run.name} does not"
-            rules.append((holds, "runs", text))
-        require(*rules)
+            yield holds, "runs", text
 
     def run_named(self, name: str) -> RunRecipe:
         """The run of that name; KeyError if there is none."""
@@ -166,15 +159,3 @@ class StudyRecipe:
             if run.name == name:
                 return run
         raise KeyError(name)
-
-
-def read_study(path: Path) -> StudyRecipe:
-    """The recipe with its paths made whole. Raises UsageProblem: recipe_unreadable, recipe_problems."""
-    return rooted(Document.read(path).parsed(StudyRecipe), path)
-
-
-def rooted(recipe: StudyRecipe, path: Path) -> StudyRecipe:
-    """The recipe of a file with its paths made whole."""
-    base = path.resolve().parent
-    data = replace(recipe.data, file=(base / recipe.data.file).resolve())
-    return replace(recipe, run=(base / recipe.run).resolve(), results=(base / recipe.results).resolve(), data=data)

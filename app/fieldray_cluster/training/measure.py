@@ -24,7 +24,6 @@ from fieldray_adapt.command import kind_of, perform
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.lungs.dataset import data_of
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.recipe import rooted as rooted_lungs
 from fieldray_adapt.lungs.train import use_threads
 from fieldray_adapt.recipe import Recipe, rooted
 from fieldray_adapt.run import Run, locked
@@ -171,7 +170,7 @@ def lesson_of(path: Path) -> Iterator[Lesson]:
     perform("data", document, say=lambda _line: None, progress=lambda *_: None)
     parsed = document.parsed(schema)
     if schema is LungRecipe:
-        lungs = rooted_lungs(cast("LungRecipe", parsed), document.path)
+        lungs = rooted(cast("LungRecipe", parsed), document.path)
         data, arrays = data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)), lungs.run / _ARRAYS
         with locked(lungs.run), arrays_kept(arrays, data) as sha256:
             yield LungLesson(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays, arrays_sha256=sha256)

@@ -22,8 +22,9 @@ from fieldray_adapt.command import perform
 from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.recipe import LungRecipe, rooted
+from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import rates
+from fieldray_adapt.recipe import rooted
 from fieldray_adapt.run import Run, locked
 from fieldray_adapt.specification import save_weights
 from fieldray_adapt.tables import Document, Key, require, require_ranges
