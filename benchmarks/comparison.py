@@ -21,11 +21,9 @@ from benchmarks.comparison_pairs import elastic as known_warp
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.comparison.align import squares
-from fieldray.comparison.change import averages, compared_area, spread
-from fieldray.comparison.compare import compare
-from fieldray.comparison.features import Features, band_pass, raw
+from fieldray.comparison.compare import averages, compare, compared_area, spread
+from fieldray.comparison.matching import Features, band_pass, correlate, find_peaks, raw
 from fieldray.comparison.mesh import Displacement, points_in_prior, warped
-from fieldray.comparison.ncc import correlate, find_peaks
 from fieldray.domain import metrics
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.mask import Mask

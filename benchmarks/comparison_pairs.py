@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.features import Grey, blurred
+from fieldray.comparison.matching import Grey, blurred
 from fieldray.comparison.mesh import Displacement, warped
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
 from fieldray.domain.image import PixelMap

@@ -31,7 +31,7 @@ from fieldray.domain.events import OutcomeReady, Publish, RunChanged
 from fieldray.domain.model import Model
 from fieldray.domain.run import StoredResult
 from fieldray.paths import results_path
-from fieldray.reports.dicom.capture import SIDE
+from fieldray.reports.dicom.images import SIDE
 from fieldray.reports.exporter import ReportOptions, available_exporters
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery

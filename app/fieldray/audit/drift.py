@@ -5,7 +5,7 @@ with n and m images and B bins it is, in the mean, (B - 1)(1/n + 1/m), and its 9
 with B - 1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89): a small
 run differs by chance alone, which the usual fixed marks of 0.1 and 0.25 leave out.
 
-Four things are compared: the calibrated scores and the exposure (median grey of the small picture, as displayed), in
+Four things are compared: the calibrated scores and the exposure (median grey of the thumbnail, as displayed), in
 ten bins each, how many images were refused, and in how many less of the heat map lies inside the lungs than in 95 of
 100 images that the pack was measured on. The last says most about whose images these are: it hardly depends on how many
 are sick.

@@ -43,10 +43,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compare; the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
     console.machine_reads = options.json == "-"
-    from fieldray.reports.comparison import require_files, write_comparison
+    from fieldray.reports.images import require_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
-    require_files(options.out, inputs=inputs)
+    require_pair_files(options.out, inputs=inputs)
     pair = _compared(options)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
@@ -77,7 +77,7 @@ def _compared(options: argparse.Namespace) -> ComparedPair:
 
 def _print(pair: ComparedPair, console: Console) -> None:
     """The answer in words."""
-    from fieldray.reports.comparison import notice
+    from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line
     for doubt in () if pair.failed else pair.doubts:
@@ -95,16 +95,16 @@ def _print(pair: ComparedPair, console: Console) -> None:
             box, what = region.box, "denser" if region.is_denser else "less dense"
             where = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f}"
             print_line(f"  {where} px of 512: {what}, {abs(region.strength):.1f} times the noise")
-    print_line(notice())
+    print_line(pair_notice())
 
 
 def _write_json(options: argparse.Namespace, pair: ComparedPair, console: Console) -> tuple[Path, ...]:
-    from fieldray.reports.comparison import json_text
+    from fieldray.reports.images import pair_text
     from fieldray.reports.outputs import is_stream, own_text
 
     if options.json is None:
         return ()
-    text = json_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
+    text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
     if options.json == "-":
         console.emit(text.rstrip("\n"))
         return ()

@@ -87,7 +87,7 @@ def _day(text: str) -> datetime.date:
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.domain.history import RunFilter
-    from fieldray.reports.history_content import runs_text
+    from fieldray.reports.content import runs_text
 
     wanted = RunFilter(
         text=options.search,
@@ -145,7 +145,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.history_content import comparison_text
+    from fieldray.reports.content import comparison_text
 
     found = _history().compare(options.first, options.second)
     if _write_json(options, console, comparison_text(found)):

@@ -1,8 +1,14 @@
 """The prior brought over the current image: as a whole first, then by a mesh that matches of templates pull at.
 
-Three rounds, each with smaller templates and a shorter reach than the one before. In each the prior is warped by what
-is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected, and
-the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up.
+As a whole it is moved, turned and scaled, and then mapped by an affine mapping. Where the lungs of both are gives the
+first guess; a coarse search over scales and angles, each place by one normalised cross-correlation, decides. The same
+search with the prior mirrored, or with black and white swapped, says whether one of the two images is: such images are
+named, never put right in silence.
+
+Three rounds follow, each with smaller templates and a shorter reach than the one before. In each the prior is warped by
+what is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected,
+and the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up. The
+outlines of the lungs, too, want to lie over each other, where templates find nothing to hold on to.
 """
 
 from __future__ import annotations
@@ -14,13 +20,187 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.features import Features, Grey, band_pass, blurred
-from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, points_in_prior, relaxed, warped
-from fieldray.comparison.ncc import Peaks, correlate, find_peaks, joined, own_offset
-from fieldray.comparison.outline import outline, outline_pull
-from fieldray.comparison.overlay import Overlay, lay_over, structure
+from fieldray.comparison.matching import (
+    Features,
+    Grey,
+    Peaks,
+    band_pass,
+    blurred,
+    correlate,
+    find_peaks,
+    joined,
+    locally_normalised,
+    own_offset,
+)
+from fieldray.comparison.mesh import (
+    Affine,
+    Displacement,
+    Points,
+    least_jacobian,
+    points_in_prior,
+    relaxed,
+    sampled_at,
+    warped,
+)
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
+
+_COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way
+_REACH: Final = 20  # of those pixels: how far the search looks around the guess
+_SCALES: Final = (0.87, 0.93, 1.0, 1.07, 1.15)
+_ANGLES: Final = (-9.0, -4.5, 0.0, 4.5, 9.0)  # degrees
+_MARGIN: Final = 0.1  # of the lungs' extent, around them
+_WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """How the prior lies over the current image.
+
+    similarity           NCC of the structure around the lungs, at this place
+    mirrored_similarity  the best with the prior mirrored
+    inverted_similarity  the best with the prior's black and white swapped
+    """
+
+    affine: Affine
+    similarity: float
+    mirrored_similarity: float
+    inverted_similarity: float
+
+
+def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Overlay:
+    """The best of the coarse search. Structures as `structure` gives them; masks (rows, columns) with some lung."""
+    small = _coarse(prior), _coarse(current)
+    box = _box(current_lungs)
+    scale = _extent(prior_lungs) / _extent(current_lungs)
+    guess = _Guess(_centre(current_lungs), _centre(prior_lungs), scale)
+    plain = _search(*small, box, guess)
+    mirrored_guess = _Guess(guess.centre, _centre(prior_lungs[:, ::-1]), guess.scale)
+    mirrored = _search(small[0][:, ::-1], small[1], box, mirrored_guess)
+    return Overlay(
+        affine=plain.affine,
+        similarity=plain.best,
+        mirrored_similarity=mirrored.best,
+        inverted_similarity=-plain.worst,
+    )
+
+
+def structure(pixels: NDArray[np.uint8]) -> Grey:
+    """An image (rows, columns) reduced to what lasts: ribs, heart and diaphragm, whatever the exposure."""
+    return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    affine: Affine
+    best: float
+    worst: float
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Guess:
+    """Middles of the lungs in the current image and in the prior (pixels of the frame), and how much larger there."""
+
+    centre: NDArray[np.float64]
+    prior_centre: NDArray[np.float64]
+    scale: float
+
+
+def _search(prior: Grey, current: Grey, box: tuple[slice, slice], guess: _Guess) -> _Found:
+    """Over scales and angles, all at once; `box` of the current image is the template."""
+    template = current[box]
+    matrices = [share * guess.scale * _turn(angle) for share in _SCALES for angle in _ANGLES]
+    rows = np.arange(box[0].start - _REACH, box[0].stop + _REACH, dtype=np.float64)
+    columns = np.arange(box[1].start - _REACH, box[1].stop + _REACH, dtype=np.float64)
+    across, down = np.meshgrid(columns - guess.centre[1] / _COARSE, rows - guess.centre[0] / _COARSE)
+    views = []
+    for matrix in matrices:
+        places = [
+            matrix[axis, 0] * down + matrix[axis, 1] * across + guess.prior_centre[axis] / _COARSE for axis in range(2)
+        ]
+        views.append(sampled_at(prior, *places))
+    surfaces = correlate(np.stack(views), template[None])
+    one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
+    shift = np.array([row - _REACH, column - _REACH], float) * _COARSE
+    matrix = matrices[int(one)]
+    # prior = matrix @ (current + shift - centre) + prior_centre
+    affine = Affine(matrix, guess.prior_centre + matrix @ (shift - guess.centre))
+    return _Found(affine, float(surfaces.max()), float(surfaces.min()))
+
+
+def _turn(angle: float) -> NDArray[np.float64]:
+    radians = np.deg2rad(angle)
+    return np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
+
+
+def _coarse(image: Grey) -> Grey:
+    side = FRAME_SIDE // _COARSE
+    means: Grey = image.reshape(side, _COARSE, side, _COARSE).mean(axis=(1, 3))
+    return means
+
+
+def _centre(lungs: Mask) -> NDArray[np.float64]:
+    """Of the box around the lungs, in pixels of the frame: a large heart does not move it."""
+    rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
+    return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
+
+
+def _extent(lungs: Mask) -> float:
+    """Width of the lungs: a deep breath changes it less than the height."""
+    columns = np.flatnonzero(lungs.any(axis=0))
+    return float(columns[-1] - columns[0] + 1)
+
+
+def _box(lungs: Mask) -> tuple[slice, slice]:
+    """Around the lungs with a margin, in pixels of the search."""
+    spans = []
+    for axis in (1, 0):
+        filled = np.flatnonzero(lungs.any(axis=axis))
+        more = _MARGIN * (filled[-1] - filled[0])
+        start, stop = max(0.0, filled[0] - more), min(float(FRAME_SIDE), filled[-1] + more)
+        spans.append(slice(int(start) // _COARSE, max(int(stop) // _COARSE, int(start) // _COARSE + 8)))
+    return spans[0], spans[1]
+
+
+_EVERY: Final = 8  # points along an outline
+_SLACK_PX: Final = 2.0  # two outlines of the same lungs differ by as much for nothing
+_REACH_PX: Final = 48.0
+
+
+def outline(lungs: Mask) -> Points:
+    """Pixels (n, 2) of a mask (rows, columns) that touch what is not of it."""
+    padded = np.pad(lungs, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(lungs & ~inner).astype(np.float64)
+
+
+def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
+    """Points of the current outline, and where in the prior its outline wants each to be.
+
+    Parameters
+    ----------
+    prior, current
+        (n, 2) each, as `outline` gives them.
+    field
+        What is known of the displacement, from the current frame to the prior's.
+
+    Returns
+    -------
+    Points of the current frame (m, 2) and of the prior's (m, 2): those nearest on the prior's outline, less a slack.
+    Points that have none within reach are left out.
+    """
+    if not len(prior) or not len(current):
+        return np.zeros((0, 2)), np.zeros((0, 2))
+    points = current[::_EVERY]
+    places = points_in_prior(points, field)
+    away = prior[None] - places[:, None]
+    distances = np.sqrt(np.square(away).sum(axis=2))
+    nearest, each = distances.argmin(axis=1), np.arange(len(points))
+    distance = distances[each, nearest]
+    share = (distance - _SLACK_PX).clip(0, None) / distance.clip(_SLACK_PX, None)
+    targets = places + share[:, None] * away[each, nearest]
+    is_near = distance < _REACH_PX
+    return points[is_near], targets[is_near]
 
 
 class Cancelled(Exception):

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from fieldray.comparison.service import COMPARE, SERVICE, Pair
+from fieldray.comparison.compare import COMPARE, SERVICE, Pair
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts
 from fieldray.domain.image import PixelMap

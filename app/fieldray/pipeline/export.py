@@ -26,7 +26,7 @@ from fieldray.pipeline.half_done import noted
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
-from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
+from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.patient import pseudonym_key
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery

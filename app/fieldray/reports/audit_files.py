@@ -12,13 +12,13 @@ from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_content import audit_text
 from fieldray.reports.audit_words import AuditWords
+from fieldray.reports.exporter import is_own_pdf
 from fieldray.reports.outputs import require_folder, require_free, write_own
 from fieldray.reports.patient import image_alias, pseudonym_key
 from fieldray.translation import Translator
 
 _FIGURES: Final = "audit.json"
 _DOCUMENT: Final = "audit.pdf"
-_PDF: Final = b"%PDF-1.7\n%fieldray report\n"
 
 
 def write_audit_json(path: Path, report: AuditReport) -> None:
@@ -76,8 +76,3 @@ def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
         require_folder(folder)
         require_free(folder / _FIGURES, "json")
         require_free(folder / _DOCUMENT, is_own_pdf)
-
-
-def is_own_pdf(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a PDF of this program."""
-    return head.startswith(_PDF)

@@ -62,8 +62,8 @@ class ImageText:
     why         why it is to be read before all others, "" where it is not
     remarks     what a person should know although the image was screened, or why it was not
     priors      for each prior image that it was compared with: what was compared, and what came of it
-    caption     under the picture
-    spoken      what a screen reader says of the picture
+    caption     under the image
+    spoken      what a screen reader says of the image
     """
 
     title: str

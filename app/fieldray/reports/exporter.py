@@ -134,6 +134,25 @@ class Exporter:
     unavailable_reason: Callable[[], Reason | None] = always_available
 
 
+# How files of the program are known again: a comment after the header of a PDF document, and in the file meta
+# information of a DICOM object the name of who wrote it (PS3.10 7.1).
+PDF_VERSION: Final = "1.7\n%fieldray report"
+DICOM_WRITER: Final = "FIELDRAY_REPORT"
+_PREAMBLE: Final = 128
+_META_BYTES: Final = 1024
+
+
+def is_own_pdf(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a PDF document of this program."""
+    return head.startswith(f"%PDF-{PDF_VERSION}\n".encode())
+
+
+def is_own_dicom(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a DICOM report of this program."""
+    meta = head[_PREAMBLE : _PREAMBLE + _META_BYTES]
+    return meta.startswith(b"DICM") and DICOM_WRITER.encode() in meta
+
+
 EXPORTERS: Final[Registry[Exporter]] = Registry("fieldray.reports.exporters", "EXPORTER")
 
 

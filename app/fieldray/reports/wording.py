@@ -204,8 +204,8 @@ class Wording:
 
     # ---- an image
 
-    def image(self, result: StoredResult, *, picture: Reason | None = None) -> ImageText:
-        """One image. `picture`: why there is no picture of it, None if there is one."""
+    def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
+        """One image. `problem`: why it cannot be shown, None if it can."""
         outcome = result.outcome
         leading = leading_finding(outcome)
         why = why_of(outcome) if isinstance(outcome, Screened) else None
@@ -223,7 +223,7 @@ class Wording:
             remarks=self._remarks(outcome),
             verdict=self._about_verdict(result.verdict),
             priors=tuple(self._about_priors(outcome)),
-            caption=self._caption(outcome, picture),
+            caption=self._caption(outcome, problem),
             spoken=self._spoken(outcome),
         )
 
@@ -404,10 +404,10 @@ class Wording:
             "unsure": self.translator.in_context("verdict of a person", "Not sure"),
         }[verdict.choice]
 
-    def _caption(self, outcome: Outcome, picture: Reason | None) -> str:
+    def _caption(self, outcome: Outcome, problem: Reason | None) -> str:
         text = self.translator.text
-        if picture is not None:
-            why = self._said(picture, outcome)
+        if problem is not None:
+            why = self._said(problem, outcome)
             return text("The image could not be read for this report: {reason}", reason=why)
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.comparison.service import COMPARE, Compared, Pair
+from fieldray.comparison.compare import COMPARE, Compared, Pair
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from fieldray.comparison.align import Cancelled
-from fieldray.comparison.change import find_change, regions
-from fieldray.comparison.compare import compare
-from fieldray.comparison.features import band_pass, blurred, locally_normalised, raw
-from fieldray.comparison.service import COMPARE, Pair, handle
+from fieldray.comparison.compare import COMPARE, Pair, compare, find_change, handle, regions
+from fieldray.comparison.matching import band_pass, blurred, locally_normalised, raw
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, comparison_json
 from fieldray.processes.rpc import sent
 from pairs import chest, framed, moved, smooth_warp

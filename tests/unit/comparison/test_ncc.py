@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldray.comparison.features import blurred
-from fieldray.comparison.ncc import correlate, fast_length, find_peaks, joined, own_offset
+from fieldray.comparison.matching import blurred, correlate, fast_length, find_peaks, joined, own_offset
 
 
 def direct(search: np.ndarray, template: np.ndarray) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fieldray.comparison.align import outline, outline_pull
 from fieldray.comparison.mesh import IDENTITY, Affine
-from fieldray.comparison.outline import outline, outline_pull
 from fieldray.domain.comparison import FRAME_SIDE
 
 STILL = IDENTITY.displacement()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fieldray.reports.ahead import side_by_side
+from fieldray.reports.dicom.images import side_by_side
 
 
 def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:

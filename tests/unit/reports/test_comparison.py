@@ -21,7 +21,7 @@ from fieldray.domain.comparison import (
 from fieldray.domain.image import Box
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray.reports.comparison import json_text, overlay, require_files, write_comparison
+from fieldray.reports.images import pair_overlay, pair_text, require_pair_files, write_comparison
 from pairs import chest
 
 REGION = ChangeRegion(box=Box(top=100, left=50, rows=40, columns=60), area_px=1800, strength=6.25)
@@ -61,7 +61,7 @@ def test_three_files_and_none_of_a_refused_pair(
 def test_a_file_of_another_origin_stays(tmp_path: Path, refused: PairComparison) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "overlay.png")
     with pytest.raises(UsageProblem):
-        require_files(tmp_path, inputs=())
+        require_pair_files(tmp_path, inputs=())
     with pytest.raises(UsageProblem):
         write_comparison(tmp_path, refused, inputs=())
     assert (tmp_path / "overlay.png").exists()
@@ -69,7 +69,7 @@ def test_a_file_of_another_origin_stays(tmp_path: Path, refused: PairComparison)
 
 def test_the_overlay_shows_regions_and_says_what_it_is(compared: PairComparison) -> None:
     assert compared.aligned is not None
-    picture = overlay(chest(), compared.aligned)
+    picture = pair_overlay(chest(), compared.aligned)
     assert picture.size[0] == FRAME_SIDE
     assert picture.size[1] > FRAME_SIDE
     assert picture.getpixel((48, 110)) == DENSER  # two pixels left of the box
@@ -77,7 +77,7 @@ def test_the_overlay_shows_regions_and_says_what_it_is(compared: PairComparison)
 
 
 def test_the_json_has_boxes_areas_and_strengths(compared: PairComparison) -> None:
-    told = json.loads(json_text(compared))
+    told = json.loads(pair_text(compared))
     assert told["regions"] == [
         {"box": {"left": 50, "top": 100, "width": 60, "height": 40}, "area": 1800, "strength": 6.25}
     ]

@@ -21,11 +21,9 @@ from fieldray.domain.study import ImageHeader
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom.capture import SIDE, layout_of
-from fieldray.reports.dicom.recognise import is_own
-from fieldray.reports.dicom.segmentation import on_capture
-from fieldray.reports.dicom.uids import is_valid, made_uid
-from fieldray.reports.exporter import Exporter, ReportOptions
+from fieldray.reports.dicom.images import SIDE, layout_of, on_capture
+from fieldray.reports.dicom.instance import is_valid, made_uid
+from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report
 from outcomes import failed, refused
@@ -354,8 +352,8 @@ def test_nothing_is_written_where_nothing_was_screened(exporter: Exporter, tmp_p
 def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Screened, tmp_path: Path) -> None:
     written(tmp_path, exporter, [one])
     head = (tmp_path / exporter.name / "00001.dcm").read_bytes()[:4096]
-    assert is_own(head)
-    assert not is_own(one.ref.path.read_bytes()[:4096])
+    assert is_own_dicom(head)
+    assert not is_own_dicom(one.ref.path.read_bytes()[:4096])
     told = []
     refs = list(discover([tmp_path], is_own_report=is_own_report, tell=told.append))
     assert [ref.path for ref in refs if ref.problem is None] == [one.ref.path]

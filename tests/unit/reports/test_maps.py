@@ -17,7 +17,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
+from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.outputs import is_own_report
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, read_facts, screened

@@ -23,13 +23,12 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
-from fieldray.reports.exporter import ReportOptions
-from fieldray.reports.exporters.pdf import is_own, write_pdf
+from fieldray.reports.exporter import ReportOptions, is_own_pdf
+from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
 from fieldray.reports.outputs import is_own_report
 from fieldray.reports.pdf.document import Document
-from fieldray.reports.pdf.fonts import FAMILY, Fonts, WholeFont
-from fieldray.reports.pdf.library import Align, MethodReturnValue
+from fieldray.reports.pdf.fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
 from fieldray.reports.wording import Wording
 from outcomes import failed, image_ref, refused
 from phantoms import write_dicom
@@ -74,7 +73,7 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
     write_pdf(path, run_with(results, options=ReportOptions(language=language)))
     data = path.read_bytes()
-    assert is_own(data)
+    assert is_own_pdf(data)
     assert f"/Lang ({language})".encode() in data
     assert b"/MarkInfo" in data
     assert b"/S /H1" in data
@@ -231,7 +230,7 @@ def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path
     one.ref.path.unlink()
     write_studies(tmp_path / "s", run_with(results_of([one])))
     assert b"/Subtype /Image" in (tmp_path / "s" / "00001.pdf").read_bytes()
-    text = Wording(run_with([])).image(results_of([one])[0], picture=reason("missing"))
+    text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
     assert text.caption == "The image could not be read for this report: The file is no longer there."
 
 

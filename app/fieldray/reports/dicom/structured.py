@@ -1,40 +1,129 @@
 """A result as a structured report: an Imaging Measurement Report (PS3.16 TID 1500) with a group per finding (TID 1501).
 
+An image that was compared with a prior one has a group for that as well. The prior image is referred to where its file
+has valid UIDs; its study date is named in any case.
+
 Built with pydicom alone: highdicom needs a table of 23 MB at run time, which an installed program has no room for, and
 half a second to read it. It reads these reports in the tests.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
 
+from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Category, Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
+from fieldray.domain.prior import PairRecord, doubts_about_pair
+from fieldray.domain.study import FileKind, ImageRef
 from fieldray.formatting import category_word, class_lines
 from fieldray.plain_text import visible
+from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
-from fieldray.reports.dicom.compared import pair_groups, prior_source
-from fieldray.reports.dicom.instance import PROGRAM, Source, Subject, coded, installation, new_object
-from fieldray.reports.dicom.items import (
-    ONE,
-    OWN_SCHEME,
-    PERCENT,
-    SOURCE,
-    Code,
-    code_item,
-    comment,
-    container,
-    image_item,
-    number_item,
-    template,
-    text_item,
-    uid_item,
+from fieldray.reports.dicom.instance import (
+    PROGRAM,
+    Source,
+    Subject,
+    coded,
+    installation,
+    made_uid,
+    new_object,
+    reference,
+    source_of,
 )
-from fieldray.reports.dicom.uids import made_uid
 from fieldray.reports.patient import unnamed
 from fieldray.translation import Translator
+
+OWN_SCHEME: Final = "99FIELDRAY"
+ONE: Final = ("1", "UCUM", "no units")
+PERCENT: Final = ("%", "UCUM", "percent")
+SOURCE: Final = ("121112", "DCM", "Source of Measurement")
+_MOST_TEXT: Final = 1024
+
+Code = tuple[str, str, str]
+
+
+def content_item(relationship: str, kind: str, name: Code | None = None) -> Dataset:
+    """An item of this kind, without its value."""
+    item = Dataset()
+    item.RelationshipType, item.ValueType = relationship, kind
+    if name is not None:
+        item.ConceptNameCodeSequence = [concept(name)]
+    return item
+
+
+def concept(code: Code) -> Dataset:
+    """A code as an item of a sequence; one of more than 16 letters has an attribute of its own."""
+    value, scheme, meaning = code
+    if len(value) <= 16:
+        return coded(value, scheme, meaning)
+    item = coded("", scheme, meaning)
+    del item.CodeValue
+    item.LongCodeValue = value
+    return item
+
+
+def container(relationship: str, name: Code, items: list[Dataset]) -> Dataset:
+    """A container of items."""
+    item = content_item(relationship, "CONTAINER", name)
+    item.ContinuityOfContent = "SEPARATE"
+    item.ContentSequence = items
+    return item
+
+
+def template(number: str) -> Dataset:
+    """An item of the template of that number (PS3.16)."""
+    item = Dataset()
+    item.MappingResource, item.TemplateIdentifier = "DCMR", number
+    return item
+
+
+def code_item(relationship: str, name: Code, value: Code) -> Dataset:
+    """A coded value."""
+    item = content_item(relationship, "CODE", name)
+    item.ConceptCodeSequence = [concept(value)]
+    return item
+
+
+def text_item(relationship: str, name: Code, text: str) -> Dataset:
+    """A text, as long as one may be."""
+    item = content_item(relationship, "TEXT", name)
+    item.TextValue = visible(text)[:_MOST_TEXT] or "-"
+    return item
+
+
+def comment(text: str) -> Dataset:
+    """A comment in plain words."""
+    return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
+
+
+def uid_item(relationship: str, name: Code, uid: str) -> Dataset:
+    """A UID."""
+    item = content_item(relationship, "UIDREF", name)
+    item.UID = uid
+    return item
+
+
+def image_item(relationship: str, name: Code | None, source: Source) -> Dataset:
+    """A reference to an image."""
+    item = content_item(relationship, "IMAGE", name)
+    item.ReferencedSOPSequence = [reference(source)]
+    return item
+
+
+def number_item(name: Code, value: float, unit: Code) -> Dataset:
+    """A number with its unit."""
+    item = content_item("CONTAINS", "NUM", name)
+    measured = Dataset()
+    measured.NumericValue, measured.FloatingPointValue = f"{value:.6g}", value
+    measured.MeasurementUnitsCodeSequence = [concept(unit)]
+    item.MeasuredValueSequence = [measured]
+    return item
+
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
 _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
@@ -212,3 +301,75 @@ def _own_scheme() -> Dataset:
     item.CodingSchemeDesignator, item.CodingSchemeName = OWN_SCHEME, "Codes of Fieldray and of its model packs"
     item.CodingSchemeResponsibleOrganization = PROGRAM
     return item
+
+
+_PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
+_STUDY_DATE: Final = ("111060", "DCM", "Study Date")
+_DATE: Final = re.compile(r"[0-9]{8}")
+_MOST_REGIONS: Final = 50
+
+
+def pair_groups(subject: Subject) -> list[Dataset]:
+    """A group for each prior image that a person compared the image with."""
+    return [_pair_group(subject, pair) for pair in subject.pairs]
+
+
+def prior_source(pair: PairRecord) -> Source | None:
+    """How the prior image is referred to, None where its file has no valid UIDs."""
+    kind: FileKind = "dicom" if pair.is_dicom else "unknown"
+    return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
+
+
+def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
+    prior = prior_source(pair)
+    which = prior.sop_instance_uid if prior else (pair.prior.study_date, pair.prior.study_time)
+    tracking = made_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
+    items = [
+        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} comparison"),
+        uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
+        *([image_item("CONTAINS", SOURCE, subject.source)] if subject.source else []),
+        *([image_item("CONTAINS", _PRIOR, prior)] if prior else []),
+        *_study_date(pair),
+        *_figures(pair),
+        *(comment(text) for text in _pair_comments(pair)),
+    ]
+    group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
+    group.ContentTemplateSequence = [template("1501")]
+    return group
+
+
+def _study_date(pair: PairRecord) -> list[Dataset]:
+    if not _DATE.fullmatch(pair.prior.study_date):
+        return []
+    item = content_item("CONTAINS", "DATE", _STUDY_DATE)
+    item.Date = pair.prior.study_date
+    return [item]
+
+
+def _figures(pair: PairRecord) -> list[Dataset]:
+    if pair.similarity is None:
+        return []
+    return [
+        number_item(("likeness", OWN_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, ONE),
+        number_item(("regions", OWN_SCHEME, "Regions that differ by more than noise"), len(pair.regions), ONE),
+    ]
+
+
+def _pair_comments(pair: PairRecord) -> list[str]:
+    date = pair.prior.study_date or "unknown"
+    why = [f"Not comparable. {pair.why_not.text}"] if pair.why_not else []
+    return [
+        f"{NOTICE} {reason('compare_notice').text}",
+        f"Compared with an image of study date {date}.",
+        *(doubt.text for doubt in doubts_about_pair(pair)),
+        *why,
+        *(_region(number, region) for number, region in enumerate(pair.regions[:_MOST_REGIONS], 1)),
+    ]
+
+
+def _region(number: int, region: ChangeRegion) -> str:
+    box, what = region.box, "denser" if region.is_denser else "less dense"
+    place = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f} px"
+    return (
+        f"Region {number}: {place} of the image fitted into 512 px: {what}, {abs(region.strength):.1f} times the noise."
+    )

@@ -6,22 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.registry import missing_library
-from fieldray.reports.exporter import Exporter, StoredRun
-
-BEGINNING: Final = b"%PDF-1.7\n%fieldray report\n"
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 
 
 def write_pdf(path: Path, stored: StoredRun) -> None:
     """Write the document. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.outputs import write_own
-    from fieldray.reports.pdf.reports import run_document
+    from fieldray.reports.pdf.pages import run_document
 
-    write_own(path, is_own, run_document(stored), inputs=stored.inputs)
-
-
-def is_own(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a PDF report of this program."""
-    return head.startswith(BEGINNING)
+    write_own(path, is_own_pdf, run_document(stored), inputs=stored.inputs)
 
 
 EXPORTER: Final = Exporter(
@@ -29,7 +22,7 @@ EXPORTER: Final = Exporter(
     suffix=".pdf",
     title="PDF, the run",
     write=write_pdf,
-    is_own=is_own,
+    is_own=is_own_pdf,
     is_default=False,
     unavailable_reason=lambda: missing_library("fpdf", "fontTools"),
 )

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.registry import missing_library
-from fieldray.reports.exporter import Exporter, StoredRun
-from fieldray.reports.exporters.pdf import is_own
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 
 
 def write_studies(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem, ReaderProblem."""
     from fieldray.persistence import write_new
     from fieldray.reports.outputs import own_folder
-    from fieldray.reports.pdf.reports import study_documents
+    from fieldray.reports.pdf.pages import study_documents
 
-    with own_folder(path, is_own, inputs=stored.inputs) as folder:
+    with own_folder(path, is_own_pdf, inputs=stored.inputs) as folder:
         for name, data in study_documents(stored):
             write_new(folder / name, data)
 
@@ -26,7 +25,7 @@ EXPORTER: Final = Exporter(
     suffix="-studies",
     title="PDF, a document per study",
     write=write_studies,
-    is_own=is_own,
+    is_own=is_own_pdf,
     is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("fpdf", "fontTools"),

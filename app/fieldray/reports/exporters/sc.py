@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fieldray.registry import missing_library
-from fieldray.reports.dicom.recognise import is_own
-from fieldray.reports.exporter import Exporter, StoredRun
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult
@@ -18,15 +17,14 @@ def write_captures(path: Path, stored: StoredRun) -> None:
     """Write the folder; an image that cannot be read any more has none. Raises as `pipeline.export.export_run`."""
     from fieldray.reports.dicom.instance import write_objects
 
-    write_objects(path, stored, lambda: _files(stored))
+    write_objects(path, stored, _files(stored))
 
 
 def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage
-    from fieldray.reports.ahead import side_by_side
-    from fieldray.reports.dicom.capture import SIDE, secondary_capture
+    from fieldray.reports.dicom.images import SIDE, secondary_capture, side_by_side
     from fieldray.reports.dicom.instance import as_file, subject_of
     from fieldray.reports.wording import Wording
 
@@ -52,7 +50,7 @@ EXPORTER: Final = Exporter(
     suffix="-sc",
     title="DICOM SC, images as shown",
     write=write_captures,
-    is_own=is_own,
+    is_own=is_own_dicom,
     is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),

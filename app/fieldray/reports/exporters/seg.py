@@ -8,20 +8,19 @@ from typing import Final
 
 from fieldray.reasons import reason
 from fieldray.registry import missing_library
-from fieldray.reports.dicom.recognise import is_own
-from fieldray.reports.exporter import Exporter, StoredRun
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 
 def write_segmentations(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.dicom.instance import write_objects
 
-    write_objects(path, stored, lambda: _files(stored))
+    write_objects(path, stored, _files(stored))
 
 
 def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
+    from fieldray.reports.dicom.images import lung_mask, segmentation
     from fieldray.reports.dicom.instance import as_file, subject_of
-    from fieldray.reports.dicom.segmentation import lung_mask, segmentation
 
     for number, result in enumerate(stored.results, 1):
         subject = subject_of(result, stored, number)
@@ -39,7 +38,7 @@ EXPORTER: Final = Exporter(
     suffix="-seg",
     title="DICOM SEG, lung fields",
     write=write_segmentations,
-    is_own=is_own,
+    is_own=is_own_dicom,
     is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),

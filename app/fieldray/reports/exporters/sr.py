@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.registry import missing_library
-from fieldray.reports.dicom.recognise import is_own
-from fieldray.reports.exporter import Exporter, StoredRun
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 
 def write_reports(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.dicom.instance import write_objects
 
-    write_objects(path, stored, lambda: _files(stored))
+    write_objects(path, stored, _files(stored))
 
 
 def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
@@ -32,7 +31,7 @@ EXPORTER: Final = Exporter(
     suffix="-sr",
     title="DICOM SR, structured reports",
     write=write_reports,
-    is_own=is_own,
+    is_own=is_own_dicom,
     is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),

@@ -132,7 +132,7 @@ class Chart:
 
 
 class AuditDocument(Document):
-    """A document that can draw charts, as lines and not as pictures."""
+    """A document that can draw charts, as lines and not as images."""
 
     def charts(self, charts: Sequence[Chart], ticks: Sequence[str]) -> None:
         """Side by side, each an element with a spoken text."""

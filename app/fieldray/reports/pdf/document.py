@@ -1,8 +1,8 @@
-"""A PDF document: pages with the notice on each, text that screen readers follow, pictures and scales.
+"""A PDF document: pages with the notice on each, text that screen readers follow, images and scales.
 
 Every piece of text is a tagged element of the document's structure (headings, paragraphs, figures with their spoken
 text), in reading order; page numbers and notices at the edge are artefacts that are not read aloud on each page.
-fpdf2 tags pictures alone; the rest is done here by the structure tree that it keeps for them.
+fpdf2 tags images alone; the rest is done here by the structure tree that it keeps for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
 from fieldray.reports.document import Field, Scale
-from fieldray.reports.pdf.fonts import FAMILY, Fonts, FontWriter, WholeFont
-from fieldray.reports.pdf.library import FPDF, Align, MethodReturnValue, ViewerPreferences, XPos, YPos
+from fieldray.reports.exporter import PDF_VERSION
+from fieldray.reports.pdf.fonts import (
+    FAMILY,
+    FPDF,
+    Align,
+    Fonts,
+    FontWriter,
+    MethodReturnValue,
+    ViewerPreferences,
+    WholeFont,
+    XPos,
+    YPos,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,11 +37,9 @@ if TYPE_CHECKING:
 Tag = Literal["H1", "H2", "P", "Figure"]
 Colour = tuple[int, int, int]
 
-MARK: Final = "fieldray report"
 MARGIN: Final = 16.0
 WIDTH: Final = 210.0 - 2 * MARGIN
 _FOOT: Final = 18.0
-_VERSION: Final = f"1.7\n%{MARK}"  # a comment after the header, by which an earlier report is recognised
 TEXT: Final[Colour] = (28, 34, 38)
 MUTED: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
@@ -82,7 +91,7 @@ class Document(FPDF):
     ) -> None:
         super().__init__(format="A4", unit="mm")
         self._fonts, self._notice, self._marks = fonts, notice, Counter[int]()
-        self.pdf_version = _VERSION
+        self.pdf_version = PDF_VERSION
         self.alias_nb_pages(_PAGES)
         self.set_title(title)
         self.set_lang(language)
@@ -205,10 +214,10 @@ class Document(FPDF):
         self.line(MARGIN, top + height, MARGIN + WIDTH, top + height)
         self.set_y(top + height)
 
-    # ---- pictures
+    # ---- images
 
-    def picture(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
-        """Put a picture into a box, as large as it fits; the height that it takes."""
+    def figure(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
+        """Put an image into a box, as large as it fits; the height that it takes."""
         data = io.BytesIO()
         image.save(data, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
         scale = min(width / image.width, height / image.height)

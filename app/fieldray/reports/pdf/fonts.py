@@ -10,6 +10,7 @@ neither can draw is written as its escape.
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -18,25 +19,28 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from fieldray.paths import asset
-from fieldray.reports.pdf.library import (
-    FPDF,
-    CIDSystemInfo,
-    Name,
-    OutputProducer,
-    PDFArray,
-    PDFContentStream,
-    PDFFont,
-    PDFFontStream,
-    PDFObject,
-    TTFFont,
-)
 
 if TYPE_CHECKING:
     from fontTools.ttLib import TTFont
+
+# fpdf2 without its signatures: for them it imports a library for tests, and with that asyncio and sockets. Documents
+# are not signed, and the installed program has none of these modules.
+_SIGNING: Final = ModuleType("fpdf.sign")
+vars(_SIGNING).update(Signature=type("Signature", (), {}), sign_content=None)
+sys.modules.setdefault("fpdf.sign", _SIGNING)
+
+from fpdf import FPDF  # noqa: E402
+from fpdf.enums import Align, MethodReturnValue, XPos, YPos  # noqa: E402
+from fpdf.fonts import TTFFont  # noqa: E402
+from fpdf.output import CIDSystemInfo, OutputProducer, PDFFont, PDFFontStream  # noqa: E402
+from fpdf.prefs import ViewerPreferences  # noqa: E402
+from fpdf.syntax import Name, PDFArray, PDFContentStream, PDFObject  # noqa: E402
+
+__all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "YPos"]
 
 FAMILY: Final = "DejaVu Sans"
 _STYLES: Final = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}

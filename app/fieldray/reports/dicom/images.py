@@ -1,0 +1,318 @@
+"""The objects that have pixels: what a person saw as a secondary capture, and the lung fields as a segmentation.
+
+A capture is the image with heat map and outline, and the result in words under it. The words are part of the pixels,
+with *research use only*: a viewer that shows nothing else of the object shows them. Names of patients are not.
+
+A segmentation (PS3.3 A.51) is one binary frame, at the size of the image. For an image that no object can refer to, it
+is that of its secondary capture, in which the image takes a part.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+
+from fieldray.domain.finding import lungs_of, why_of
+from fieldray.domain.image import ShownImage
+from fieldray.paths import asset
+from fieldray.reports.dicom.instance import (
+    SECONDARY_CAPTURE,
+    Source,
+    Subject,
+    can_be_referenced,
+    coded,
+    made_uid,
+    new_object,
+    reference,
+    source_of,
+)
+from fieldray.reports.images import has_map, image_as_shown, legend
+from fieldray.reports.wording import Wording
+
+SIDE: Final = 1280  # of the image, whatever the file's own size
+_LEAST_WIDTH: Final = 800
+_PANEL: Final = 216
+_EDGE: Final = 20
+_QUALITY: Final = 90
+_GROUND: Final = (16, 20, 24)
+_BRIGHT: Final = (240, 243, 245)
+_SOFT: Final = (176, 186, 194)
+_COLOURS: Final = {
+    **{"read_first": (255, 128, 150), "abnormal": (255, 147, 98)},
+    **{"unsure": (236, 194, 77), "normal": (88, 203, 169)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the image lies on the capture, in pixels of the capture; and the size of all."""
+
+    left: int
+    width: int
+    height: int
+    columns: int
+    rows: int
+
+
+def layout_of(rows: int, columns: int) -> Layout:
+    """For an image of this size. The columns are even, as chroma subsampling needs them."""
+    scale = SIDE / max(rows, columns)
+    height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
+    wide = max(_LEAST_WIDTH, width + width % 2)
+    return Layout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
+
+
+def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
+    """The object; JPEG Baseline, the one compression of colour that every archive takes."""
+    dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
+    dataset.ConversionType = "WSD"
+    dataset.ImageType = ["DERIVED", "SECONDARY"]
+    dataset.PatientOrientation = ""
+    dataset.BodyPartExamined = "CHEST"
+    stated = subject.ref.header.burned_in_annotation.upper()
+    if stated in ("YES", "NO"):
+        dataset.BurnedInAnnotation = stated
+    if "PatientIdentityRemoved" in dataset and stated != "NO":
+        dataset.PatientIdentityRemoved = "NO"  # nobody has cleaned the pixels of what may be written there
+    dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
+    if (source := source_of(subject.ref)) is not None:
+        item = reference(source)
+        item.PurposeOfReferenceCodeSequence = [
+            coded("121322", "DCM", "Source image for image processing operation"),
+        ]
+        dataset.SourceImageSequence = [item]
+    canvas = capture(subject, shown, wording)
+    stream = io.BytesIO()
+    canvas.save(stream, "JPEG", quality=_QUALITY, subsampling="4:2:2")
+    _add_jpeg(dataset, canvas, stream.getvalue())
+    return dataset
+
+
+def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, "YBR_FULL_422", 0
+    dataset.Rows, dataset.Columns = canvas.height, canvas.width
+    dataset.BitsAllocated = dataset.BitsStored = 8
+    dataset.HighBit, dataset.PixelRepresentation = 7, 0
+    dataset.LossyImageCompression = "01"
+    dataset.LossyImageCompressionRatio = f"{3 * canvas.width * canvas.height / len(jpeg):.2f}"
+    dataset.LossyImageCompressionMethod = "ISO_10918_1"
+    dataset.PixelData = encapsulate([jpeg])
+    dataset["PixelData"].VR = "OB"
+    dataset["PixelData"].is_undefined_length = True
+
+
+def capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
+    """The image with what was shown over and under it."""
+    layout = layout_of(shown.rows, shown.columns)
+    manifest = subject.stored.manifest
+    enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
+    seen = ShownImage(pixels=np.asarray(enlarged), rows=shown.rows, columns=shown.columns)
+    canvas = Image.new("RGB", (layout.columns, layout.rows), _GROUND)
+    canvas.paste(image_as_shown(subject.outcome, seen, manifest), (layout.left, 0))
+    _write_panel(canvas, layout, subject, wording)
+    return canvas
+
+
+def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording: Wording) -> None:
+    text = wording.image(subject.result)
+    top, room = layout.height + 12, layout.columns - 2 * _EDGE
+    leading = text.findings[0] if text.findings else None
+    head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
+    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, Font(34, is_bold=True), room - 190))
+    top += 46
+    first = wording.translator.reason(why) if (why := why_of(subject.outcome)) else ""
+    lines = (first or leading.sentence, leading.point, leading.measured) if leading else (first,)
+    for line in (line for line in (*lines, text.caption) if line):
+        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, Font(17), room))
+        top += 25
+    notice = _line(wording.notice, Font(18, is_bold=True), room)
+    canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
+    for words in _made_with(subject):
+        made = _line(words, Font(14), layout.columns)
+        if made.width + notice.width + 3 * _EDGE < layout.columns:
+            canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
+            break
+    if has_map(subject.outcome, subject.stored.manifest):
+        canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
+
+
+def _made_with(subject: Subject) -> tuple[str, ...]:
+    """In full and, for where there is less room, without the lung-field pack."""
+    spec, outcome = subject.stored.run.spec, subject.outcome
+    short = f"Fieldray {spec.program_version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
+    return (f"{short} · {spec.lungs_pack}", short) if spec.lungs_pack else (short,)
+
+
+class Font(NamedTuple):
+    """A font of the panel, by its size in pixels."""
+
+    size: int
+    is_bold: bool = False
+
+    @property
+    def drawing(self) -> ImageFont.FreeTypeFont:
+        """What draws with it."""
+        return _font("DejaVuSans-Bold.ttf" if self.is_bold else "DejaVuSans.ttf", self.size)
+
+
+@lru_cache(maxsize=64)
+def _line(text: str, font: Font, room: int) -> Image.Image:
+    """A line as a mask (L), cut at the end where the panel has no room for it. Most are the same on every capture."""
+    drawing = font.drawing
+    if drawing.getlength(text) > room:
+        fits = bisect_right(range(1, len(text)), False, key=lambda count: drawing.getlength(text[:count] + "…") > room)
+        text = text[:fits] + "…"
+    mask = Image.new("L", (max(1, math.ceil(drawing.getlength(text))), 2 * font.size))
+    ImageDraw.Draw(mask).text((0, 0), text, font=drawing, fill=255)
+    return mask
+
+
+@lru_cache(maxsize=8)
+def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
+
+
+SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.66.4"
+_SEGMENT_NUMBER: Final = 0x0062000B  # Referenced Segment Number
+_SEGMENT_GROUP: Final = 0x0062000A  # Segment Identification Sequence
+_CYAN: Final = [47000, 26000, 27000]  # CIELab, scaled to 16 bits (PS3.3 C.10.7.1.1)
+
+Mask = NDArray[np.bool_]
+
+
+def lung_mask(subject: Subject) -> Mask | None:
+    """The lungs on the grid of the image that the object refers to, (rows, columns) bool; None where there are none."""
+    lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
+    if lungs is None or not lungs.found or not facts.rows:
+        return None
+    mask: Mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
+    if not mask.any():
+        return None
+    if not can_be_referenced(subject.ref):
+        return on_capture(mask)
+    # The capture shows the image as it was turned, with square pixels; the file's own image is as it is.
+    lying, header = subject.ref.turn.back.grid(mask), subject.ref.header
+    return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
+
+
+def on_capture(mask: Mask) -> Mask:
+    """A mask of an image on the secondary capture of that image."""
+    layout = layout_of(*mask.shape)
+    found = np.zeros((layout.rows, layout.columns), bool)
+    seen = _sampled(mask, rows=layout.height, columns=layout.width)
+    found[: layout.height, layout.left : layout.left + layout.width] = seen
+    return found
+
+
+def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
+    down, across = ((np.arange(n) + 0.5) * of / n for n, of in zip((rows, columns), mask.shape, strict=True))
+    found: Mask = mask[np.ix_(down.astype(int), across.astype(int))]
+    return found
+
+
+def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
+    """The object; the standard calls the image type of every segmentation DERIVED\\PRIMARY."""
+    dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
+    dataset.ImageType = ["DERIVED", "PRIMARY"]
+    dataset.ContentLabel, dataset.ContentDescription = (
+        "LUNG_FIELDS",
+        "Lung fields, found by a network. Research use only",
+    )
+    dataset.ContentCreatorName = "Fieldray^"
+    dataset.PatientOrientation = ""
+    dataset.SegmentationType = "BINARY"
+    dataset.SegmentsOverlap = "NO"
+    dataset.SegmentSequence = [_segment(subject)]
+    dataset.ReferencedSeriesSequence = [_referenced_series(source)]
+    _add_dimensions(dataset)
+    _add_frame(dataset, source)
+    _add_mask(dataset, mask)
+    return dataset
+
+
+def _segment(subject: Subject) -> Dataset:
+    item = Dataset()
+    item.SegmentNumber, item.SegmentLabel = 1, "Lung fields"
+    item.SegmentAlgorithmType, item.SegmentAlgorithmName = (
+        "AUTOMATIC",
+        f"Fieldray {subject.stored.run.spec.program_version}",
+    )
+    item.SegmentedPropertyCategoryCodeSequence = [coded("123037004", "SCT", "Anatomical Structure")]
+    item.SegmentedPropertyTypeCodeSequence = [coded("39607008", "SCT", "Lung")]
+    item.RecommendedDisplayCIELabValue = _CYAN
+    return item
+
+
+def _referenced_series(source: Source) -> Dataset:
+    image, series = Dataset(), Dataset()
+    image.ReferencedSOPClassUID, image.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
+    series.SeriesInstanceUID, series.ReferencedInstanceSequence = source.series_uid, [image]
+    return series
+
+
+def _add_dimensions(dataset: Dataset) -> None:
+    organization, index = Dataset(), Dataset()
+    organization.DimensionOrganizationUID = made_uid("dimension", dataset.SOPInstanceUID)
+    index.DimensionOrganizationUID = organization.DimensionOrganizationUID
+    index.DimensionIndexPointer, index.FunctionalGroupPointer = _SEGMENT_NUMBER, _SEGMENT_GROUP
+    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [organization], [index]
+
+
+def _add_frame(dataset: Dataset, source: Source) -> None:
+    derivation, image, content, identification = Dataset(), reference(source), Dataset(), Dataset()
+    image.PurposeOfReferenceCodeSequence = [coded("121322", "DCM", "Source image for image processing operation")]
+    image.SpatialLocationsPreserved = "YES"
+    derivation.SourceImageSequence = [image]
+    derivation.DerivationCodeSequence = [coded("113076", "DCM", "Segmentation")]
+    content.DimensionIndexValues = [1]
+    identification.ReferencedSegmentNumber = 1
+    frame = Dataset()
+    frame.DerivationImageSequence, frame.FrameContentSequence = [derivation], [content]
+    shared = Dataset()
+    shared.SegmentIdentificationSequence = [identification]
+    dataset.SharedFunctionalGroupsSequence, dataset.PerFrameFunctionalGroupsSequence = [shared], [frame]
+
+
+def _add_mask(dataset: Dataset, mask: Mask) -> None:
+    packed = np.packbits(mask.reshape(-1), bitorder="little").tobytes()
+    dataset.NumberOfFrames = 1
+    dataset.Rows, dataset.Columns = mask.shape
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.BitsAllocated = dataset.BitsStored = 1
+    dataset.HighBit = dataset.PixelRepresentation = 0
+    dataset.LossyImageCompression = "00"  # of the mask itself
+    dataset.PixelData = packed + b"\0" * (len(packed) % 2)
+    dataset["PixelData"].VR = "OB"
+
+
+_THREADS: Final = 2
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+
+def side_by_side(make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[_Made]:
+    """What `make` makes of each, in their order; while one is taken, the next ones are made in threads.
+
+    Raises what `make` raises.
+    """
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
+        waiting: deque[Future[_Made]] = deque()
+        for one in given:
+            waiting.append(threads.submit(make, one))
+            if len(waiting) > _THREADS:
+                yield waiting.popleft().result()
+        for future in waiting:
+            yield future.result()

@@ -1,0 +1,379 @@
+"""Images that the program writes: as a person saw them, what `--maps` keeps of each, and a pair laid over each other.
+
+A person saw grey levels, the heat map over them and the lungs' outline. `--maps` writes for each image the lungs, the
+class map, and both laid over the image:
+
+    NAME.lungs.png    the mask of the lungs: one bit per pixel, of the image's size
+    NAME.map.npy      the class map of the deciding label: float32 logits (rows, columns)
+    NAME.map.json     where in the image it lies, and at which logit the finding begins
+    NAME.overlay.png  the image, its longer side at most 1024 pixels, with heat map and outline
+
+NAME is the file's name with its suffix. Folders are those of the images, and a zip file becomes a folder, so that two
+images of one name do not meet.
+
+`fieldray compare` writes the prior as warped, the overlay, the displacement, and one JSON object. Nothing is written of
+a pair that is not comparable, and what an earlier comparison left in the folder is removed: it would be taken for this
+one's.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
+
+from fieldray.domain import heat_map
+from fieldray.domain.comparison import (
+    CHANGE_SHOWN,
+    DENSER,
+    FRAME_SIDE,
+    LESS_DENSE,
+    Aligned,
+    FramedImage,
+    PairComparison,
+    change_colours,
+    comparison_json,
+)
+from fieldray.domain.finding import Outcome, Screened, lungs_of
+from fieldray.domain.heat_map import OUTLINE, ShownMap, shown_map
+from fieldray.domain.image import ShownImage
+from fieldray.domain.model import InputSpec, Manifest
+from fieldray.domain.study import ImageRef
+from fieldray.persistence import storage_problem
+from fieldray.reasons import Reason, reason
+from fieldray.reports.content import NOTICE, exact_score, place
+from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_own
+
+Colours = NDArray[np.uint8]
+Outlines = Sequence[Sequence[tuple[float, float]]]
+
+OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
+_OUTLINE_SHARE: Final = 1 / 400  # of the longer side
+_STEPS: Final = 256  # of strength: more than the eye tells apart
+
+
+def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
+    """The image in colours (RGB), at the size of `shown`."""
+    canvas = Image.fromarray(shown.pixels).convert("RGB")
+    found = _map(outcome, manifest)
+    if found is not None:
+        _lay_over(canvas, found, shown)
+    lungs = lungs_of(outcome)
+    if lungs is not None:
+        _draw_outlines(canvas, lungs.outlines(), shown)
+    return canvas
+
+
+@lru_cache(maxsize=4)
+def legend(width: int, height: int) -> Image.Image:
+    """The colours of the heat map from weak to strong, over a middle grey; for reading only, as all get the same."""
+    ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
+    under = Image.new("RGB", (width, height), (96, 96, 96))
+    under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
+    return under
+
+
+def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
+    """Whether a heat map is laid over the image."""
+    return _map(outcome, manifest) is not None
+
+
+def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
+    """The heat map; None where there is none, or nothing of it speaks for the finding."""
+    found = shown_map(outcome, manifest) if manifest else None
+    return found if found is not None and found.strength.any() else None
+
+
+def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
+    """Blend the colours into the region that they cover; what of it lies outside the image is left out.
+
+    The strength is enlarged and then coloured, and only where there is some: far less work than to enlarge colours.
+    """
+    across, down = canvas.width / shown.columns, canvas.height / shown.rows
+    left, top, width, height = found.region
+    size = max(1, round(width * across)), max(1, round(height * down))
+    strength = np.rint(heat_map.smooth(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
+    (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
+    rows, columns = strength.shape
+    cut = (first * columns / size[0], above * rows / size[1], last * columns / size[0], below * rows / size[1])
+    steps = Image.fromarray(strength).resize((last - first, below - above), Image.Resampling.BILINEAR, box=cut)
+    palette, opacities = _palette()
+    mask = steps.point(opacities)
+    steps.putpalette(palette)
+    canvas.paste(steps.convert("RGB"), (round(left * across) + first, round(top * down) + above), mask)
+
+
+def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
+    """From which to which pixel (exclusive) anything is seen of a row or column of cells, enlarged to `pixels`."""
+    places, share = np.flatnonzero(has_strength), pixels / len(has_strength)
+    if not len(places):
+        return 0, 1
+    reach = 1 + math.ceil(1 / share)  # a pixel has something of the cells around it, of more if it is wide
+    first, last = int(places[0]) - reach, int(places[-1]) + 1 + reach
+    return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
+
+
+@lru_cache(maxsize=1)
+def _palette() -> tuple[bytes, list[int]]:
+    """Of every step of strength: its colour (RGB), and its opacity over an image."""
+    painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
+    return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
+
+
+def _alpha(colours: Colours, opacity: float) -> Colours:
+    shares: Colours = np.rint(colours[:, :, 3] * np.float32(opacity)).astype(np.uint8)
+    return shares
+
+
+def _draw_outlines(
+    canvas: Image.Image, outlines: tuple[tuple[tuple[float, float], ...], ...], shown: ShownImage
+) -> None:
+    across, down = canvas.width / shown.columns, canvas.height / shown.rows
+    width = max(1, round(max(canvas.size) * _OUTLINE_SHARE))
+    draw = ImageDraw.Draw(canvas)
+    for outline in outlines:
+        points = [(x * across, y * down) for x, y in outline]
+        draw.line([*points, points[0]], fill=OUTLINE, width=width, joint="curve")
+
+
+_LONGEST_SIDE: Final = 1024
+# What Windows allows in no name, and what a zip file may hold all the same.
+_NOT_IN_NAMES: Final = re.compile('[\\x00-\\x1f\\x7f<>:"/\\\\|?*]')
+_DEVICES: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
+_LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for the suffix and for a number
+
+
+class MapNames:
+    """Where the maps of each image of a run go. One name for one image: what would meet gets a number.
+
+    Parameters
+    ----------
+    folder
+        Of the outputs.
+    paths
+        What was screened: folders are kept from the one that all of it lies in.
+    """
+
+    def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
+        self._folder = folder
+        self._top = _common_path(paths)
+        self._taken: set[str] = set()
+
+    def stem(self, ref: ImageRef) -> Path:
+        """Folder and NAME for an image, each time another one. Raises StorageProblem where a link leads elsewhere."""
+        parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
+        names = [_file_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
+        if ref.header.number_of_frames > 1:
+            names[-1] += f"#{ref.frame}"
+        free, number = self._folder.joinpath(*names), 1
+        while str(free).casefold() in self._taken:
+            number += 1
+            free = self._folder.joinpath(*names[:-1], f"{names[-1]}~{number}")
+        self._taken.add(str(free).casefold())
+        require_inside(free.parent, self._folder)
+        return free
+
+
+def _common_path(paths: Sequence[Path]) -> Path | None:
+    """The path that all paths begin with, which is a file if there is no other; None on several drives."""
+    try:
+        return Path(os.path.commonpath(paths))
+    except ValueError:
+        return None
+
+
+def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
+    if path == top:
+        return (path.name,)
+    if top is not None and path.is_relative_to(top):
+        return path.relative_to(top).parts
+    return path.parts
+
+
+def _file_name(part: str) -> str:
+    """A name that every system takes, like the one that it stands for."""
+    name = _NOT_IN_NAMES.sub("_", part)
+    if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        name = data[:_LONGEST_NAME].decode("utf-8", "ignore")
+    name = name.rstrip(" .") or "_"
+    return f"_{name}" if _DEVICES.match(name) else name
+
+
+# ---- what is written
+
+
+def overlay_spec(rows: int, columns: int) -> InputSpec:
+    """How an image of this size is read for its overlay."""
+    share = min(1.0, _LONGEST_SIDE / max(rows, columns))
+    height, width = (max(8, round(side * share)) for side in (rows, columns))
+    return InputSpec(height=height, width=width, intensity="as_displayed")
+
+
+def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
+    """Write the mask of the lungs, where there is one. Raises UsageProblem, StorageProblem."""
+    lungs, facts = lungs_of(outcome), outcome.facts
+    if lungs is None or not lungs.mask.any():
+        return False
+    mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
+    write_own(_beside(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
+    return True
+
+
+def write_class_map(
+    stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
+) -> None:
+    """Write the class map of the deciding label and what it means, where there is one. Raises as `write_lungs`."""
+    shown = shown_map(outcome, manifest)
+    if shown is None:
+        return
+    finding, logits, facts = shown.finding, shown.logits, outcome.facts
+    about = {
+        "report": "class map",
+        "notice": NOTICE,
+        "path": place(outcome.ref),
+        "pack": outcome.pack_name,
+        "model_sha256": outcome.model_sha256,
+        "lungs_pack": lungs_pack or None,
+        "label": finding.label,
+        "score": exact_score(finding),
+        "operating_point": finding.point.name if finding.point else None,
+        "threshold": finding.point.threshold if finding.point else None,
+        "scale": {
+            "unit": "logit",
+            "none": shown.zero,
+            "strongest": shown.zero + shown.span,
+        },
+        "box": dict(zip(("left", "top", "width", "height"), shown.region, strict=True)),
+        "rows": logits.shape[0],
+        "columns": logits.shape[1],
+        "image_rows": facts.rows,
+        "image_columns": facts.columns,
+    }
+    text = json.dumps(about, indent=1) + "\n"
+    write_own(_beside(stem, ".map.json"), "json", text.encode(), inputs=inputs)
+    write_own(_beside(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
+
+
+def write_overlay(
+    stem: Path, outcome: Screened, manifest: Manifest, *, grey: NDArray[np.uint8], inputs: Sequence[Path]
+) -> None:
+    """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
+    shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
+    canvas = image_as_shown(outcome, shown, manifest)
+    write_own(_beside(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
+
+
+def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
+    """With the program's name in it, by which it is known again, and perhaps a sentence about it."""
+    words, stream = PngInfo(), io.BytesIO()
+    words.add_text("Software", "fieldray")
+    if comment:
+        words.add_text("Comment", comment)
+    canvas.save(stream, format="PNG", pnginfo=words)
+    return stream.getvalue()
+
+
+def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
+    """As `numpy.save` writes it, but for the length of the header."""
+    values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
+    return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
+
+
+def _beside(stem: Path, suffix: str) -> Path:
+    return stem.with_name(stem.name + suffix)
+
+
+WARPED_PRIOR: Final = "warped_prior.png"
+OVERLAY: Final = "overlay.png"
+DISPLACEMENT: Final = "displacement.npy"
+_FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR: "png", OVERLAY: "png", DISPLACEMENT: "map"}
+_OPACITY: Final = 0.75
+_STRIP_PX: Final = 56
+_SWATCH_PX: Final = 12
+
+
+def pair_notice() -> str:
+    """What stands in every output."""
+    return f"{NOTICE} {reason('compare_notice').text}"
+
+
+def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequence[Path]) -> tuple[Path, ...]:
+    """Write what there is to show into a folder, which is made if absent; the files.
+
+    Raises UsageProblem, StorageProblem.
+    """
+    if comparison.aligned is None or comparison.current is None:
+        _remove_earlier(folder, inputs=inputs)
+        return ()
+    aligned, comment = comparison.aligned, pair_notice()
+    contents = {
+        WARPED_PRIOR: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
+        OVERLAY: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
+        DISPLACEMENT: npy_bytes(aligned.alignment.displacement),
+    }
+    for name, data in contents.items():
+        write_own(folder / name, _FILES[name], data, inputs=inputs)
+    return tuple(folder / name for name in contents)
+
+
+def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
+    """Refuse a folder in which a file of another origin has the name of an output. Raises UsageProblem."""
+    for name, kind in _FILES.items():
+        require_own(folder / name, kind, inputs=inputs)
+
+
+def _remove_earlier(folder: Path, *, inputs: Sequence[Path]) -> None:
+    require_pair_files(folder, inputs=inputs)
+    for name in _FILES:
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_problem(error, folder / name) from error
+
+
+def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
+    """The JSON object, as `--json` writes it. `doubts`: what a person must know of the pair."""
+    said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
+    values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
+    return json.dumps(values, indent=1) + "\n"
+
+
+def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
+    """The current image with the difference in colours and boxes around its regions; below it what they mean."""
+    canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
+    canvas.paste(Image.fromarray(current.pixels).convert("RGB"))
+    colours = change_colours(aligned.shown_change)
+    shares = np.rint(colours[:, :, 3] * _OPACITY).astype(np.uint8)
+    canvas.paste(Image.fromarray(np.ascontiguousarray(colours[:, :, :3])), (0, 0), Image.fromarray(shares))
+    draw = ImageDraw.Draw(canvas)
+    for region in aligned.regions:
+        box = region.box
+        edges = (box.left - 2, box.top - 2, box.left + box.columns + 1, box.top + box.rows + 1)
+        draw.rectangle(edges, outline=DENSER if region.is_denser else LESS_DENSE)
+    _add_legend(draw)
+    return canvas
+
+
+def _add_legend(draw: ImageDraw.ImageDraw) -> None:
+    font, top = ImageFont.load_default(11), FRAME_SIDE + 5
+    texts = ((DENSER, "denser (whiter) than in the prior"), (LESS_DENSE, "less dense than in the prior"))
+    for number, (colour, text) in enumerate(texts):
+        left = 6 + number * 220
+        draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
+        draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
+    words = (f"From {CHANGE_SHOWN:g} times the noise on. {NOTICE}", reason("compare_notice").text)
+    for line, text in enumerate(words):
+        draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))
