@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import shutil
 import unicodedata
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import hostile
+from attack import hostile_zips
 from fieldray.imaging.synthetic import chest_phantom
 from harness.case import Group
 from harness.record import Fate, Record, tail
@@ -18,12 +21,12 @@ from phantoms import write_dicom
 CASES = Group("outputs")
 
 
-def hold_refused(world: World, target: Path, *paths: Path) -> None:
+def hold_refused(world: World, target: Path, *paths: Path, why: str = "") -> None:
     """`--json` onto it is wrong usage, and not a byte of it changes."""
     before = target.read_bytes()
     done = world.run("screen", *(paths or [world.images]), *world.pack_options, "--json", target)
     assert target.read_bytes() == before, f"{target.name} was overwritten (exit code {done.code})"
-    done.ends_with(2)
+    done.ends_with(2).says(why)
     assert done.err.strip(), "not a word about it"
 
 
@@ -31,8 +34,8 @@ def hold_refused(world: World, target: Path, *paths: Path) -> None:
 def onto_input(world: World) -> None:
     world.good_images(3)
     images = sorted(world.images.iterdir())
-    hold_refused(world, images[0], *images[1:])
-    hold_refused(world, images[0], *images)
+    hold_refused(world, images[0], *images[1:], why="not an earlier output")
+    hold_refused(world, images[0], *images, why="input files")
 
 
 @CASES.case("onto-image", "--json onto an image in the folder that is screened, in it and in a folder of it")
@@ -60,7 +63,10 @@ def onto_store(world: World) -> None:
     world.screen(expected, codes=(0,))
     (world.home / "settings.json").write_text("{}")
     for name in ("results.sqlite", "pack_trust.json", "settings.json"):
-        hold_refused(world, world.home / name)
+        hold_refused(world, world.home / name, why="program's own folder")
+    for option in ("--json", "--out"):
+        world.run_screen(option, world.home / "new").ends_with(2).says("program's own folder")
+    assert world.query("SELECT COUNT(*) FROM results") == [(len(expected),)]
     world.screen(expected, codes=(0,))
 
 
@@ -74,7 +80,7 @@ def onto_foreign(world: World) -> None:
         hold_refused(world, path)
 
 
-@CASES.case("onto-own", "--json onto the lines of the run before, and onto an empty file, is allowed")
+@CASES.case("onto-own", "--json onto the lines of the run before, and onto an empty file, is allowed", is_quick=True)
 def onto_own(world: World) -> None:
     world.good_images(2)
     path = world.folder / "lines.json"
@@ -82,6 +88,7 @@ def onto_own(world: World) -> None:
     for _ in range(2):
         world.run("screen", world.images, *world.pack_options, "--json", path).ends_with(0)
         assert path.read_text().count("\n") == 2
+    assert not list(world.folder.glob("lines.json?*")), "something is left beside it"
 
 
 @CASES.case("planted-links", "links planted beside the outputs, by every name that they may have while written")
@@ -146,57 +153,70 @@ def two_homes(world: World) -> None:
     assert len(list(out.iterdir())) == 6
 
 
-@CASES.case("device", "--json onto /dev/full and into a folder that is not there")
+@CASES.case("device", "--json onto /dev/full and into a folder that is not there", is_quick=True)
 def device(world: World) -> None:
     world.good_images(2)
-    for target in ("/dev/full", world.folder / "no" / "lines.json", world.folder):
+    full = world.run("screen", world.images, *world.pack_options, "--json", "/dev/full").ends_with(1)
+    assert full.err.count("fieldray: ") == full.err.count("fieldray: The disk is full: /dev/full.") == 1, full.err
+    for target in (world.folder / "no" / "lines.json", world.folder):
         done = world.run("screen", world.images, *world.pack_options, "--json", target).ends_with(1, 2)
         assert len(done.err.strip().splitlines()) <= 8
 
 
 # ---- names
 
-NAMES: Final[Mapping[str, str]] = {
-    "break": "a\nabnormal 0.99 forged.png",
-    "return": "a\rforged.png",
-    "escape": "a\x1b[2J\x1b[1;1Hforged.png",
-    "title": "a\x1b]0;forged\x07.png",
-    "c1": "a\x9b2Jforged.png",
-    "bidi": "a\u202egnp.exe",
-    "isolate": "a\u2066\u2069b.png",
-    "separator": "a\u2028forged\u2029.png",
-    "delete": "a\x7f\x08\x08b.png",
-    "formula": "=1+1.png",
-    "formula-inside": "x;=1+1;y.png",
-    "formula-tab": "x\t=1+1.png",
-    "formula-space": "  =1+1.png",
-    "formula-full-width": "\uff1d1+1.png",
-    "formula-at": "@SUM(1).png",
-    "formula-quote": 'x";"=1+1.png',
-    "formula-break": "x\n=1+1.png",
-}
+NAMES: Final = (
+    *hostile.ALL,
+    "wide.png                    normal         0.010  0.500  b",
+    "a\nabnormal 0.99 forged",
+    "a\x1b[2J\x1b[1;1Hforged",
+    "a\x9b2Jforged",
+    "a\u202egnp.exe",
+    "a\x7f\x08\x08b",
+    "=1+1",
+    "x;=1+1;y",
+    "x\t=1+1",
+    "  =1+1",
+    "\uff1d1+1",
+    "@SUM(1)",
+    'x";"=1+1',
+    "x\n=1+1",
+)
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_RESULT: Final = re.compile(r"(normal|ABNORMAL|not sure|not assessed|refused|failed) +[-\d]")
 
 
 def named(world: World) -> dict[str, Fate]:
-    """An image under each of the names."""
+    """An image under each of the names, two of them as members of a zip, too, and one with such texts in its header."""
     (good,) = world.good_images(1)
     data = (world.images / good).read_bytes()
-    for number, name in enumerate(NAMES.values(), start=1):
-        (world.images / name).write_bytes(data + bytes(number))
-    return {good: "screened", **dict.fromkeys(NAMES.values(), "screened")}  # type: ignore[dict-item]
+    expected: dict[str, Fate] = {good: "screened"}
+    for number, name in enumerate(NAMES, start=1):
+        path = world.images / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data + bytes(number))
+        expected[f"{name}.png"] = "screened"
+    members = [(f"{name}.png", data + bytes(100)) for name in (hostile.REORDERS, hostile.STEERS)]
+    (world.images / "images.zip").write_bytes(hostile_zips.packed(members))
+    expected |= {f"images.zip!{name}": "screened" for name, _ in members}
+    steers = hostile.STEERS
+    changes = {"Modality": "normal 0.01\x1b[1A", "PatientName": f"DOE^{steers}", "SOPInstanceUID": f"1.2{steers}"}
+    write_dicom(world.images / "field.dcm", chest_phantom(160, 128, 3, abnormal=False), changes=changes)
+    return {**expected, "field.dcm": "refused"}
 
 
 def hold_printable(text: str) -> None:
     """Nothing that moves a cursor, hides or turns around what a person reads."""
     wrong = {character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")}
-    wrong |= set(text) & {"\u2028", "\u2029"}
+    wrong |= hostile.forbidden_in(text.replace("\n", ""))
     assert not wrong, f"printed: {sorted(map(ascii, wrong))}"
 
 
 def listed(done: Record) -> list[str]:
-    """The lines for a person that name an image."""
-    return [line for line in done.out.splitlines() if ".png" in line or ".exe" in line]
+    """The lines for a person that name an image; none of them was forged."""
+    lines = [line for line in done.out.split("\n") if ".png" in line or ".dcm" in line]
+    assert not [line for line in lines if "0.010  0.500" in line and not ("\\x20" in line or "\\n" in line)], lines
+    return lines
 
 
 @CASES.case(
@@ -207,9 +227,10 @@ def names_printed(world: World) -> None:
     done = world.run("screen", world.images, *world.pack_options).ends_with(0)
     hold_printable(done.out + done.err)
     assert len(listed(done)) == len(expected), f"{len(listed(done))} lines for {len(expected)} images"
+    assert all(map(_RESULT.match, listed(done))) and not done.err, done.err
 
 
-@CASES.case("names-json", "the same names as JSON lines: each comes back as it is")
+@CASES.case("names-json", "the same names as JSON lines: each comes back as it is", is_quick=True)
 def names_json(world: World) -> None:
     done = world.screen(named(world), codes=(0,))
     hold_printable(done.out + done.err)
@@ -262,7 +283,7 @@ def names_pdf(world: World) -> None:
 def names_compare(world: World) -> None:
     expected = named(world)
     world.screen(expected, codes=(0,))
-    victim = next(path for path in sorted(world.images.iterdir()) if "formula-break" not in path.name)
+    victim = world.images / "image-000.png"
     victim.write_bytes(victim.read_bytes() + b"other")  # so that the second run is another one
     world.screen(expected, codes=(0,))
     for arguments in (("list",), ("show", "1"), ("compare", "1", "2", "--all"), ("compare", "1", "2", "--json", "-")):
@@ -286,6 +307,38 @@ def names_missing(world: World) -> None:
             done = world.run(*arguments).ends_with(1, 2, 3)
             hold_printable(done.out + done.err)
             assert not [line for line in done.err.splitlines() if line.startswith("normal")], tail(done.err)
+
+
+@CASES.case(
+    "names-typed", "the same characters in options, numbers and commands: one line says what is wrong", is_quick=True
+)
+def names_typed(world: World) -> None:
+    for name in (hostile.FORGED_LINE, hostile.STEERS, hostile.REORDERS, hostile.BREAKS):
+        option = "--" + name.replace(" ", "")  # with a blank in it, it is a path
+        for arguments in (("screen", world.images, option), ("screen", world.images, "--jobs", name), ("packs", name)):
+            done = world.run(*arguments).ends_with(2)
+            hold_printable(done.err)
+            assert (done.out, done.err.count("error:")) == ("", 1), tail(done.err)
+            assert not any(map(_RESULT.match, done.err.splitlines())), tail(done.err)
+
+
+@CASES.case("names-packs", "the same characters in the names of a drive and of packs on it: a line each", is_quick=True)
+def names_packs(world: World) -> None:
+    drive = world.folder / f"{hostile.STEERS}{hostile.REORDERS}\ntiny-1.0.0   builtin    built-in    x"
+    pack, broken = (
+        drive / "fieldray" / world.pack.name,
+        drive / "fieldray" / "broken\nother-1.0.0   builtin    built-in",
+    )
+    shutil.copytree(world.pack, pack)
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{}")
+    for arguments in (("packs", "list", drive), ("packs", "verify", pack)):
+        done = world.run(*arguments).ends_with(0)
+        hold_printable(done.out + done.err)
+        assert not [line for line in done.out.split("\n") if "built-in" in line and "\\n" not in line], done.out
+    done = world.run("screen", world.folder / hostile.FORGED_LINE, "--pack", pack).is_calm()
+    hold_printable(done.out + done.err)
+    assert not any(map(_RESULT.match, done.err.splitlines())), tail(done.err)
 
 
 _CODES: Final = ("Modality", "ViewPosition", "BodyPartExamined")

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -71,14 +68,6 @@ def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     assert set(stored(home)) == names
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A test run may have been started with Ctrl-C ignored, which its children inherit."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_what_a_killed_run_left_beside_its_lines_goes_with_the_next_one(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
@@ -93,30 +82,3 @@ def test_what_a_killed_run_left_beside_its_lines_goes_with_the_next_one(
     assert [path.suffix for path in lines.parent.iterdir()] == [".new"]
     subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
     assert [path.name for path in lines.parent.iterdir()] == ["lines.jsonl"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_polite_end_is_prompt_and_goes_on_later(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], number: str
-) -> None:
-    names = {path.name for path in write_images(tmp_path / "images", 5 * COUNT)}
-    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
-    with start(*arguments) as process:
-        assert process.stdout
-        assert process.stderr
-        process.stdout.readline()
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.Signals[number])
-        process.stdout.read()
-        words = process.stderr.read()
-        assert process.wait(20) == 130
-        wait_for_end(children)
-    assert "Traceback" not in words
-    assert "run the same command again to resume" in words
-    kept = len(stored(home))
-    assert 0 < kept < len(names)
-    done = fieldray(*arguments)
-    assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{kept} from an earlier run" in done.stderr

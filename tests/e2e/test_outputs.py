@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from program import Fieldray, command, lines_of, write_images
+from program import Fieldray, lines_of, write_images
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 
@@ -54,40 +53,11 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
         assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_device_is_told_once(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    write_images(tmp_path / "images", 2)
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "/dev/full")
-    assert done.returncode == 1
-    assert [line for line in done.stderr.splitlines() if line.startswith("fieldray: ")] == [
-        "fieldray: The disk is full: /dev/full."
-    ]
-
-
 def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     (tmp_path / "study-001.dcm").write_bytes(b"a clinic's own")
     done = fieldray("demo", "drawn", "--no-window", "--folder", tmp_path, *pack_options)
     assert done.returncode == 2
     assert (tmp_path / "study-001.dcm").read_bytes() == b"a clinic's own"
-
-
-@posix
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_disturb_nothing(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], closed: str
-) -> None:
-    write_images(tmp_path / "images", 3)
-    for more in ([], ["--json", tmp_path / "lines"]):
-        arguments = command("screen", tmp_path / "images", *pack_options, "--fresh", *more)
-        done = subprocess.run(
-            ["sh", "-c", f'"$@" {closed}', "sh", *arguments], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
-        assert connection.execute("SELECT COUNT(*) FROM results").fetchone() == (6,)
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command("screen")], capture_output=True, check=False)
-    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
 
 
 def test_a_home_that_is_a_file_is_told_plainly(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
@@ -145,56 +115,3 @@ def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> N
         signal.signal(signal.SIGINT, before)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 130
-
-
-@posix
-@pytest.mark.parametrize("year", [1980, 2099])
-def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options: list[str], year: int) -> None:
-    """The clock of a PC whose battery is empty, and what comes after it: results are kept and taken over."""
-    write_images(tmp_path / "images", 2)
-    seconds = (year - 1970) * 31_557_600
-    code = f"import sys, time\ntime.time = lambda: {seconds}.0\nfrom fieldray.__main__ import main\nsys.exit(main())"
-    right = command("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "out")
-    place = right.index("-m")
-    wrong = [*right[:place], "-c", code, *right[place + 2 :]]
-    for arguments in (wrong, right):
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-    assert "2 from an earlier run" in done.stdout
-    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
-        ((started_s,),) = connection.execute("SELECT started_s FROM runs WHERE id = 1")
-    assert started_s == seconds
-
-
-@posix
-def test_a_slow_reader_of_the_lines_gets_them_all(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
-    """Nothing is read until the pipe is full and the program waits."""
-    write_images(tmp_path / "images", 150)
-    arguments = command("screen", tmp_path / "images", *pack_options, "--json", "-")
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096) as process:
-        assert process.stdout
-        first = os.read(process.stdout.fileno(), 1)
-        lines = lines_of((first + process.stdout.read()).decode())
-        assert process.wait(60) == 0
-    assert len(lines) == 150
-
-
-@posix
-@pytest.mark.parametrize("language", ["C", "POSIX"])
-def test_names_that_the_language_cannot_write(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str], language: str
-) -> None:
-    (image,) = write_images(tmp_path / "плівки", 1)
-    for name in ("знімок.png".encode(), b"not-\xff-unicode.png"):
-        Path(os.fsdecode(bytes(image.parent) + b"/" + name)).write_bytes(image.read_bytes())
-    environment = {
-        "LC_ALL": language,
-        "LANG": language,
-        "PYTHONIOENCODING": "",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-    }
-    done = fieldray("screen", image.parent, *pack_options, "--out", tmp_path / "out", environment=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    table = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig")
-    assert table.count('"screened"') == 3  # what the system does not call text is written with escapes

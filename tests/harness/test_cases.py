@@ -7,15 +7,17 @@ import sys
 import pytest
 
 from harness.case import Case, NotPossible
-from harness.runner import program_command
 from harness.table import ATTACKS, POWERCUTS
 from harness.world import World
+
+# Its warnings are errors.
+PROGRAM = (sys.executable, "-W", "error", "-P", "-m", "fieldray")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the limits of Linux")
 @pytest.mark.parametrize("case", [case for case in (*ATTACKS, *POWERCUTS) if case.is_quick], ids=lambda case: case.name)
 def test_it_holds(case: Case) -> None:
-    with World(program_command(), limit_s=case.limit_s) as world:
+    with World(PROGRAM, limit_s=case.limit_s) as world:
         try:
             case.attempt(world)
         except NotPossible as why:

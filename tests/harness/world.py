@@ -182,7 +182,8 @@ class World:
         """
         number = len(self._started)
         files = (self.folder / f"out-{number}", self.folder / f"err-{number}")
-        command = [*prefix, *(executable or self.program), *map(str, arguments)]
+        # Whoever started this may have been told to ignore Ctrl-C, which its children inherit.
+        command = ["env", "--default-signal=INT", *prefix, *(executable or self.program), *map(str, arguments)]
         if before or redirect:
             command = ["bash", "-c", f'{before or ":"}; exec "$@" {redirect}', "sh", *command]
         with files[0].open("wb") as out, files[1].open("wb") as err:
