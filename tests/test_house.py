@@ -30,7 +30,7 @@ LONGEST_MODULE, LONGEST_FUNCTION = 450, 50
 LONGEST_OF_ONE_CONCEPT = 600
 _NAMES = (
     "augmentation", "dataset", "engine", "lungs/results", "lungs/train", "matcher/train", "networks", "prune/loop",
-    "prune/study", "recipe", "tables", "train",
+    "prune/study", "tables", "train",
 )  # fmt: skip
 OF_ONE_CONCEPT = {"app/fieldray/domain/lungs.py", *(f"app/fieldray_adapt/{name}.py" for name in _NAMES)}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}

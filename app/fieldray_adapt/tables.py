@@ -201,20 +201,6 @@ def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str,
     return found
 
 
-def plain_type(kind: Any) -> Any:
-    """A type without its description."""
-    return _described(kind)[0]
-
-
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """The file's tables and its text. Raises UsageProblem (recipe_unreadable)."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with one key of a document."""
@@ -414,8 +400,11 @@ class Document:
     @classmethod
     def read(cls, path: Path) -> Document:
         """Read a file. Raises UsageProblem (recipe_unreadable)."""
-        tables, text = read_toml(path)
-        return cls(path=path, tables=tables, text=text)
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls(path=path, tables=tomllib.loads(text), text=text)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
     def parsed(self, kind: type[T]) -> T:
         """The tables as a dataclass. Raises RecipeProblems with everything that is wrong."""
@@ -471,21 +460,14 @@ def reference(kinds: Mapping[str, type[Any]]) -> str:
 
 def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
     """A table's own keys, then the tables within it."""
-    known = keys_of(table, described)
-    for name, key in known.items():
+    for name, key in keys_of(table, described).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
-    for name, key in known.items():
-        inner = _inner(key)
-        if inner is None:
-            continue
-        whole, is_list = _whole(path, name, key), _is_list(key.kind)
-        mark = "" if key.is_needed else "#"
+    for key, inner, whole in _inner_tables(table, path, described):
+        lines = [_headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
         yield ""
         yield from _comment(key.key.doc)
-        yield mark + (f"[[{whole}]]" if is_list else f"[{whole}]")
-        lines = _table_lines(inner, whole, key.key.keys)
-        yield from lines if key.is_needed else (_commented(line) for line in lines)
+        yield from lines if key.is_needed else map(_commented, lines)
 
 
 def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
@@ -517,22 +499,27 @@ def _commented(line: str) -> str:
 
 
 def _reference_tables(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
-    known = keys_of(table, described)
     yield from ("", "| key | type | default | meaning |", "|---|---|---|---|")
-    for name, key in known.items():
+    for name, key in keys_of(table, described).items():
         yield f"| `{name}` | {_type_name(key.kind)} | {_default_text(key)} | {_meaning(key.key)} |"
-    for name, key in known.items():
-        inner = _inner(key)
-        if inner is not None:
-            whole = _whole(path, name, key)
-            yield from ("", f"### `{f'[[{whole}]]' if _is_list(key.kind) else f'[{whole}]'}`", "", _summary(inner))
-            yield from _reference_tables(inner, whole, key.key.keys)
+    for key, inner, whole in _inner_tables(table, path, described):
+        yield from ("", f"### `{_headed(key, whole)}`", "", _summary(inner))
+        yield from _reference_tables(inner, whole, key.key.keys)
 
 
-def _whole(path: str, name: str, known: KnownKey) -> str:
-    """The full name of a key that is a table; one of many tables with names of their own is called NAME."""
-    own = f"{name}.NAME" if typing.get_origin(plain_type(known.kind)) is Mapping else name
-    return f"{path}.{own}" if path else own
+def _inner_tables(
+    table: type[Any], path: str, described: Mapping[str, Key]
+) -> Iterator[tuple[KnownKey, type[Any], str]]:
+    """Each key that is a table, its dataclass, and its full name; one of many tables with own names is called NAME."""
+    for name, known in keys_of(table, described).items():
+        if inner := _inner(known):
+            own = f"{name}.NAME" if typing.get_origin(_described(known.kind)[0]) is Mapping else name
+            yield known, inner, f"{path}.{own}" if path else own
+
+
+def _headed(known: KnownKey, whole: str) -> str:
+    """The line above a table, or above each of a list of them."""
+    return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:
@@ -548,7 +535,7 @@ def _tables(known: KnownKey) -> list[type[Any]]:
 
 
 def _members(kind: Any) -> list[Any]:
-    kind = plain_type(kind)
+    kind = _described(kind)[0]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [member for argument in typing.get_args(kind) for member in _members(argument)]
     number = {tuple: 0, Mapping: 1}.get(typing.get_origin(kind))
@@ -565,12 +552,8 @@ def _laws(table: type[Any]) -> Iterator[type[Any]]:
             yield from _laws(inner)
 
 
-def _is_list(kind: Any) -> bool:
-    return typing.get_origin(plain_type(kind)) is tuple
-
-
 def _type_name(kind: Any) -> str:
-    kind = plain_type(kind)
+    kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.tables import Document, Key, RecipeProblems, parse, read_toml, require, require_ranges
+from fieldray_adapt.tables import Document, Key, RecipeProblems, parse, require, require_ranges
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,6 @@ size = [
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("kind = ")
     with pytest.raises(UsageProblem, match=r"recipe\.toml cannot be read"):
-        read_toml(tmp_path / "recipe.toml")
+        Document.read(tmp_path / "recipe.toml")
     with pytest.raises(UsageProblem, match=r"none\.toml cannot be read"):
-        read_toml(tmp_path / "none.toml")
+        Document.read(tmp_path / "none.toml")
