@@ -10,7 +10,7 @@ from fieldray.offline import stay_offline
 _TOOLCHAIN: Final = {"cluster", "matcher", "networks", "shaped-links"}
 """Commands whose processes connect to each other, or that make or train a network in this very process."""
 
-_JOINS_CLUSTER: Final = {"real-training", "training-channel", "training-study"}
+_JOINS_CLUSTER: Final = {"real-training", "training-channel"}
 """Commands that talk to processes of a cluster themselves."""
 
 

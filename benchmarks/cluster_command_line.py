@@ -108,22 +108,6 @@ def add_training_channel(commands: argparse._SubParsersAction[Any]) -> Added:
     return parser, ("app/fieldray_cluster/training/channel.py", "benchmarks/training_channel.py"), measure
 
 
-def add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
-    """Add `training-study`."""
-    parser = commands.add_parser(
-        "training-study", help="a study of divided training: what is not done, then its report"
-    )
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="the study (a TOML file)")
-
-    def measure(options: argparse.Namespace, console: Console) -> Report:
-        from fieldray_cluster.training.study import run_study
-        from fieldray_cluster.training.study_report import study_report
-
-        return study_report(*run_study(options.recipe, say=console.bar))
-
-    return parser, (*_TRAINING, "models/studies/divided-training"), measure
-
-
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
     parser.add_argument("--count", type=number_from(100), default=2000, metavar="N", help="images (default: 2000)")

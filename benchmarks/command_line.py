@@ -14,7 +14,6 @@ from benchmarks.cluster_command_line import (
     add_real_training,
     add_shaped_links,
     add_training_channel,
-    add_training_study,
 )
 from benchmarks.commands import SCREENING, Added, Measure
 from benchmarks.measured_pack import load_measured_pack
@@ -77,7 +76,6 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         add_shaped_links,
         add_real_training,
         add_training_channel,
-        add_training_study,
     ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")

@@ -17,12 +17,10 @@ from typing import Any, Final
 
 from fieldray.bench.report import Points, Report, Table
 from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.training.cluster import opened
-from fieldray_cluster.training.lesson import Lesson
-from fieldray_cluster.training.measure import Costs, lesson_of, measure_costs, step_s
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.session import encryption_of, epochs, places_of
-from fieldray_cluster.training.share import Layout, ShareState
+from fieldray_cluster.training.measure import Costs, measure_costs, step_s, task_of
+from fieldray_cluster.training.session import epochs, opened, places_of
+from fieldray_cluster.training.shard import Layout, ShardState
+from fieldray_cluster.training.tasks import DividedTask, Plan
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15
@@ -46,9 +44,9 @@ def real_training_report(recipe: Path, *, count: int, notify: Notify) -> Report:
     """Train so many epochs in each mode, and set an epoch's time against the formulas."""
     notify("times of a gradient and of a transfer")
     costs = measure_costs(recipe, address=None, certificates=None, repeats=_REPEATS)
-    with lesson_of(recipe) as lesson:
-        steps_s = {workers: statistics.fmean(_steps_s(lesson, workers)) for workers in _WORKERS}
-        found = list(_cases(lesson, costs, steps_s, count, notify))
+    with task_of(recipe) as task:
+        steps_s = {workers: statistics.fmean(_steps_s(task, workers)) for workers in _WORKERS}
+        found = list(_cases(task, costs, steps_s, count, notify))
     goals = [
         f"{name}: {sum(close)} of {len(close)} within 15 %."
         for name, close in (
@@ -74,20 +72,20 @@ def real_training_report(recipe: Path, *, count: int, notify: Notify) -> Report:
     )
 
 
-def _steps_s(lesson: Lesson, workers: int) -> list[float]:
+def _steps_s(task: DividedTask, workers: int) -> list[float]:
     """The time of a step in each of so many workers at the same time."""
     plan = Plan(workers=workers, mode="sync-join")
     with opened(plan) as client:
         places = places_of(client, plan)[:workers]
-        tasks = [client.submit(step_s, lesson, _REPEATS, workers=[place], pure=False) for place in places]
-        return [float(task.result()) for task in tasks]
+        tasks = [client.submit(step_s, task, _REPEATS, workers=[place], pure=False) for place in places]
+        return [float(one.result()) for one in tasks]
 
 
-def _cases(lesson: Lesson, costs: Costs, steps_s: Mapping[int, float], count: int, notify: Notify) -> Iterator[Case]:
+def _cases(task: DividedTask, costs: Costs, steps_s: Mapping[int, float], count: int, notify: Notify) -> Iterator[Case]:
     measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, is_whole=True)
     for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
         notify(f"{mode} {server} {workers}")
-        times_s = _epochs_s(lesson, Plan(workers=workers, mode=mode, server=server), count)
+        times_s = _epochs_s(task, Plan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimated(measured, mode=mode, server=server, workers=workers).span.mean_s
         gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
         yield Case(
@@ -97,12 +95,12 @@ def _cases(lesson: Lesson, costs: Costs, steps_s: Mapping[int, float], count: in
         )  # fmt: skip
 
 
-def _epochs_s(lesson: Lesson, plan: Plan, count: int) -> Sequence[float]:
-    weights = lesson.open().weights()
+def _epochs_s(task: DividedTask, plan: Plan, count: int) -> Sequence[float]:
+    weights = task.open().weights()
     layout = Layout.of(weights)
     with opened(plan) as client:
-        state = ShareState.new(layout.vector(weights))
-        course = epochs(client, plan=plan, lesson=lesson, layout=layout, state=state, encryption=encryption_of(client))
+        state = ShardState.new(layout.vector(weights))
+        course = epochs(client, plan=plan, task=task, layout=layout, state=state)
         with contextlib.closing(course):
             ends = [epoch.ended for epoch in itertools.islice(course, count)]
     return [after - before for before, after in itertools.pairwise(ends)]

@@ -47,11 +47,11 @@ class _Machine:
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
         import numpy as np
 
-        from fieldray_cluster.training.server import ServedShare, Service
-        from fieldray_cluster.training.share import ShareState
+        from fieldray_cluster.training.server import ServedShard, Service
+        from fieldray_cluster.training.shard import ShardState
 
         made, layout = _plan(plan), _layout(elements)
-        runs = layout.runs(layout.place(made.servers, evenly=True).servers[share])
+        runs = layout.place(made.servers, evenly=True)[share]
         service = Service(
             layout=layout,
             runs=runs,
@@ -60,8 +60,8 @@ class _Machine:
             waits=made.waits,
             updates_per_epoch=made.updates(batches),
         )
-        state = ShareState.new(np.zeros(elements, np.float32)).part(runs)
-        served = ServedShare(service, state, host=self._host, token=token)
+        state = ShardState.new(np.zeros(elements, np.float32)).part(runs)
+        served = ServedShard(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address
 
@@ -77,22 +77,20 @@ class _Machine:
         servers: list[tuple[str, int]],
         at: float,
     ) -> Any:
-        from fieldray_cluster.training.worker import Order, perform
+        from fieldray_cluster.training.worker import WorkerSpec, perform
 
         made, layout = _plan(plan), _layout(elements)
-        placed = layout.place(made.servers, evenly=True).servers
-        order = Order(
-            lesson=_StandIn(gradient_s, batches),
+        placed = layout.place(made.servers, evenly=True)
+        spec = WorkerSpec(
+            task=_StandIn(gradient_s, batches),
             plan=made,
             layout=layout,
             worker=worker,
             token=token,
-            servers=tuple(
-                ((host, port), layout.runs(pieces)) for (host, port), pieces in zip(servers, placed, strict=True)
-            ),
+            servers=tuple(((host, port), runs) for (host, port), runs in zip(servers, placed, strict=True)),
         )
         time.sleep(max(0.0, at - time.monotonic()))
-        outcome = perform(order)
+        outcome = perform(spec)
         return {"began": at, "ended": time.monotonic(), "lost": outcome.was_lost}
 
     def echo(self, elements: int, token: str) -> Any:
@@ -122,7 +120,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """A lesson whose gradients take a time and are zeros."""
+    """A task whose gradients take a time and are zeros."""
 
     gradient_s: float
     batches: int
@@ -135,7 +133,7 @@ class _StandIn:
 
     @property
     def rule(self) -> Any:
-        from fieldray_cluster.training.share import Rule
+        from fieldray_cluster.training.shard import Rule
 
         return Rule(weight_decay=0.0, average_every=2**30)
 
@@ -151,24 +149,21 @@ class _StandIn:
     def set_weights(self, _weights: Any) -> None:
         """Nothing is computed with them."""
 
-    def take(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
-        from fieldray_cluster.training.lesson import Taken
+    def gradient(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
+        from fieldray_cluster.training.tasks import GradientResult
 
         time.sleep(self.gradient_s / (part.workers if part.mode == "sync-split" else 1))
-        return Taken({}, 0.0, 1.0)
-
-    def look(self, _epoch: int, _step: int) -> dict[str, float]:
-        return {}
+        return GradientResult({}, 0.0, 1.0)
 
 
 def _plan(told: dict[str, Any]) -> Any:
-    from fieldray_cluster.training.plan import Plan
+    from fieldray_cluster.training.tasks import Plan
 
     return Plan(**told)
 
 
 def _layout(elements: int) -> Any:
-    from fieldray_cluster.training.share import Layout
+    from fieldray_cluster.training.shard import Layout
 
     return Layout(("weights/kernel",), ((elements,),))
 

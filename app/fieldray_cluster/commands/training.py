@@ -86,8 +86,8 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
             raise UsageProblem(reason("training_needs_mode", workers=options.workers))
         return None
     with training_modules():
-        from fieldray_cluster.training.cluster import opened
-        from fieldray_cluster.training.plan import Plan
+        from fieldray_cluster.training.session import opened
+        from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import DividedTrainer
     plan = Plan(
         workers=options.workers,

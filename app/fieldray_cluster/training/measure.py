@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from distributed import KilledWorker, get_worker
+from distributed import KilledWorker
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
@@ -32,14 +32,12 @@ from fieldray_adapt.tables import Document
 from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.training.channel import Listener, echo, open_channels, round_trips
-from fieldray_cluster.training.cluster import opened
-from fieldray_cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.session import encryption_of, members, places_of, require_connected
-from fieldray_cluster.training.share import Layout, clipped
-from fieldray_cluster.training.worker import encryption_here
+from fieldray_cluster.training.session import encryption_of, members, opened, places_of, require_connected
+from fieldray_cluster.training.shard import Layout, clipped
+from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
+from fieldray_cluster.training.worker import encryption_here, host_here
 
-_ARRAYS: Final = "measured_lesson.npz"
+_ARRAYS: Final = "measured_arrays.npz"
 _PATIENCE_S: Final = 60.0
 _ECHOES: Final[dict[str, Listener]] = {}
 
@@ -76,10 +74,10 @@ class Costs:
 
 def measure_costs(path: Path, *, address: str | None, certificates: Path | None, repeats: int) -> Costs:
     """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
-    with lesson_of(path) as lesson:
-        pupil = lesson.open()
-    layout = Layout.of(pupil.weights())
-    found_s = _median_s(lambda batch: pupil.take(0, batch, Plan(), 0), lesson, repeats)
+    with task_of(path) as task:
+        replica = task.open()
+    layout = Layout.of(replica.weights())
+    found_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
     there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
     return Costs(
         gradient_s=found_s,
@@ -87,34 +85,34 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
         back_s=back,
         latency_s=latency,
         elements=layout.size,
-        batches=lesson.batches,
+        batches=task.batches,
     )
 
 
-def step_s(lesson: Lesson, repeats: int) -> float:
+def step_s(task: DividedTask, repeats: int) -> float:
     """A task: the median time of what a worker does for a gradient beside transfers, in seconds.
 
     It sets the weights, computes the gradient of a whole batch, and puts it in one row to be sent.
     """
     use_threads(cores_of_worker())
-    pupil = lesson.open()
-    layout = Layout.of(pupil.weights())
-    values = layout.vector(pupil.weights())
+    replica = task.open()
+    layout = Layout.of(replica.weights())
+    values = layout.vector(replica.weights())
 
     def whole_step(batch: int) -> None:
-        pupil.set_weights(layout.weights(values))
-        taken = pupil.take(0, batch, Plan(), 0)
-        clipped(layout.vector(taken.gradient), layout, lesson.rule.clip)
+        replica.set_weights(layout.weights(values))
+        taken = replica.gradient(0, batch, Plan(), 0)
+        clipped(layout.vector(taken.gradient), layout, task.rule.clip)
 
-    return _median_s(whole_step, lesson, repeats)
+    return _median_s(whole_step, task, repeats)
 
 
-def _median_s(work: Callable[[int], object], lesson: Lesson, repeats: int) -> float:
+def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
     """Of work on one batch after another; the first time, which makes the network's graph, does not count."""
     times = []
     for step in range(repeats + 1):
         began_s = time.perf_counter()
-        work(step % lesson.batches)
+        work(step % task.batches)
         times.append(time.perf_counter() - began_s)
     return statistics.median(times[1:])
 
@@ -149,8 +147,7 @@ def _transfers(
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
     """A task: begin to answer `round_trips` in this process; where."""
-    host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
-    _ECHOES[token] = Listener(host, token=token, largest=elements, serve=echo, encryption=encryption_here())
+    _ECHOES[token] = Listener(host_here(), token=token, largest=elements, serve=echo, encryption=encryption_here())
     return _ECHOES[token].address
 
 
@@ -161,7 +158,7 @@ def stop_echo(token: str) -> None:
 
 
 @contextlib.contextmanager
-def lesson_of(path: Path) -> Iterator[Lesson]:
+def task_of(path: Path) -> Iterator[DividedTask]:
     """What a recipe trains, while its run folder is held; its data step is performed. Raises UsageProblem."""
     document = Document.read(path)
     schema = kind_of(document).schema
@@ -173,7 +170,7 @@ def lesson_of(path: Path) -> Iterator[Lesson]:
         lungs = rooted(cast("LungRecipe", parsed), document.path)
         data, arrays = data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)), lungs.run / _ARRAYS
         with locked(lungs.run), arrays_kept(arrays, data) as sha256:
-            yield LungLesson(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays, arrays_sha256=sha256)
+            yield DividedLungs(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays, arrays_sha256=sha256)
         return
     recipe = rooted(cast("Recipe", parsed), document.path)
     arrays, training = (
@@ -181,7 +178,7 @@ def lesson_of(path: Path) -> Iterator[Lesson]:
         dataset_of(Run(recipe=recipe, progress=lambda *_: None)).samples("training"),
     )
     with locked(recipe.run), arrays_kept(arrays, training) as sha256:
-        yield ClassifierLesson(
+        yield DividedClassifier(
             specification=specification_of(recipe),
             schedule=schedule_of(recipe),
             augmentation=recipe.augmentation,

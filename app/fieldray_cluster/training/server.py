@@ -1,4 +1,4 @@
-"""A parameter server: it holds its share of the weights, updates it by the workers' gradients, and gives it out.
+"""A parameter server: it holds its shard of the weights, updates it by the workers' gradients, and gives it out.
 
 Synchronous: an update is made once every worker's gradient of it is there, by their mean, weighted by what each was
 taken over. A worker that was replaced asks for the version it has to work on, which is the newest one or, where another
@@ -10,7 +10,7 @@ all be taken in afterwards, oldest first, each within the bound: of them, ordere
 they work on, (version + 1) + (j - 1) - p(j) <= bound for each j. The oldest may then always go, so nobody waits for
 ever; that needs a bound of the number of workers less one, or more.
 
-A worker has one seat, that of its newest connection: a process that replaces another one takes it, and what the older
+A worker has one connection, its newest: a process that replaces another one attaches in its place, and what the older
 one still says counts no more. Whoever waits here looks meanwhile whether the other side of its connection is there.
 """
 
@@ -20,7 +20,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -30,7 +30,7 @@ import numpy as np
 from fieldray.typed_json import converted
 from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
-from fieldray_cluster.training.share import Layout, Rule, Share, ShareState
+from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 
 _Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"
@@ -44,7 +44,7 @@ class ServerEnded(Exception):
     """The session is over."""
 
 
-class SeatLost(ConnectionError):
+class ConnectionReplaced(ConnectionError):
     """The other side of a connection is gone, or its worker has a newer one."""
 
 
@@ -73,47 +73,34 @@ class Service:
     staleness: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Push:
-    """A gradient as it arrives; `version` is that of the weights it was taken at, `weight` what it counts.
+class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The header of a gradient; `version` is that of the weights it was taken at, `weight` what it counts.
 
-    `number` is the worker's own count of its gradients, `note` what the driver's log is to have of it.
+    `number` is the worker's own count of its gradients, `loss` that of its batch, None where it had none.
     """
-
-    worker: int
-    version: int
-    number: int
-    weight: float
-    rate: float
-    gradient: Vector
-    note: Mapping[str, Any]
-
-
-class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the header of a gradient has to be."""
 
     worker: int
     version: Annotated[int, msgspec.Meta(ge=0)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     weight: Annotated[float, msgspec.Meta(ge=0)]
     rate: float
-    note: dict[str, Any]
+    loss: float | None = None
 
 
-class _Question(msgspec.Struct, frozen=True, kw_only=True):
+class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker may ask: for weights, of a version or the newest, or to take a gradient in."""
 
     version: int | None = None
-    gradient: _Told | None = None
+    gradient: Push | None = None
     wants_weights: bool = True
 
 
-class _Epoch(msgspec.Struct, frozen=True, kw_only=True):
+class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Seat:
+class WorkerConnection:
     """A connection of a worker; `has_ended` looks, without waiting, whether its other side is gone."""
 
     worker: int
@@ -122,71 +109,72 @@ class Seat:
 
 
 class ParameterServer:
-    """The share, and who may update it when."""
+    """The shard, and who may update it when."""
 
-    def __init__(self, service: Service, state: ShareState) -> None:
+    def __init__(self, service: Service, state: ShardState) -> None:
         self._service = service
-        self._share = Share(state, layout=service.layout, runs=service.runs, rule=service.rule)
+        self._shard = Shard(state, layout=service.layout, runs=service.runs, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
-        self._pushed: dict[int, Push] = {}
-        self._seats: dict[int, Seat] = {}
+        self._pushed: dict[int, tuple[Push, Vector]] = {}
+        self._connections: dict[int, WorkerConnection] = {}
         self._fetched: dict[int, int] = {}
         self._done = Counter[int]()
         self._staleness = Counter[int]()
-        self._notes: list[Mapping[str, Any]] = []
-        self._snapshots: dict[int, tuple[dict[str, Any], ShareState]] = {}
+        self._losses: list[float] = []
+        self._began_s: float | None = None  # of the epoch: its first update
+        self._snapshots: dict[int, tuple[dict[str, Any], ShardState]] = {}
         self._is_over = False
 
-    def sit(self, seat: Seat) -> None:
-        """Take the worker's seat; whoever had it is ended. Raises ValueError where there is no such worker."""
-        if not 0 <= seat.worker < self._service.workers:
-            raise ValueError(f"worker {seat.worker} of {self._service.workers}")
+    def attach(self, connection: WorkerConnection) -> None:
+        """Take a worker's connection, and end an older one. Raises ValueError where there is no such worker."""
+        if not 0 <= connection.worker < self._service.workers:
+            raise ValueError(f"worker {connection.worker} of {self._service.workers}")
         with self._changed:
-            older, self._seats[seat.worker] = self._seats.get(seat.worker), seat
-            self._fetched.pop(seat.worker, None)
+            older, self._connections[connection.worker] = self._connections.get(connection.worker), connection
+            self._fetched.pop(connection.worker, None)
             self._changed.notify_all()
         if older:
             older.end()
 
-    def pull(self, seat: Seat, *, version: int | None = None) -> tuple[int, int, Vector]:
+    def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
         """Version, how many of this worker's gradients are done, and the values; the version before on request.
 
-        Raises SeatLost.
+        Raises ConnectionReplaced.
         """
         with self._changed:
-            self._require_seat(seat)
+            self._require_newest(connection)
             if version is not None and version == self._version - 1 and self._service.waits:
-                return version, self._done[seat.worker], self._before
-            self._fetched[seat.worker] = self._version
-            return self._version, self._done[seat.worker], self._share.state.values
+                return version, self._done[connection.worker], self._before
+            self._fetched[connection.worker] = self._version
+            return self._version, self._done[connection.worker], self._shard.state.values
 
-    def push(self, seat: Seat, push: Push) -> tuple[int, Vector]:
+    def push(self, connection: WorkerConnection, push: Push, gradient: Vector) -> tuple[int, Vector]:
         """Take in a gradient, at once or with the others'; the version after it and its values.
 
-        Raises ServerEnded, SeatLost, ValueError (not the share's length).
+        Raises ServerEnded, ConnectionReplaced, ValueError (not the shard's length).
         """
-        if push.gradient.shape != self._before.shape or push.worker != seat.worker:
-            raise ValueError(f"a gradient of {push.gradient.shape} of worker {push.worker}")
+        if gradient.shape != self._before.shape or push.worker != connection.worker:
+            raise ValueError(f"a gradient of {gradient.shape} of worker {push.worker}")
         with self._changed:
-            self._require_seat(seat)
+            self._require_newest(connection)
             if push.number >= self._done[push.worker]:
-                (self._wait_for_all if self._service.waits else self._take)(seat, push)
+                (self._wait_for_all if self._service.waits else self._take)(connection, push, gradient)
             self._fetched[push.worker] = self._version
-            return self._version, self._share.state.values
+            return self._version, self._shard.state.values
 
-    def leave(self, seat: Seat) -> None:
+    def detach(self, connection: WorkerConnection) -> None:
         """The worker is done, or gone: nobody waits for its weights to become too old."""
         with self._changed:
-            if self._seats.get(seat.worker) is seat:
-                del self._seats[seat.worker]
-                self._fetched.pop(seat.worker, None)
+            if self._connections.get(connection.worker) is connection:
+                del self._connections[connection.worker]
+                self._fetched.pop(connection.worker, None)
                 self._changed.notify_all()
 
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
-    ) -> tuple[dict[str, Any], ShareState]:
-        """Facts and state after an epoch, counted from 1; waits for them. Raises ServerEnded, SeatLost.
+    ) -> tuple[dict[str, Any], ShardState]:
+        """Facts and state after an epoch, counted from 1; waits for them. Raises ServerEnded, ConnectionReplaced.
 
         has_ended   looks whether the driver is gone
         """
@@ -200,35 +188,35 @@ class ParameterServer:
             self._is_over = True
             self._changed.notify_all()
 
-    def _require_seat(self, seat: Seat) -> None:
-        if self._seats.get(seat.worker) is not seat:
-            raise SeatLost(f"worker {seat.worker} has a newer connection")
+    def _require_newest(self, connection: WorkerConnection) -> None:
+        if self._connections.get(connection.worker) is not connection:
+            raise ConnectionReplaced(f"worker {connection.worker} has a newer connection")
 
-    def _wait_for_all(self, seat: Seat, push: Push) -> None:
+    def _wait_for_all(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
         if push.version < self._version:
             return  # of an update that was made meanwhile
-        self._pushed[push.worker] = push
+        self._pushed[push.worker] = push, gradient
         if len(self._pushed) == self._service.workers:
             self._update_by_mean()
         else:
-            self._wait_in(seat, lambda: self._version > push.version)
+            self._wait_in(connection, lambda: self._version > push.version)
 
     def _update_by_mean(self) -> None:
         pushes = [self._pushed[worker] for worker in sorted(self._pushed)]
-        whole = sum(push.weight for push in pushes)
-        mean = np.zeros_like(self._share.state.values)
-        for push in pushes:
+        whole = sum(push.weight for push, _ in pushes)
+        mean = np.zeros_like(self._shard.state.values)
+        for push, gradient in pushes:
             if push.weight:
-                mean += push.gradient * np.float32(push.weight / whole)
+                mean += gradient * np.float32(push.weight / whole)
             self._done[push.worker] += 1
         self._pushed.clear()
-        self._update(mean, pushes[0].rate, [push for push in pushes if push.weight])
+        self._update(mean, pushes[0][0].rate, [push.loss for push, _ in pushes if push.weight])
 
-    def _take(self, seat: Seat, push: Push) -> None:
-        self._wait_in(seat, lambda: self._may_update(push.worker))
+    def _take(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
+        self._wait_in(connection, lambda: self._may_update(push.worker))
         self._staleness[self._version - push.version] += 1
         self._done[push.worker] += 1
-        self._update(push.gradient, push.rate, [push])
+        self._update(gradient, push.rate, [push.loss])
 
     def _may_update(self, worker: int) -> bool:
         bound = self._service.staleness
@@ -237,40 +225,45 @@ class ParameterServer:
         others = sorted(version for other, version in self._fetched.items() if other != worker)
         return all(self._version + 1 + place - version <= bound for place, version in enumerate(others))
 
-    def _update(self, gradient: Vector, rate: float, pushes: list[Push]) -> None:
-        self._before = self._share.state.values
-        self._share.update(gradient, rate=rate)
+    def _update(self, gradient: Vector, rate: float, losses: Sequence[float | None]) -> None:
+        self._before = self._shard.state.values
+        self._shard.update(gradient, rate=rate)
         self._version += 1
         at_s = time.time()
-        self._notes += [
-            {"version": self._version, "worker": push.worker, "at": at_s, **push.note} for push in pushes if push.note
-        ]
+        self._began_s = at_s if self._began_s is None else self._began_s
+        self._losses += [loss for loss in losses if loss is not None]
         if self._version % self._service.updates_per_epoch == 0:
-            facts: dict[str, Any] = {"staleness": {str(key): count for key, count in sorted(self._staleness.items())}}
-            facts |= {"notes": self._notes, "at": at_s, "is_finite": self._share.state.is_finite}
-            self._snapshots[self._version // self._service.updates_per_epoch] = (facts, self._share.state)
-            self._notes, self._staleness = [], Counter()
+            state = self._shard.state
+            facts: dict[str, Any] = {
+                "staleness": {str(late): count for late, count in sorted(self._staleness.items())},
+                "losses": self._losses,
+                "began": self._began_s,
+                "ended": at_s,
+                "is_finite": state.is_finite,
+            }
+            self._snapshots[self._version // self._service.updates_per_epoch] = (facts, state)
+            self._losses, self._staleness, self._began_s = [], Counter(), None
         self._changed.notify_all()
 
-    def _wait_in(self, seat: Seat, ready: Callable[[], bool]) -> None:
-        """Wait as the worker of a seat, as long as it is its own."""
+    def _wait_in(self, connection: WorkerConnection, ready: Callable[[], bool]) -> None:
+        """Wait as the worker of a connection, as long as it is the newest."""
 
         def check() -> bool:
-            self._require_seat(seat)
+            self._require_newest(connection)
             return ready()
 
-        self._wait_until(check, seat.has_ended)
+        self._wait_until(check, connection.has_ended)
 
     def _wait_until(self, ready: Callable[[], bool], has_ended: Callable[[], bool]) -> None:
         while not self._is_over and not ready():
             if has_ended():
-                raise SeatLost("the other side has ended")
+                raise ConnectionReplaced("the other side has ended")
             self._changed.wait(_TICK_S)
         if self._is_over:
             raise ServerEnded
 
 
-class ServedShare:
+class ServedShard:
     """A parameter server at an address, until it is closed, its driver's connection ends, or no driver comes.
 
     `ended` is called when it has closed.
@@ -279,7 +272,7 @@ class ServedShare:
     def __init__(
         self,
         service: Service,
-        state: ShareState,
+        state: ShardState,
         *,
         host: str,
         token: str,
@@ -311,7 +304,9 @@ class ServedShare:
             if role == DRIVER:
                 self._serve_driver(channel)
             else:
-                self._serve_worker(channel, Seat(worker=int(role), has_ended=channel.has_ended, end=channel.close))
+                self._serve_worker(
+                    channel, WorkerConnection(worker=int(role), has_ended=channel.has_ended, end=channel.close)
+                )
         except ServerEnded:
             with contextlib.suppress(OSError):
                 channel.send({_DEATH: True})
@@ -321,28 +316,27 @@ class ServedShare:
         self._waiting.cancel()
         try:
             while True:
-                asked = _read(channel.receive().header, _Epoch)
+                asked = _read(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
                 channel.send({**facts, "steps": state.steps}, state.joined())
         finally:
             self._server.end()
             threading.Thread(target=self.close, name="parameters", daemon=True).start()
 
-    def _serve_worker(self, channel: Channel, seat: Seat) -> None:
-        self._server.sit(seat)
+    def _serve_worker(self, channel: Channel, connection: WorkerConnection) -> None:
+        self._server.attach(connection)
         try:
             while True:
                 message = channel.receive()
-                asked = _read(message.header, _Question)
-                if (told := asked.gradient) is None:
-                    version, done, values = self._server.pull(seat, version=asked.version)
+                asked = _read(message.header, _WorkerRequest)
+                if asked.gradient is None:
+                    version, done, values = self._server.pull(connection, version=asked.version)
                     channel.send({"version": version, "done": done}, values)
                     continue
-                push = Push(**msgspec.structs.asdict(told), gradient=message.values)
-                version, values = self._server.push(seat, push)
+                version, values = self._server.push(connection, asked.gradient, message.values)
                 channel.send({"version": version}, values if asked.wants_weights else values[:0])
         finally:
-            self._server.leave(seat)
+            self._server.detach(connection)
 
 
 def _read(header: Mapping[str, Any], kind: type[_Kind]) -> _Kind:

@@ -2,7 +2,8 @@
 
 Dask places and replaces, the weights travel by channels of their own (`channel`). A worker whose process died is given
 to another process, and takes up where the servers are. A server that dies ends the session: what it held is gone; the
-training resumes from the checkpoint of the last epoch.
+training resumes from the checkpoint of the last epoch. Where there is no server, the workers of an epoch add up their
+gradients: with one of them the sum of the others is lost, and the epoch begins again from the state before it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,21 +22,36 @@ from distributed import Client, Future, KilledWorker
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.connection import connecting_context, host_of, is_connected, receives, workers_of
+from fieldray_cluster.connection import (
+    ConnectionSettings,
+    connecting_context,
+    host_of,
+    is_connected,
+    open_client,
+    receives,
+    workers_of,
+)
 from fieldray_cluster.speedup.placement import Runs
-from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, open_channels
-from fieldray_cluster.training.lesson import Lesson
-from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.channel import Channel, Encryption, open_channels
 from fieldray_cluster.training.server import DRIVER, Service
-from fieldray_cluster.training.share import Layout, ShareState, scatter
-from fieldray_cluster.training.worker import Order, Outcome, start_server, stop_server, work
+from fieldray_cluster.training.shard import Layout, ShardState, scatter
+from fieldray_cluster.training.tasks import DividedTask, Plan
+from fieldray_cluster.training.worker import (
+    WorkerResult,
+    WorkerSpec,
+    free_address,
+    reduce_epoch,
+    start_server,
+    stop_server,
+    work,
+)
 
-receives(Outcome)
+receives(WorkerResult)
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 _LIVES: Final = 3
-"""So often a worker may be lost within an epoch before the training is given up."""
+"""So often a worker may be lost within an epoch before the training is given up; any of them where they add up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -45,51 +61,58 @@ class Epoch:
     Attributes
     ----------
     number
-        Counted from 1, over all sessions of the lesson.
-    notes
-        A row for each gradient of the first server: version, worker, at (seconds since 1970), loss, and more where a
-        worker looked closer.
+        Counted from 1, over all sessions of the task.
+    loss
+        The mean of the batches' losses.
     staleness
         How many gradients came so many updates late, over all servers.
-    ended
-        When the last server was done with it, in seconds since 1970.
+    began, ended
+        When the first update was made, and when the last server was done with it, in seconds since 1970.
     """
 
     number: int
-    state: ShareState
-    notes: Sequence[Mapping[str, Any]]
+    state: ShardState
+    loss: float
     staleness: Counter[int]
+    began: float
     ended: float
 
-    @property
-    def loss(self) -> float:
-        """The mean of the batches' losses."""
-        return float(np.mean([note["loss"] for note in self.notes])) if self.notes else float("nan")
+
+def opened(plan: Plan) -> AbstractContextManager[Client]:
+    """A client of a plan's cluster: the one at its address, or processes of this computer, ended with the block.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
+    return open_client(
+        ConnectionSettings(address=plan.address, workers=plan.workers + plan.servers, certificates=plan.certificates)
+    )
 
 
 def epochs(
     client: Client,
     *,
     plan: Plan,
-    lesson: Lesson,
+    task: DividedTask,
     layout: Layout,
-    state: ShareState,
+    state: ShardState,
     first_epoch: int = 0,
     say: Callable[[str], None] = lambda _line: None,
-    encryption: Encryption = PLAIN,
 ) -> Generator[Epoch, None, None]:
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
-    training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost,
-    training_cluster_lost).
+    training_node_other, training_needs_torch), EnvironmentProblem (training_server_lost, training_server_unreached,
+    training_worker_lost, training_workers_lost, training_cluster_lost).
     """
-    plan.require_room(batches=lesson.batches, sizes=lesson.sizes)
+    plan.require_room(batches=task.batches, sizes=task.sizes)
+    if plan.server == "none":
+        yield from _reduced_epochs(client, plan, task, state, layout=layout, first_epoch=first_epoch, say=say)
+        return
     with ExitStack() as ends:
-        session = _Session(client, plan, lesson, layout, say)
+        session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)
-        session.start(state, first_epoch, encryption)
-        for number in range(first_epoch + 1, lesson.epochs + 1):
+        session.start(state, first_epoch)
+        for number in range(first_epoch + 1, task.epochs + 1):
             yield session.epoch(number)
 
 
@@ -139,20 +162,22 @@ def _processes(client: Client) -> list[str]:
 
 
 class _Session:
-    def __init__(self, client: Client, plan: Plan, lesson: Lesson, layout: Layout, say: Callable[[str], None]) -> None:
-        self._client, self._plan, self._lesson, self._layout, self._say = client, plan, lesson, layout, say
+    def __init__(
+        self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Callable[[str], None]
+    ) -> None:
+        self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
         self._token = secrets.token_hex(16)
         self._controls: list[Channel] = []
         self._hosts: list[str] = []
         self._runs: list[Runs] = []
-        self._orders: dict[int, Order] = {}
+        self._specs: dict[int, WorkerSpec] = {}
         self._at: dict[int, str] = {}
         self._futures: dict[int, Future[Any]] = {}
         self._lost = Counter[int]()
         self._first_epoch = 0
         self._ends = ExitStack()
 
-    def start(self, state: ShareState, first_epoch: int, encryption: Encryption) -> None:
+    def start(self, state: ShardState, first_epoch: int) -> None:
         plan = self._plan
         places, self._first_epoch = places_of(self._client, plan), first_epoch
         self._runs = list(self._layout.place(plan.servers, evenly=plan.places_evenly))
@@ -165,7 +190,7 @@ class _Session:
                     token=self._token,
                     role=DRIVER,
                     largest=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
-                    encryption=encryption,
+                    encryption=encryption_of(self._client),
                 )
             )
         except OSError as error:
@@ -174,8 +199,8 @@ class _Session:
                 reason("training_server_unreached", hosts=", ".join(host for host, _ in addresses), detail=detail)
             ) from error
         for worker, place in enumerate(places[: plan.workers]):
-            self._orders[worker] = Order(
-                lesson=self._lesson,
+            self._specs[worker] = WorkerSpec(
+                task=self._task,
                 plan=plan,
                 layout=self._layout,
                 worker=worker,
@@ -185,17 +210,17 @@ class _Session:
             )
             self._send_out(worker, place)
 
-    def _served(self, host: str, runs: Runs, state: ShareState) -> tuple[str, int]:
+    def _served(self, host: str, runs: Runs, state: ShardState) -> tuple[str, int]:
         """Begin to serve a share in a process; where. The host is the process's own, whatever it says of itself."""
         plan = self._plan
         service = Service(
             layout=self._layout,
             runs=runs,
-            rule=self._lesson.rule,
+            rule=self._task.rule,
             workers=plan.workers,
             waits=plan.waits,
             staleness=plan.staleness,
-            updates_per_epoch=plan.updates(self._lesson.batches),
+            updates_per_epoch=plan.updates(self._task.batches),
         )
         task = self._client.submit(
             start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
@@ -205,34 +230,22 @@ class _Session:
     def epoch(self, number: int) -> Epoch:
         """Wait for the end of an epoch, and replace workers meanwhile."""
         self._lost.clear()
-        whole = ShareState.new(np.empty(self._layout.size, np.float32))
         arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
-        notes: Sequence[Mapping[str, Any]] = ()
-        staleness, ended, steps = Counter[int](), 0.0, whole.steps
+        found = list[Mapping[str, Any]]()
         try:
             for control in self._controls:
                 control.send({"epoch": number - self._first_epoch})
-            for place, control in enumerate(self._controls):
+            for control, runs in zip(self._controls, self._runs, strict=True):
                 message = control.receive(meanwhile=self._look)
-                facts = message.header
-                if "steps" not in facts:
+                found.append(message.header)
+                if "steps" not in message.header:
                     raise ConnectionError("the server has ended")
-                if not facts["is_finite"]:
-                    raise UsageProblem(reason("training_diverged_weights", epoch=number))
                 for array, part in zip(arrays, np.split(message.values, 4), strict=True):
-                    scatter(part, self._runs[place], into=array)
-                notes = facts["notes"] if place == 0 else notes
-                staleness.update({int(late): count for late, count in facts["staleness"].items()})
-                ended, steps = max(ended, facts["at"]), facts["steps"]
+                    scatter(part, runs, into=array)
+            state = ShardState(arrays[0], arrays[1], arrays[2], arrays[3], found[-1]["steps"])
+            return epoch_of(number, state, found)
         except (OSError, ValueError) as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
-        return Epoch(
-            number=number,
-            state=ShareState(arrays[0], arrays[1], arrays[2], arrays[3], steps),
-            notes=notes,
-            staleness=staleness,
-            ended=ended,
-        )
 
     def close(self) -> None:
         """End servers and workers; the cluster's processes stay."""
@@ -258,7 +271,7 @@ class _Session:
     def _send_out(self, worker: int, place: str) -> None:
         self._at[worker] = place
         self._futures[worker] = self._client.submit(
-            work, self._orders[worker], workers=[place], allow_other_workers=False, pure=False
+            work, self._specs[worker], workers=[place], allow_other_workers=False, pure=False
         )
 
     def _result(self, task: Future[Any], host: str) -> Any:
@@ -291,19 +304,19 @@ class _Session:
         Raises UsageProblem where its loss was no number, or it cannot read what it is to learn from.
         """
         try:
-            outcome: Outcome = future.result(timeout=_PATIENCE_S)
+            result: WorkerResult = future.result(timeout=_PATIENCE_S)
         except KilledWorker:
             return True
         except (CancelledError, TimeoutError) as error:
             raise EnvironmentProblem(reason("training_cluster_lost")) from error
-        if outcome.diverged:
-            epoch, step = outcome.diverged
+        if result.diverged:
+            epoch, step = result.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
-        if outcome.unread:
+        if result.unread:
             place = self._at[worker]
             node = str(members(self._client).get(place, {"name": place})["name"])
-            raise UsageProblem(reason(outcome.unread, node=node, path=self._lesson.arrays.parent))
-        return outcome.was_lost
+            raise UsageProblem(reason(result.unread, node=node, path=self._task.arrays.parent))
+        return result.was_lost
 
     def _replace(self, worker: int) -> None:
         self._lost[worker] += 1
@@ -317,3 +330,96 @@ class _Session:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
             time.sleep(_TICK_S)
         self._send_out(worker, free[0])
+
+
+def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> Epoch:
+    """An epoch by what its servers say of it; each gradient's loss is known to all of them.
+
+    Raises UsageProblem (training_diverged, training_diverged_weights).
+    """
+    if step := facts[0].get("diverged"):
+        raise UsageProblem(reason("training_diverged", epoch=number, step=step))
+    if not all(one["is_finite"] for one in facts):
+        raise UsageProblem(reason("training_diverged_weights", epoch=number))
+    losses, staleness = facts[0]["losses"], Counter[int]()
+    for one in facts:
+        staleness.update({int(late): count for late, count in one["staleness"].items()})
+    ended = max(one["ended"] for one in facts)
+    return Epoch(
+        number=number,
+        state=state,
+        loss=float(np.mean(losses)) if losses else float("nan"),
+        staleness=staleness,
+        began=facts[0]["began"] or ended,
+        ended=ended,
+    )
+
+
+# ---- without a server
+
+
+def _reduced_epochs(
+    client: Client,
+    plan: Plan,
+    task: DividedTask,
+    state: ShardState,
+    *,
+    layout: Layout,
+    first_epoch: int,
+    say: Callable[[str], None],
+) -> Iterator[Epoch]:
+    lost = 0
+    for number in range(first_epoch + 1, task.epochs + 1):
+        while (results := _reduced(client, plan, task, state, layout=layout, number=number)) is None:
+            lost += 1
+            if lost > _LIVES:
+                raise EnvironmentProblem(reason("training_workers_lost", times=lost))
+            say(reason("training_epoch_again", epoch=number).text)
+        values, facts = results[0]
+        found = epoch_of(number, ShardState.split(np.frombuffer(values, np.float32), steps=facts["steps"]), [facts])
+        state = found.state
+        yield found
+
+
+def _reduced(
+    client: Client, plan: Plan, task: DividedTask, state: ShardState, *, layout: Layout, number: int
+) -> list[Any] | None:
+    """What the workers of an epoch came to; None where one was lost. Raises UsageProblem, EnvironmentProblem."""
+    places = places_of(client, plan)
+    try:
+        meeting = client.submit(free_address, workers=[places[0]], pure=False).result(timeout=_PATIENCE_S)
+        if meeting is None:
+            raise UsageProblem(reason("training_needs_torch"))
+        more = {"layout": layout, "number": number, "meeting": meeting, "pure": False}
+        tasks = {
+            place: client.submit(reduce_epoch, task, plan, state, rank=rank, workers=[place], **more)
+            for rank, place in enumerate(places)
+        }
+        return _results(client, tasks)
+    except KilledWorker:
+        return None
+    except (CancelledError, TimeoutError) as error:
+        raise EnvironmentProblem(reason("training_cluster_lost")) from error
+
+
+def _results(client: Client, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
+    """What the tasks of an epoch came to, by their places; None where one was lost. Raises EnvironmentProblem.
+
+    With one of them the sum of the others is lost too: they are not waited for.
+    """
+    done: dict[str, Any] = {}
+    try:
+        while True:
+            require_connected(client)
+            ended = [place for place, task in tasks.items() if place not in done and task.done()]
+            done |= {place: tasks[place].result(timeout=_PATIENCE_S) for place in ended}
+            if any(result is None for result in done.values()):
+                return None
+            if len(done) == len(tasks):
+                return [done[place] for place in tasks]
+            there = members(client)
+            if any(place not in there for place in tasks.keys() - done.keys()):
+                return None
+            time.sleep(_TICK_S)
+    finally:
+        client.cancel(list(tasks.values()))

@@ -8,8 +8,8 @@ folder, which every computer of the cluster has to see, as for workflows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,15 +27,13 @@ from fieldray_adapt.lungs.recipe import LungRecipe, compact_unet
 from fieldray_adapt.lungs.train import MaskEngine, StageSamples, first_weights
 from fieldray_adapt.specification import Layer, Specification, Weights
 from fieldray_adapt.train import Samples, Schedule, validate
-from fieldray_cluster.training import all_reduce
-from fieldray_cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.session import Epoch, encryption_of, epochs
-from fieldray_cluster.training.share import Layout, ShareState
+from fieldray_cluster.training.session import epochs
+from fieldray_cluster.training.shard import Layout, ShardState
+from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
 
 Say = Callable[[str], None]
 Progress = Callable[[Mapping[str, Any]], None]
-ARRAYS: Final = "lesson.npz"
+ARRAYS: Final = "arrays.npz"
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class _Divided:
     """The state of a divided training, as a checkpoint takes it."""
 
     layout: Layout
-    state: ShareState
+    state: ShardState
 
     def weights(self) -> Weights:
         return self.layout.weights(self.state.values)
@@ -63,10 +61,7 @@ class _Divided:
 
 
 class DividedTrainer:
-    """A `Trainer` by a plan; `open_cluster` opens the cluster when there is something to train.
-
-    `look` is told of every epoch with its notes, for a log.
-    """
+    """A `Trainer` by a plan; `open_cluster` opens the cluster when there is something to train."""
 
     def __init__(
         self,
@@ -74,9 +69,8 @@ class DividedTrainer:
         *,
         open_cluster: Callable[[], AbstractContextManager[Client]],
         say: Say = lambda _line: None,
-        look: Callable[[Epoch, Mapping[str, Any]], None] = lambda _epoch, _row: None,
     ) -> None:
-        self._plan, self._open, self._say, self._look = plan, open_cluster, say, look
+        self._plan, self._open, self._say = plan, open_cluster, say
 
     def facts(self) -> Mapping[str, Any]:
         """How the status names it."""
@@ -105,8 +99,8 @@ class DividedTrainer:
             return validate(own, average, validation)
 
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-        with arrays_kept(folder / ARRAYS, training) as sha256, self._opened() as client:
-            lesson = ClassifierLesson(
+        with arrays_kept(folder / ARRAYS, training) as sha256, self._open() as client:
+            task = DividedClassifier(
                 specification=specification,
                 schedule=schedule,
                 augmentation=augmentation,
@@ -116,8 +110,8 @@ class DividedTrainer:
                 arrays=folder / ARRAYS,
                 arrays_sha256=sha256,
             )
-            course = _Course(client, self._plan, checkpoint, self._say, self._look)
-            average = course.train(lesson, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
+            course = _Course(client, self._plan, checkpoint, self._say)
+            average = course.train(task, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
         return average, course.history
 
     def lung_fields(
@@ -135,15 +129,15 @@ class DividedTrainer:
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
-        with arrays_kept(folder / ARRAYS, data) as sha256, self._opened() as client:
-            course = _Course(client, self._plan, checkpoint, self._say, self._look)
+        with arrays_kept(folder / ARRAYS, data) as sha256, self._open() as client:
+            course = _Course(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
                 if number >= resumed:
                     own = MaskEngine(recipe.network, stage.side, recipe.training)
                     average = average or first_weights(own, recipe.training.seed)
                     look = StageSamples(recipe, data, own)
                     arrays = folder / ARRAYS
-                    lesson = LungLesson(
+                    task = DividedLungs(
                         recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
                     )
 
@@ -155,18 +149,13 @@ class DividedTrainer:
 
                     own_key = digest(key, number)
                     average = course.train(
-                        lesson, average, key=own_key, total=total, first=first, validated=validated, progress=progress
+                        task, average, key=own_key, total=total, first=first, validated=validated, progress=progress
                     )
                 first += stage.epochs
         return average, course.history
 
-    def _opened(self) -> AbstractContextManager[Client | None]:
-        return nullcontext() if self._plan.is_local else self._open()
-
     def _note(self, layers: Sequence[Layer]) -> None:
         """Say where the workers' parts do not make up what one process would come to."""
-        if self._plan.is_local:
-            return
         if any(layer.batch_norm for layer in layers):
             self._say(reason("training_batch_norm").text)
         if any(layer.kind == "dropout" for layer in layers):
@@ -174,34 +163,20 @@ class DividedTrainer:
 
     def _key(self) -> str:
         """What of the plan decides the result; not where the cluster is."""
-        return digest(replace(self._plan, address=None, certificates=None, notes_every=0))
-
-
-def _since_first(epoch: Epoch, began_s: float | None) -> float:
-    """Seconds of an epoch; of the first one from its first gradient, as the start of processes is no training."""
-    if began_s is None:
-        began_s = float(epoch.notes[0]["at"]) if epoch.notes else epoch.ended
-    return epoch.ended - began_s
+        return digest(replace(self._plan, address=None, certificates=None))
 
 
 class _Course:
     """The epochs of one training, with checkpoints."""
 
-    def __init__(
-        self,
-        client: Client | None,
-        plan: Plan,
-        checkpoint: Checkpoint,
-        say: Say,
-        told: Callable[[Epoch, Mapping[str, Any]], None],
-    ) -> None:
-        self._client, self._plan, self._checkpoint, self._say, self._told = client, plan, checkpoint, say, told
+    def __init__(self, client: Client, plan: Plan, checkpoint: Checkpoint, say: Say) -> None:
+        self._client, self._plan, self._checkpoint, self._say = client, plan, checkpoint, say
         self.history: list[dict[str, Any]] = []
         self._trained_s = 0.0
 
     def train(
         self,
-        lesson: Lesson,
+        task: DividedTask,
         weights: Weights,
         *,
         key: str,
@@ -210,57 +185,38 @@ class _Course:
         progress: Progress,
         first: int = 0,
     ) -> Weights:
-        """Train a lesson whose first epoch is number `first` of the whole training, from 0; the averaged weights."""
+        """Train a task whose first epoch is number `first` of the whole training, from 0; the averaged weights."""
         layout = Layout.of(weights)
-        divided = _Divided(layout, ShareState.new(layout.vector(weights)))
+        divided = _Divided(layout, ShardState.new(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
             self.history = list(kept.facts["history"])
             self._trained_s = float(self.history[-1].get("time_s", 0.0)) if self.history else 0.0
         began = time.time()
         began_s: float | None = None
-        for epoch in self._epochs(lesson, divided, first_epoch=max(0, len(self.history) - first)):
+        done = max(0, len(self.history) - first)
+        made = epochs(
+            self._client,
+            plan=self._plan,
+            task=task,
+            layout=layout,
+            state=divided.state,
+            first_epoch=done,
+            say=self._say,
+        )
+        for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
             row: dict[str, Any] = {"epoch": first + epoch.number, "epochs": total, "loss": epoch.loss}
             row |= validated(layout.weights(epoch.state.average), first + epoch.number)
             late = sorted(epoch.staleness.elements())
             row |= {"staleness_mean": round(float(np.mean(late)), 2), "staleness_most": late[-1]} if late else {}
             row["seconds"] = round(epoch.ended - began, 2)
-            row["time_s"] = round(self._trained_s + _since_first(epoch, began_s), 3)
+            # Of the first epoch from its first gradient, as the start of processes is no training.
+            took_s = epoch.ended - (epoch.began if began_s is None else began_s)
+            row["time_s"] = round(self._trained_s + took_s, 3)
             self._trained_s, began_s = row["time_s"], epoch.ended
             began = epoch.ended
             self.history.append(row)
             facts = {"history": self.history}
             self._checkpoint.save_if_due(divided, Kept(facts=facts, arrays={}), key=key)
-            self._told(epoch, row)
             progress(row)
         return layout.weights(divided.state.average)
-
-    def _epochs(self, lesson: Lesson, divided: _Divided, *, first_epoch: int) -> Iterator[Epoch]:
-        if first_epoch >= lesson.epochs:
-            return iter(())
-        plan = self._plan
-        if plan.is_local:
-            return all_reduce.epochs_alone(
-                plan=plan, lesson=lesson, layout=divided.layout, state=divided.state, first_epoch=first_epoch
-            )
-        assert self._client is not None
-        if plan.server == "none":
-            return all_reduce.epochs(
-                self._client,
-                plan=plan,
-                lesson=lesson,
-                layout=divided.layout,
-                state=divided.state,
-                first_epoch=first_epoch,
-                say=self._say,
-            )
-        return epochs(
-            self._client,
-            plan=plan,
-            lesson=lesson,
-            layout=divided.layout,
-            state=divided.state,
-            first_epoch=first_epoch,
-            say=self._say,
-            encryption=encryption_of(self._client),
-        )

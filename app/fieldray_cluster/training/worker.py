@@ -1,27 +1,37 @@
-"""A worker of a divided training: it fetches weights, takes a gradient of its part, and gives it to the servers."""
+"""What a process of the cluster does for a divided training: it serves a shard, or it takes gradients.
+
+With servers a worker fetches weights, takes a gradient of its part, and gives it to them. Without any, each worker
+holds all weights; the workers add up their gradients by `torch.distributed` (gloo) and make the same update by the same
+mean, so they stay alike. PyTorch is needed on every computer then; which engine takes the gradients does not matter.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from distributed import get_worker
 
 from fieldray_adapt.lungs.train import use_threads
+from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Vector, open_channels
-from fieldray_cluster.training.lesson import Lesson, OtherArrays, Pupil
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.server import ServedShare, Service
-from fieldray_cluster.training.share import Layout, ShareState, clipped, gathered, scatter
+from fieldray_cluster.training.server import ServedShard, Service
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, clipped, gathered, scatter
+from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
 
-_SERVED: Final[dict[str, ServedShare]] = {}
+_PATIENCE_S: Final = 60
+_SERVED: Final[dict[str, ServedShard]] = {}
 """The servers of this process, by their session, until they end."""
 
 
@@ -30,7 +40,7 @@ class _ServerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class WorkerSpec:
     """What one worker of a session is told.
 
     Attributes
@@ -38,10 +48,10 @@ class Order:
     servers
         Address and runs of each.
     first_epoch
-        Epochs of the lesson that were trained before.
+        Epochs of the task that were trained before.
     """
 
-    lesson: Lesson
+    task: DividedTask
     plan: Plan
     layout: Layout
     worker: int
@@ -51,7 +61,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WorkerResult:
     """How a worker ended: with all its work, or for one of the reasons below.
 
     Attributes
@@ -61,7 +71,7 @@ class Outcome:
     diverged
         Epoch and step, from 1, of a loss that is no number.
     unread
-        The code of the reason why the arrays of the lesson could not be read here; empty where they could.
+        The code of the reason why the arrays of the task could not be read here; empty where they could.
     """
 
     was_lost: bool = False
@@ -78,13 +88,17 @@ def encryption_here() -> Encryption:
     )
 
 
-def start_server(service: Service, state: ShareState, *, token: str) -> tuple[str, int]:
+def host_here() -> str:
+    """The address of this process of the cluster, in numbers."""
+    return host_of(get_worker().address)
+
+
+def start_server(service: Service, state: ShardState, *, token: str) -> tuple[str, int]:
     """A task: begin to serve a share in this process; where. It ends with the driver's connection."""
-    host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
-    served = ServedShare(
+    served = ServedShard(
         service,
         state,
-        host=host,
+        host=host_here(),
         token=token,
         encryption=encryption_here(),
         ended=lambda: _forget(token),
@@ -103,37 +117,37 @@ def stop_server(token: str) -> None:
         served.close()
 
 
-def work(order: Order) -> Outcome:
+def work(spec: WorkerSpec) -> WorkerResult:
     """A task: all gradients of a worker that are not done yet."""
     use_threads(cores_of_worker())
-    return perform(order, encryption=encryption_here())
+    return perform(spec, encryption=encryption_here())
 
 
-def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
+def perform(spec: WorkerSpec, *, encryption: Encryption = PLAIN) -> WorkerResult:
     """The same in any process of the cluster."""
     try:
-        pupil = order.lesson.open()
+        replica = spec.task.open()
     except OtherArrays:
-        return Outcome(unread="training_node_other")
+        return WorkerResult(unread="training_node_other")
     except OSError:
-        return Outcome(unread="training_node_folder")
+        return WorkerResult(unread="training_node_folder")
     try:
         with contextlib.ExitStack() as ends:
             # Before the channels: their end ends what its threads wait for.
-            threads = ends.enter_context(ThreadPoolExecutor(len(order.servers), thread_name_prefix="exchange"))
+            threads = ends.enter_context(ThreadPoolExecutor(len(spec.servers), thread_name_prefix="exchange"))
             with _noticing_loss():
                 channels = ends.enter_context(
                     open_channels(
-                        [address for address, _ in order.servers],
-                        token=order.token,
-                        role=str(order.worker),
-                        largest=[order.layout.size] * len(order.servers),
+                        [address for address, _ in spec.servers],
+                        token=spec.token,
+                        role=str(spec.worker),
+                        largest=[spec.layout.size] * len(spec.servers),
                         encryption=encryption,
                     )
                 )
-            return _Work(order, channels, threads).finish(pupil)
+            return _Work(spec, channels, threads).finish(replica)
     except _ServerLost:
-        return Outcome(was_lost=True)
+        return WorkerResult(was_lost=True)
 
 
 @contextlib.contextmanager
@@ -146,52 +160,45 @@ def _noticing_loss() -> Iterator[None]:
 
 
 class _Work:
-    def __init__(self, order: Order, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
-        self._order, self._channels, self._threads = order, channels, threads
-        self._runs = [runs for _, runs in order.servers]
-        self._values: Vector = np.empty(order.layout.size, np.float32)
+    def __init__(self, spec: WorkerSpec, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
+        self._spec, self._channels, self._threads = spec, channels, threads
+        self._runs = [runs for _, runs in spec.servers]
+        self._values: Vector = np.empty(spec.layout.size, np.float32)
         self._versions = [0] * len(channels)
         # Each worker begins with another server: all at the first one would wait for its link.
-        first = order.worker % len(channels)
+        first = spec.worker % len(channels)
         self._places = [*range(first, len(channels)), *range(first)]
 
-    def finish(self, pupil: Pupil) -> Outcome:
-        order = self._order
-        batches, plan = order.lesson.batches, order.plan
+    def finish(self, replica: Replica) -> WorkerResult:
+        spec = self._spec
+        batches, plan = spec.task.batches, spec.plan
         with _noticing_loss():
             number = self._fetch()
-        per_epoch = plan.numbers(batches, order.worker)
-        last = per_epoch * (order.lesson.epochs - order.first_epoch)
+        per_epoch = plan.numbers(batches, spec.worker)
+        last = per_epoch * (spec.task.epochs - spec.first_epoch)
         while number < last:
-            epoch, own = order.first_epoch + number // per_epoch, number % per_epoch
-            pupil.set_weights(order.layout.weights(self._values))
-            batch = plan.batch(batches, order.worker, own)
-            header: dict[str, Any] = {
-                "number": number, "weight": 0.0, "rate": order.lesson.rate(epoch, own / per_epoch), "note": {},
-            }  # fmt: skip
-            gradient = np.zeros(order.layout.size, np.float32)
+            epoch, own = spec.first_epoch + number // per_epoch, number % per_epoch
+            replica.set_weights(spec.layout.weights(self._values))
+            batch = plan.batch(batches, spec.worker, own)
+            header: dict[str, Any] = {"number": number, "weight": 0.0, "rate": spec.task.rate(epoch, own / per_epoch)}
+            gradient = np.zeros(spec.layout.size, np.float32)
             if batch is not None:
-                taken = pupil.take(epoch, batch, plan, order.worker)
+                taken = replica.gradient(epoch, batch, plan, spec.worker)
                 if not math.isfinite(taken.loss):
-                    return Outcome(diverged=(epoch + 1, batch + 1))
-                gradient = order.layout.vector(taken.gradient)
-                header |= {"weight": taken.weight, "note": self._note(pupil, epoch, batch, taken.loss)}
+                    return WorkerResult(diverged=(epoch + 1, batch + 1))
+                gradient = spec.layout.vector(taken.gradient)
+                header |= {"weight": taken.weight, "loss": taken.loss}
             number += 1
             with _noticing_loss():
                 self._exchange(header, gradient, is_last=number == last)
-        return Outcome()
-
-    def _note(self, pupil: Pupil, epoch: int, batch: int, loss: float) -> dict[str, Any]:
-        every = self._order.plan.notes_every
-        note = {"epoch": epoch + 1, "batch": batch, "loss": loss}
-        return note | (pupil.look(epoch, batch) if every and self._order.worker == 0 and batch % every == 0 else {})
+        return WorkerResult()
 
     def _fetch(self) -> int:
         """Fetch the weights; the number of the gradient to begin with."""
         for place in self._places:
             self._channels[place].send({})
         done = [self._receive(place, self._channels[place]) for place in self._places]
-        if not self._order.plan.waits:
+        if not self._spec.plan.waits:
             return min(done)
         least = min(self._versions)
         for place, channel in enumerate(self._channels):
@@ -211,13 +218,12 @@ class _Work:
 
     def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
         """Give the gradient to every server, then wait for the weights of each; after the last one for a word."""
-        order = self._order
-        if len(self._channels) > 1 or not order.plan.waits:
-            gradient = clipped(gradient, order.layout, order.lesson.rule.clip)
+        spec = self._spec
+        if len(self._channels) > 1 or not spec.plan.waits:
+            gradient = clipped(gradient, spec.layout, spec.task.rule.clip)
 
         def exchange(place: int) -> None:
-            told = {**header, "worker": order.worker, "version": self._versions[place]}
-            told["note"] = header["note"] if place == 0 else {}
+            told = {**header, "worker": spec.worker, "version": self._versions[place]}
             own = gathered(gradient, self._runs[place])
             self._channels[place].send({"gradient": told, "wants_weights": not is_last}, own)
             self._receive(place, self._channels[place])
@@ -225,3 +231,101 @@ class _Work:
         # All at once: one after another, a server that is slow to take would hold up what others wait for.
         for _ in self._threads.map(exchange, self._places):
             pass
+
+
+# ---- without a server
+
+
+_REPLICAS: Final[dict[str, Replica]] = {}
+"""Of this process, by the task with the SHA-256 of its arrays: a network is made once, not for every epoch."""
+
+
+def free_address() -> tuple[str, int] | None:
+    """A task: where the workers can meet, None without PyTorch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    with socket.create_server((host_here(), 0)) as server:
+        return host_here(), int(server.getsockname()[1])
+
+
+def reduce_epoch(
+    task: DividedTask,
+    plan: Plan,
+    state: ShardState,
+    *,
+    layout: Layout,
+    number: int,
+    rank: int,
+    meeting: tuple[str, int],
+) -> tuple[bytes, dict[str, Any]] | None:
+    """A task: one worker's part of an epoch; None where another worker was lost.
+
+    Else the state as bytes, and facts as a server has them, with the step where a loss was no number.
+    """
+    import torch
+    from torch import distributed
+
+    use_threads(cores_of_worker())
+    try:
+        distributed.init_process_group(
+            "gloo",
+            init_method=f"tcp://{meeting[0]}:{meeting[1]}",
+            rank=rank,
+            world_size=plan.workers,
+            timeout=datetime.timedelta(seconds=_PATIENCE_S),
+        )
+
+        def summed(vector: Vector) -> Vector:
+            tensor = torch.from_numpy(vector)
+            distributed.all_reduce(tensor)
+            return cast(Vector, tensor.numpy())
+
+        replica = _replica(task)
+        found, facts = reduced(replica, task, plan, state, layout=layout, number=number, rank=rank, summed=summed)
+        return found.joined().tobytes(), facts
+    except RuntimeError:
+        return None
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def reduced(
+    replica: Replica,
+    task: DividedTask,
+    plan: Plan,
+    state: ShardState,
+    *,
+    layout: Layout,
+    number: int,
+    rank: int,
+    summed: Callable[[Vector], Vector],
+) -> tuple[ShardState, dict[str, Any]]:
+    """State after an epoch counted from 1, and facts as a server has them; with `diverged` the step that ended it."""
+    shard = Shard(state, layout=layout, runs=((0, layout.size),), rule=task.rule)
+    losses, updates, began_s = list[float](), plan.updates(task.batches), None
+    for step in range(updates):
+        replica.set_weights(layout.weights(shard.state.values))
+        sent = np.zeros(layout.size + 3, np.float32)
+        if (batch := plan.batch(task.batches, rank, step)) is not None:
+            taken = replica.gradient(number - 1, batch, plan, rank)
+            sent[:-3] = layout.vector(taken.gradient) * np.float32(taken.weight)
+            sent[-3:] = taken.weight, taken.loss, 1
+        whole = summed(sent)
+        weight, loss, count = (float(value) for value in whole[-3:])
+        if not math.isfinite(loss):
+            return shard.state, {"diverged": step + 1, "steps": shard.state.steps}
+        mean = whole[:-3] / np.float32(weight or 1.0)  # where nothing is known of a batch, nothing is learnt of it
+        shard.update(mean, rate=task.rate(number - 1, step / updates))
+        began_s = time.time() if began_s is None else began_s
+        losses.append(loss / count)
+    facts = {"losses": losses, "began": began_s, "ended": time.time(), "steps": shard.state.steps}
+    return shard.state, {**facts, "is_finite": shard.state.is_finite, "staleness": {}}
+
+
+def _replica(task: DividedTask) -> Replica:
+    key = repr(task)
+    if key not in _REPLICAS:
+        _REPLICAS.clear()
+        _REPLICAS[key] = task.open()
+    return _REPLICAS[key]

@@ -23,12 +23,11 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_adapt.specification import Weights
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import measure, session
-from fieldray_cluster.training.cluster import opened
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.session import Epoch, encryption_of, epochs
-from fieldray_cluster.training.share import Layout, Share, ShareState
+from fieldray_cluster.training.session import Epoch, epochs, opened
+from fieldray_cluster.training.shard import Layout, Shard, ShardState
+from fieldray_cluster.training.tasks import Plan
 from fieldray_cluster.training.trainer import DividedTrainer
-from tiny_lessons import AUGMENTATION, SETTINGS, lesson, network, samples, schedule, weights
+from tiny_training import AUGMENTATION, SETTINGS, network, samples, schedule, task_in, weights
 from waiting import wait_for
 
 pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
@@ -51,7 +50,10 @@ def own_client() -> Iterator[Client]:
 
 
 def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weights, list[dict[str, Any]]]:
-    epochs, engine = more.pop("epochs", EPOCHS), more.pop("engine", "tensorflow")
+    epochs, named = (
+        more.pop("epochs", EPOCHS),
+        {name: more.pop(name) for name in ("engine", "progress") if name in more},
+    )
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), **more)
     return trainer.classifier(
         network(),
@@ -62,20 +64,20 @@ def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weigh
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         folder=folder,
-        engine=engine,
+        **{"engine": "tensorflow", **named},
     )
 
 
-def _alone(folder: Path, *, joined: int = 1) -> ShareState:
-    """The same lesson by one process, which takes the gradients of so many batches before each update."""
-    told = lesson(folder)
-    layout, pupil = Layout.of(weights()), told.open()
-    share = Share(ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule)
+def _alone(folder: Path, *, joined: int = 1) -> ShardState:
+    """The same task by one process, which takes the gradients of so many batches before each update."""
+    told = task_in(folder)
+    layout, replica = Layout.of(weights()), told.open()
+    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule)
     updates = told.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
-            pupil.set_weights(layout.weights(share.state.values))
-            taken = [pupil.take(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
+            replica.set_weights(layout.weights(share.state.values))
+            taken = [replica.gradient(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
             share.update(mean, rate=told.rate(epoch, update / updates))
@@ -101,26 +103,28 @@ def test_whole_tensors_on_servers_change_nothing(client: Client, tmp_path: Path)
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
 def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
-    seen: list[Epoch] = []
-    plan = Plan(workers=2, mode="async", server=server, staleness=1, notes_every=1)
-    _, history = _train(client, plan, tmp_path, look=lambda epoch, _: seen.append(epoch))
-    assert [len(epoch.notes) for epoch in seen] == [6, 6]
-    assert max(late for epoch in seen for late in epoch.staleness) <= 1
-    assert {note["worker"] for epoch in seen for note in epoch.notes} == {0, 1}
-    assert all("accuracy" in note for epoch in seen for note in epoch.notes if note["worker"] == 0)
+    plan = Plan(workers=2, mode="async", server=server, staleness=1)
+    _, history = _train(client, plan, tmp_path)
     assert all(row["staleness_most"] <= 1 for row in history)
+    layout = Layout.of(weights())
+    state = ShardState.new(layout.vector(weights()))
+    seen = list(epochs(client, plan=plan, task=task_in(tmp_path), layout=layout, state=state))
+    shards = 1 if server == "central" else 2
+    assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
+    assert max(late for epoch in seen for late in epoch.staleness) <= 1
+    assert all(np.isfinite(epoch.loss) and epoch.began <= epoch.ended for epoch in seen)
 
 
 def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path) -> None:
     plan = Plan(workers=2, mode="sync-split")
 
-    def stop(epoch: Epoch, _row: Any) -> None:
+    def stop(_row: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _train(client, plan, tmp_path / "divided", look=stop)
+        _train(client, plan, tmp_path / "divided", progress=stop)
     seen: list[int] = []
-    found, history = _train(client, plan, tmp_path / "divided", look=lambda epoch, _: seen.append(epoch.number))
+    found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row["epoch"]))
     assert seen == [2] and len(history) == 2
     np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 
@@ -137,13 +141,13 @@ def _processes(client: Client) -> list[int]:
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp_path: Path) -> None:
     said: list[str] = []
 
-    def kill(epoch: Epoch, _row: Any) -> None:
-        if epoch.number == 1:
+    def kill(row: Any) -> None:
+        if row["epoch"] == 1:
             psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
 
     many = 12  # epochs, so that there is work left when it is killed
     plan = Plan(workers=2, mode="sync-split")
-    found, history = _train(own_client, plan, tmp_path, epochs=many, look=kill, say=said.append)
+    found, history = _train(own_client, plan, tmp_path, epochs=many, progress=kill, say=said.append)
     assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
     assert all(np.isfinite(array).all() for array in found.values())
 
@@ -168,7 +172,7 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
         killer.join()
     assert killed.is_set() and len(history) == 3
     assert said and all("Worker 2 was lost" in line for line in said)
-    assert not (tmp_path / "run" / "lesson.npz").exists()
+    assert not (tmp_path / "run" / "arrays.npz").exists()
 
 
 def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
@@ -180,36 +184,35 @@ def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
 
 
 def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
-    told = dataclasses.replace(lesson(tmp_path), arrays=tmp_path / "elsewhere" / "lesson.npz")
+    told = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
     layout = Layout.of(weights())
     made = epochs(
         client,
         plan=Plan(workers=2, mode="sync-split"),
-        lesson=told,
+        task=told,
         layout=layout,
-        state=ShareState.new(layout.vector(weights())),
-        encryption=encryption_of(client),
+        state=ShardState.new(layout.vector(weights())),
     )
     with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
         list(made)
 
 
 def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
-    def kill(epoch: Epoch, _row: Any) -> None:
-        if epoch.number == 1:
+    def kill(row: Any) -> None:
+        if row["epoch"] == 1:
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = Plan(workers=2, mode="async")
     with pytest.raises(EnvironmentProblem, match="held the weights has ended"):
-        _train(own_client, plan, tmp_path, epochs=12, look=kill)
+        _train(own_client, plan, tmp_path, epochs=12, progress=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
 
 
 def _untrained(client: Client, folder: Path) -> Iterator[Epoch]:
     layout, plan = Layout.of(weights()), Plan(workers=1, mode="async")
-    state, encryption = ShareState.new(layout.vector(weights())), encryption_of(client)
-    return epochs(client, plan=plan, lesson=lesson(folder), layout=layout, state=state, encryption=encryption)
+    state = ShardState.new(layout.vector(weights()))
+    return epochs(client, plan=plan, task=task_in(folder), layout=layout, state=state)
 
 
 def test_a_host_that_is_busy_with_other_work_is_named(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray_cluster.training.server import ParameterServer, Push, Seat, SeatLost, ServerEnded, Service
-from fieldray_cluster.training.share import Layout, Rule, Share, ShareState, clipped
+from fieldray_cluster.training.server import (
+    ConnectionReplaced,
+    ParameterServer,
+    Push,
+    ServerEnded,
+    Service,
+    WorkerConnection,
+)
+from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState, clipped
 from waiting import wait_for
 
 LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
@@ -31,38 +37,38 @@ def _server(*, workers: int = 2, waits: bool = True, staleness: int | None = Non
         staleness=staleness,
         updates_per_epoch=updates,
     )
-    return ParameterServer(service, ShareState.new(np.ones(LAYOUT.size, np.float32)))
+    return ParameterServer(service, ShardState.new(np.ones(LAYOUT.size, np.float32)))
 
 
-def _push(worker: int, version: int, *, number: int = -1, value: float = 1.0, weight: float = 1.0) -> Push:
+def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> Push:
     return Push(
         worker=worker,
         version=version,
         number=version if number < 0 else number,
         weight=weight,
         rate=0.01,
-        gradient=np.full(LAYOUT.size, value, np.float32),
-        note={"loss": value},
+        loss=1.0,
     )
 
 
 class _Worker:
-    """A worker with a thread and a seat of its own, as a connection has them."""
+    """A worker with a thread and a connection of its own, as a connection has them."""
 
     def __init__(self, server: ParameterServer, number: int) -> None:
         self._server, self._number, self._thread = server, number, ThreadPoolExecutor(1)
         self.has_ended = threading.Event()
-        self._seat = Seat(worker=number, has_ended=self.has_ended.is_set)
-        server.sit(self._seat)
+        self._connection = WorkerConnection(worker=number, has_ended=self.has_ended.is_set)
+        server.attach(self._connection)
 
     def pull(self, **more: Any) -> Any:
-        return self._do(lambda: self._server.pull(self._seat, **more)).result(5)
+        return self._do(lambda: self._server.pull(self._connection, **more)).result(5)
 
-    def push(self, version: int, **more: Any) -> Future[Any]:
-        return self._do(lambda: self._server.push(self._seat, _push(self._number, version, **more)))
+    def push(self, version: int, *, value: float = 1.0, **more: Any) -> Future[Any]:
+        push = _push(self._number, version, **more)
+        return self._do(lambda: self._server.push(self._connection, push, np.full(LAYOUT.size, value, np.float32)))
 
     def end(self) -> None:
-        self._do(lambda: self._server.leave(self._seat)).result(5)
+        self._do(lambda: self._server.detach(self._connection)).result(5)
         self._thread.shutdown()
 
     def _do(self, what: Callable[[], Any]) -> Future[Any]:
@@ -75,8 +81,8 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
     first = workers[0].push(0, value=1.0, weight=3.0)
     assert not first.done()
     second = workers[1].push(0, value=5.0, weight=1.0)
-    expected = Share(
-        ShareState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
+    expected = Shard(
+        ShardState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
     )
     expected.update(np.full(LAYOUT.size, 2.0, np.float32), rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):
@@ -110,7 +116,7 @@ def test_staleness_is_counted() -> None:
     assert slow.push(0).result(5)[0] == 4
     facts, state = server.snapshot(1)
     assert facts["staleness"] == {"0": 3, "3": 1} and state.steps == 4
-    assert [note["worker"] for note in facts["notes"]] == [1, 1, 1, 0]
+    assert facts["losses"] == [1.0] * 4
     for worker in (slow, fast):
         worker.end()
 
@@ -175,7 +181,7 @@ def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_droppe
     replaced = _Worker(server, 0)
     assert replaced.pull()[:2] == (1, 1)
     repeated = replaced.push(1, number=1)
-    with pytest.raises(SeatLost):
+    with pytest.raises(ConnectionReplaced):
         held.result(5)
     for worker in (slow, other):
         assert worker.push(0, number=0).result(5)
@@ -192,7 +198,7 @@ def test_a_worker_that_dies_while_its_gradient_waits_holds_nobody_back_nor_its_r
     lost.push(0).result(5)
     held = lost.push(1)
     lost.has_ended.set()  # its process was killed: nobody closes anything here
-    with pytest.raises(SeatLost):
+    with pytest.raises(ConnectionReplaced):
         held.result(5)
     lost.end()
     replaced = _Worker(server, 0)
@@ -205,33 +211,33 @@ def test_a_worker_that_dies_while_its_gradient_waits_holds_nobody_back_nor_its_r
 
 
 def test_an_epoch_is_not_awaited_for_a_driver_that_is_gone() -> None:
-    with pytest.raises(SeatLost):
+    with pytest.raises(ConnectionReplaced):
         _server().snapshot(1, has_ended=lambda: True)
 
 
 @pytest.mark.parametrize("worker", [-1, 2])
-def test_nobody_sits_where_there_is_no_worker(worker: int) -> None:
+def test_nobody_attaches_where_there_is_no_worker(worker: int) -> None:
     with pytest.raises(ValueError):
-        _server().sit(Seat(worker=worker))
+        _server().attach(WorkerConnection(worker=worker))
 
 
 @pytest.mark.parametrize("count", [1, LAYOUT.size - 1, LAYOUT.size + 1])
 def test_a_gradient_is_as_long_as_the_share_or_none(count: int) -> None:
     """One number would be every weight's; a wrong length would be counted and then fail."""
-    server, seat = _server(workers=1), Seat(worker=0)
-    server.sit(seat)
+    server, connection = _server(workers=1), WorkerConnection(worker=0)
+    server.attach(connection)
     push = _push(0, 0)
     with pytest.raises(ValueError):
-        server.push(seat, dataclasses.replace(push, gradient=np.ones(count, np.float32)))
-    assert server.pull(seat)[:2] == (0, 0)
-    assert server.push(seat, push)[0] == 1
+        server.push(connection, push, np.ones(count, np.float32))
+    assert server.pull(connection)[:2] == (0, 0)
+    assert server.push(connection, push, np.ones(LAYOUT.size, np.float32))[0] == 1
 
 
 @pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
 def test_a_snapshot_says_whether_its_weights_are_numbers(value: float, is_finite: bool) -> None:
-    server, seat = _server(workers=1, waits=False, updates=1), Seat(worker=0)
-    server.sit(seat)
-    server.push(seat, _push(0, 0, value=value))
+    server, connection = _server(workers=1, waits=False, updates=1), WorkerConnection(worker=0)
+    server.attach(connection)
+    server.push(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
     assert server.snapshot(1)[0]["is_finite"] is is_finite
 
 

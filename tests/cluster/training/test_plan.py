@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldray.errors import UsageProblem
-from fieldray_cluster.training.plan import Plan
+from fieldray_cluster.training.tasks import Plan
 
 
 @given(

@@ -1,7 +1,7 @@
-"""A server's share of the weights: one run of numbers, its update by AdamW, and the running mean of the weights.
+"""A server's shard of the weights: one run of numbers, its update by AdamW, and the running mean of the weights.
 
-The whole network is one vector, its tensors one after another in the order of their names; a share is what a placement
-gives a server of it (`adaptation.speedup.placement`). AdamW goes element by element (arXiv:1711.05101, with Keras's
+The whole network is one vector, its tensors one after another in the order of their names; a shard is what a placement
+gives a server of it (`speedup.placement`). AdamW goes element by element (arXiv:1711.05101, with Keras's
 order: first the decay, then Adam's step), so it does not matter how the vector is cut. What couples all elements is the
 largest norm of a gradient: a server that holds everything applies it to the mean of the workers' gradients, exactly as
 one process would; where there are several servers, or no mean, each worker applies it to its own.
@@ -67,7 +67,7 @@ class Layout:
         return found
 
     def place(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
-        """What each server holds: whole tensors, as printed, or equal shares."""
+        """What each server holds: whole tensors, as printed, or equal shards."""
         return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
 
 
@@ -126,8 +126,8 @@ def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShareState:
-    """What a share has come to: `values`, their running mean, Adam's two moments, and the number of updates."""
+class ShardState:
+    """What a shard has come to: `values`, their running mean, Adam's two moments, and the number of updates."""
 
     values: Vector
     average: Vector
@@ -136,7 +136,7 @@ class ShareState:
     steps: int = 0
 
     @classmethod
-    def new(cls, values: Vector, average: Vector | None = None) -> ShareState:
+    def new(cls, values: Vector, average: Vector | None = None) -> ShardState:
         """Before the first update."""
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
@@ -146,28 +146,28 @@ class ShareState:
         """Whether all of it are numbers: one that is not would be with the training for good."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
-    def part(self, runs: Runs) -> ShareState:
+    def part(self, runs: Runs) -> ShardState:
         """The state of some runs of it."""
         values, average, first, second = (
             gathered(one, runs) for one in (self.values, self.average, self.first, self.second)
         )
-        return ShareState(values, average, first, second, self.steps)
+        return ShardState(values, average, first, second, self.steps)
 
     def joined(self) -> Vector:
         """The four vectors one after another, as they travel."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
     @classmethod
-    def split(cls, joined: Vector, *, steps: int) -> ShareState:
+    def split(cls, joined: Vector, *, steps: int) -> ShardState:
         """The inverse of `joined`."""
         values, average, first, second = np.split(joined, 4)
         return cls(values, average, first, second, steps)
 
 
-class Share:
+class Shard:
     """The elements of some runs at learning. Every update makes new arrays: who has the old ones may read on."""
 
-    def __init__(self, state: ShareState, *, layout: Layout, runs: Runs, rule: Rule) -> None:
+    def __init__(self, state: ShardState, *, layout: Layout, runs: Runs, rule: Rule) -> None:
         self.state, self._rule = state, rule
         self._is_whole = sum(stop - start for start, stop in runs) == layout.size
         self._layout = layout
@@ -187,7 +187,7 @@ class Share:
         with np.errstate(invalid="ignore", over="ignore"):
             self.state = self._updated(gradient, rate)
 
-    def _updated(self, gradient: Vector, rate: float) -> ShareState:
+    def _updated(self, gradient: Vector, rate: float) -> ShardState:
         old, steps = self.state, self.state.steps + 1
         taught = np.where(self._trained, gradient, np.float32(0))
         first = old.first + (taught - old.first) * np.float32(1 - _BETAS[0])
@@ -199,4 +199,4 @@ class Share:
         if steps % every == 0:
             share = max(self._rule.average_least, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
-        return ShareState(values, average, first, second, steps)
+        return ShardState(values, average, first, second, steps)

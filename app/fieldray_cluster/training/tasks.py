@@ -1,4 +1,4 @@
-"""What is trained, as a worker gets it: the network, and any part of any batch of any epoch.
+"""How a training is divided, and what is trained, as a worker gets it: any part of any batch of any epoch.
 
 All randomness depends on (seed, epoch, step, place in the batch), so whoever takes a part of a batch has the same
 images, changed alike, as one process that takes all of it; and a worker that replaces another one takes up anywhere.
@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS
+from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
+from fieldray.reasons import reason
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import Engine, EngineName, EngineSettings, open_engine
 from fieldray_adapt.lungs.dataset import LungData
@@ -27,15 +29,106 @@ from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.train import Samples, Schedule, augmented_batch, balanced_draw, smoothed
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.share import Rule
+from fieldray_cluster.training.shard import Rule
 
+Mode = Literal["local", "sync-join", "sync-split", "async"]
+ServerKind = Literal["none", "central", "distributed"]
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A training by several workers.
+
+    Parameters
+    ----------
+    workers
+        How many take gradients.
+    mode
+        sync-join: each a batch of its own, one update of all of them; sync-split: each a part of one batch; async: each
+        by itself; local: one process, as without a plan.
+    server
+        none: all-reduce between the workers (PyTorch), for the synchronous modes and processes of this computer, as
+        it is not encrypted; central: one parameter server;
+        distributed: as many as workers, each with a share of the weights.
+    places_evenly
+        Whether the shares of distributed servers are equal, or whole tensors as printed.
+    staleness
+        How many updates a gradient may come too late at most; None for any.
+    address, certificates
+        Of the cluster; None for processes of this computer.
+    """
+
+    workers: int = 1
+    mode: Mode = "local"
+    server: ServerKind = "central"
+    places_evenly: bool = True
+    staleness: int | None = None
+    address: str | None = None
+    certificates: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode == "local" and self.workers > 1:
+            raise UsageProblem(reason("training_needs_mode", workers=self.workers))
+        if self.mode == "async" and self.server == "none":
+            raise UsageProblem(reason("training_needs_server"))
+        if self.server == "none" and (self.address or self.certificates):
+            raise UsageProblem(reason("training_none_elsewhere"))
+        if self.staleness is not None:
+            if self.mode != "async":
+                raise UsageProblem(reason("training_staleness_sync"))
+            if self.staleness < self.workers - 1:
+                raise UsageProblem(
+                    reason("training_staleness", staleness=self.staleness, least=self.workers - 1, workers=self.workers)
+                )
+
+    @property
+    def waits(self) -> bool:
+        """Whether workers wait for each other."""
+        return self.mode != "async"
+
+    @property
+    def servers(self) -> int:
+        """How many hold the weights."""
+        return {"none": 0, "central": 1, "distributed": self.workers}[self.server]
+
+    def updates(self, batches: int) -> int:
+        """Updates in an epoch of so many batches; joined batches that do not divide evenly leave a smaller last one."""
+        return -(-batches // self.workers) if self.mode == "sync-join" else batches
+
+    def numbers(self, batches: int, worker: int) -> int:
+        """Gradients that a worker gives in an epoch, where its turn comes also those of no batch."""
+        return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates(batches)
+
+    def batch(self, batches: int, worker: int, number: int) -> int | None:
+        """Which batch of the epoch a worker's gradient of that number is of; None where none is left for it."""
+        found = number if self.mode == "sync-split" else number * self.workers + worker
+        return found if found < batches else None
+
+    def part(self, size: int, worker: int) -> slice:
+        """Which of a batch's `size` samples are the worker's."""
+        if self.mode != "sync-split":
+            return slice(0, size)
+        return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
+
+    def require_room(self, *, batches: int, sizes: Sequence[int]) -> None:
+        """Require that no worker is without work. Raises UsageProblem.
+
+        Parameters
+        ----------
+        sizes
+            Of what a batch has: images, or masks and images for the checks.
+        """
+        least = min((size for size in sizes if size), default=0)
+        if self.mode == "sync-split" and self.workers > least:
+            raise UsageProblem(reason("training_small_batch", workers=self.workers, images=least))
+        if self.mode in ("sync-join", "async") and self.workers > batches:
+            raise UsageProblem(reason("training_few_batches", workers=self.workers, batches=batches))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class GradientResult:
     """A gradient by the weights' names, the mean loss, and how much the gradient counts beside others."""
 
     gradient: Weights
@@ -43,7 +136,7 @@ class Taken:
     weight: float
 
 
-class Pupil(Protocol):
+class Replica(Protocol):
     """A network in a worker, with the images that it learns from."""
 
     def weights(self) -> Weights:
@@ -52,14 +145,11 @@ class Pupil(Protocol):
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace the weights."""
 
-    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
         """The gradient of a worker's part of a batch."""
 
-    def look(self, epoch: int, step: int) -> dict[str, float]:
-        """What a log has of a batch beside its loss; nothing is learnt."""
 
-
-class Lesson(Protocol):
+class DividedTask(Protocol):
     """What a worker is told of a training; small, but for the file of its arrays, which every worker reads."""
 
     @property
@@ -83,9 +173,9 @@ class Lesson(Protocol):
 
     @property
     def arrays(self) -> Path:
-        """The file of the images, which every worker reads; its content is part of the lesson by its SHA-256."""
+        """The file of the images, which every worker reads; its content is part of the task by its SHA-256."""
 
-    def open(self) -> Pupil:
+    def open(self) -> Replica:
         """The network with its images, in this process. Raises OSError, OtherArrays."""
 
 
@@ -93,8 +183,8 @@ class OtherArrays(OSError):
     """A file of arrays is not the one that the driver wrote."""
 
 
-def keep_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of a dataclass to a file that `kept_arrays` reads; the file's SHA-256.
+def write_arrays(path: Path, holder: Any) -> str:
+    """Write the arrays and texts of a dataclass to a file that `read_arrays` reads; the file's SHA-256.
 
     The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
     process writes there, the one that holds the run; what it could not complete the next one replaces. Raises
@@ -121,15 +211,15 @@ def keep_arrays(path: Path, holder: Any) -> str:
 
 @contextlib.contextmanager
 def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
-    """`keep_arrays` as long as the block lasts: they are of patients, and nobody else's."""
+    """`write_arrays` as long as the block lasts: they are of patients, and nobody else's."""
     try:
-        yield keep_arrays(path, holder)
+        yield write_arrays(path, holder)
     finally:
         path.unlink(missing_ok=True)
 
 
-def kept_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
-    """What `keep_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+def read_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
+    """What `write_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != told:
             raise OtherArrays(str(path))
@@ -139,7 +229,7 @@ def kept_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierLesson:
+class DividedClassifier:
     """A classifier's training."""
 
     specification: Specification
@@ -182,9 +272,9 @@ class ClassifierLesson:
         """The learning rate when a share of an epoch is done."""
         return self.schedule.rate(epoch + share)
 
-    def open(self) -> Pupil:
+    def open(self) -> Replica:
         """The network, with weights that do not count yet, and its images."""
-        arrays = kept_arrays(self.arrays, self.arrays_sha256)
+        arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
             targets=arrays["targets"],
@@ -192,20 +282,20 @@ class ClassifierLesson:
             patients=tuple(map(str, arrays["patients"])),
             lungs=arrays.get("lungs"),
         )
-        return _Classifier(self, samples)
+        return _ClassifierReplica(self, samples)
 
 
-class _Classifier:
-    def __init__(self, lesson: ClassifierLesson, samples: Samples) -> None:
+class _ClassifierReplica:
+    def __init__(self, task: DividedClassifier, samples: Samples) -> None:
         from fieldray_adapt.specification import initial_weights
 
-        self._lesson, self._samples = lesson, samples
-        use_threads(lesson.settings.threads)
+        self._task, self._samples = task, samples
+        use_threads(task.settings.threads)
         self._engine: Engine = open_engine(
-            lesson.specification,
-            initial_weights(lesson.specification, seed=0),
-            settings=lesson.settings,
-            name=lesson.engine,
+            task.specification,
+            initial_weights(task.specification, seed=0),
+            settings=task.settings,
+            name=task.engine,
         )
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
@@ -215,21 +305,15 @@ class _Classifier:
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._engine.set_weights(weights)
 
-    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
         images, targets, lungs = self._batch(epoch, step, part, worker)
         gradient, loss = self._engine.gradient(images, targets, lungs=lungs)
-        return Taken(gradient, loss, self._weight(targets))
-
-    def look(self, epoch: int, step: int) -> dict[str, float]:
-        images, targets, _ = self._batch(epoch, step, Plan(), 0)
-        right = (self._engine.logits(images) >= 0) == (targets >= 0.5)
-        known = ~np.isnan(targets)
-        return {"accuracy": float(right[known].mean())} if known.any() else {}
+        return GradientResult(gradient, loss, self._weight(targets))
 
     def _batch(
         self, epoch: int, step: int, part: Plan, worker: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32] | None]:
-        schedule, samples = self._lesson.schedule, self._samples
+        schedule, samples = self._task.schedule, self._samples
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
@@ -242,7 +326,7 @@ class _Classifier:
             augmented_batch(
                 samples,
                 whole[place : place + 1],
-                self._lesson.augmentation,
+                self._task.augmentation,
                 np.random.default_rng((schedule.seed, epoch, step, place)),
             )
             for place in range(own.start, own.stop)
@@ -254,7 +338,7 @@ class _Classifier:
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
         """What the loss is a mean over: known targets with their labels' weights, or images."""
-        settings = self._lesson.settings
+        settings = self._task.settings
         if settings.loss == "categorical":
             return float(len(targets))
         weights = np.array(settings.label_weights or (1.0,), np.float32)
@@ -262,7 +346,7 @@ class _Classifier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LungLesson:
+class DividedLungs:
     """One stage of the training of a lung-field network."""
 
     recipe: LungRecipe
@@ -301,18 +385,18 @@ class LungLesson:
         """The learning rate when a share of an epoch of this stage is done."""
         return rates(self.recipe.training.stages[self.stage], epoch)(share)
 
-    def open(self) -> Pupil:
+    def open(self) -> Replica:
         """The network and its images."""
-        arrays: dict[str, Any] = dict(kept_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
-        return _Lungs(self, LungData(**arrays))
+        arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
+        return _LungReplica(self, LungData(**arrays))
 
 
-class _Lungs:
-    def __init__(self, lesson: LungLesson, data: LungData) -> None:
-        recipe = lesson.recipe
+class _LungReplica:
+    def __init__(self, task: DividedLungs, data: LungData) -> None:
+        recipe = task.recipe
         use_threads(recipe.training.threads)
-        self._lesson = lesson
-        self._engine = MaskEngine(recipe.network, recipe.training.stages[lesson.stage].side, recipe.training)
+        self._task = task
+        self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage].side, recipe.training)
         self._samples = StageSamples(recipe, data, self._engine)
 
     def weights(self) -> Weights:
@@ -321,26 +405,20 @@ class _Lungs:
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._engine.set_weights(weights)
 
-    def take(self, epoch: int, step: int, part: Plan, worker: int) -> Taken:
+    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
         images, masks, targets = self._batch(epoch, step, part, worker)
         gradient, loss = self._engine.gradient(images, masks, targets)
-        return Taken(gradient, loss, float(len(images)))
-
-    def look(self, epoch: int, step: int) -> dict[str, float]:
-        images, masks, _ = self._batch(epoch, step, Plan(), 0)
-        found, _ = self._engine.predict(images[: len(masks)])
-        truth = self._engine.truth(masks)
-        return {"accuracy": float(((found >= 0.5) == truth).mean())}
+        return GradientResult(gradient, loss, float(len(images)))
 
     def _batch(
         self, epoch: int, step: int, part: Plan, worker: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
         """Images, masks of the first of them, and targets of the checks for the rest."""
-        seed, lesson = self._lesson.recipe.training.seed, self._lesson
-        with_masks, with_targets = lesson.sizes
+        seed, task = self._task.recipe.training.seed, self._task
+        with_masks, with_targets = task.sizes
 
         def generator(place: int) -> np.random.Generator:
-            return np.random.default_rng((seed, lesson.first_epoch + epoch, step, place))
+            return np.random.default_rng((seed, task.first_epoch + epoch, step, place))
 
         own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
         pairs = [self._samples.pair(generator(place)) for place in range(own.start, own.stop)]

@@ -10,7 +10,7 @@ from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, initial_weights
 from fieldray_adapt.train import Samples, Schedule
-from fieldray_cluster.training.lesson import ClassifierLesson, keep_arrays
+from fieldray_cluster.training.tasks import DividedClassifier, write_arrays
 
 SIDE = 16
 
@@ -63,16 +63,16 @@ AUGMENTATION = Augmentation(flip=True, shift=0.1)
 SETTINGS = EngineSettings(threads=1)
 
 
-def lesson(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> ClassifierLesson:
+def task_in(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> DividedClassifier:
     """The same as a worker is told of it; its arrays are in the folder."""
-    sha256 = keep_arrays(folder / "lesson.npz", samples())
-    return ClassifierLesson(
+    sha256 = write_arrays(folder / "arrays.npz", samples())
+    return DividedClassifier(
         specification=network(),
         schedule=schedule(epochs=epochs, batch_size=batch_size),
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         engine="tensorflow",
         samples=len(samples()),
-        arrays=folder / "lesson.npz",
+        arrays=folder / "arrays.npz",
         arrays_sha256=sha256,
     )

@@ -14,11 +14,10 @@ from fieldray.errors import StorageProblem
 from fieldray_adapt.engine import open_engine
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.specification import initial_weights
-from fieldray_cluster.training.lesson import ClassifierLesson, OtherArrays, Pupil, arrays_kept, keep_arrays
-from fieldray_cluster.training.plan import Plan
-from fieldray_cluster.training.share import Layout, Rule, Share, ShareState
-from fieldray_cluster.training.worker import Order, Outcome, perform
-from tiny_lessons import SETTINGS, lesson, network, samples, weights
+from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
+from fieldray_cluster.training.tasks import DividedClassifier, OtherArrays, Plan, Replica, arrays_kept, write_arrays
+from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform
+from tiny_training import SETTINGS, network, samples, task_in, weights
 
 pytestmark = pytest.mark.adapt
 ALONE = Plan()
@@ -31,25 +30,25 @@ def _mean(parts: list[Any]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def pupil(tmp_path_factory: pytest.TempPathFactory) -> Pupil:
-    made = lesson(tmp_path_factory.mktemp("lesson")).open()
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Replica:
+    made = task_in(tmp_path_factory.mktemp("task")).open()
     made.set_weights(weights())
     return made
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_parts_of_a_batch_give_its_gradient_however_unequal(pupil: Pupil, workers: int) -> None:
+def test_the_parts_of_a_batch_give_its_gradient_however_unequal(replica: Replica, workers: int) -> None:
     plan = Plan(workers=workers, mode="sync-split")
-    whole = pupil.take(0, 1, ALONE, 0)
-    parts = [pupil.take(0, 1, plan, worker) for worker in range(workers)]
+    whole = replica.gradient(0, 1, ALONE, 0)
+    parts = [replica.gradient(0, 1, plan, worker) for worker in range(workers)]
     np.testing.assert_allclose(_mean(parts), LAYOUT.vector(whole.gradient), atol=1e-6)
     assert sum(part.weight for part in parts) == whole.weight
 
 
-def test_a_gradient_leaves_the_network_as_it_was(pupil: Pupil) -> None:
-    pupil.take(0, 0, ALONE, 0)
+def test_a_gradient_leaves_the_network_as_it_was(replica: Replica) -> None:
+    replica.gradient(0, 0, ALONE, 0)
     for name, array in weights().items():
-        np.testing.assert_array_equal(pupil.weights()[name], array)
+        np.testing.assert_array_equal(replica.weights()[name], array)
 
 
 def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
@@ -59,8 +58,8 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
     stepping = open_engine(own, start, settings=SETTINGS, name="tensorflow")
     taking = open_engine(own, start, settings=SETTINGS, name="tensorflow")
     layout = Layout.of(stepping.weights())
-    share = Share(
-        ShareState.new(layout.vector(stepping.weights())),
+    share = Shard(
+        ShardState.new(layout.vector(stepping.weights())),
         layout=layout,
         runs=((0, layout.size),),
         rule=Rule(weight_decay=SETTINGS.weight_decay),
@@ -77,33 +76,33 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
 
 
 def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path) -> None:
-    told = lesson(tmp_path)
-    assert lesson(tmp_path) == told
+    told = task_in(tmp_path)
+    assert task_in(tmp_path) == told
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
-    sha256 = keep_arrays(told.arrays, corrected)
-    assert repr(dataclasses.replace(told, arrays_sha256=sha256)) != repr(told)  # what `all_reduce` keeps pupils by
+    sha256 = write_arrays(told.arrays, corrected)
+    assert repr(dataclasses.replace(told, arrays_sha256=sha256)) != repr(told)  # what workers keep replicas by
     with pytest.raises(OtherArrays):
         told.open()
     assert [path.name for path in tmp_path.iterdir()] == [told.arrays.name]
 
 
 def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), arrays_kept(tmp_path / "lesson.npz", samples()):
-        assert (tmp_path / "lesson.npz").exists()
+    with pytest.raises(KeyboardInterrupt), arrays_kept(tmp_path / "arrays.npz", samples()):
+        assert (tmp_path / "arrays.npz").exists()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "lesson.npz").mkdir()
+    (tmp_path / "arrays.npz").mkdir()
     with pytest.raises(StorageProblem):
-        keep_arrays(tmp_path / "lesson.npz", samples(8))
-    assert [path.name for path in tmp_path.iterdir()] == ["lesson.npz"]
+        write_arrays(tmp_path / "arrays.npz", samples(8))
+    assert [path.name for path in tmp_path.iterdir()] == ["arrays.npz"]
 
 
-def _order(told: ClassifierLesson, port: int) -> Order:
-    return Order(
-        lesson=told,
+def _spec(told: DividedClassifier, port: int) -> WorkerSpec:
+    return WorkerSpec(
+        task=told,
         plan=Plan(mode="sync-join"),
         layout=LAYOUT,
         worker=0,
@@ -114,39 +113,32 @@ def _order(told: ClassifierLesson, port: int) -> Order:
 
 def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> None:
     """Another process in its place would not see it either."""
-    told = lesson(tmp_path)
-    keep_arrays(told.arrays, samples(8))
-    assert perform(_order(told, 1)) == Outcome(unread="training_node_other")
+    told = task_in(tmp_path)
+    write_arrays(told.arrays, samples(8))
+    assert perform(_spec(told, 1)) == WorkerResult(unread="training_node_other")
     told.arrays.unlink()
-    assert perform(_order(told, 1)) == Outcome(unread="training_node_folder")
+    assert perform(_spec(told, 1)) == WorkerResult(unread="training_node_folder")
 
 
 def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    assert perform(_order(lesson(tmp_path), port)) == Outcome(was_lost=True)
-
-
-def test_where_no_target_is_known_nothing_is_noted(tmp_path: Path) -> None:
-    unknown = dataclasses.replace(samples(), targets=np.full_like(samples().targets, np.nan))
-    told = lesson(tmp_path)
-    pupil = dataclasses.replace(told, arrays_sha256=keep_arrays(told.arrays, unknown)).open()
-    assert pupil.look(0, 0) == {}
+    assert perform(_spec(task_in(tmp_path), port)) == WorkerResult(was_lost=True)
 
 
 def test_frozen_layers_stay() -> None:
     layout = Layout.of(weights())
     rule = Rule(weight_decay=0.1, frozen=frozenset({"first"}))
-    share = Share(ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
+    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
     share.update(np.ones(layout.size, np.float32), rate=0.1)
     moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
 
-def test_a_lesson_is_the_same_wherever_it_is_opened(tmp_path: Path, pupil: Pupil) -> None:
-    other = lesson(tmp_path).open()
+def test_a_lesson_is_the_same_wherever_it_is_opened(tmp_path: Path, replica: Replica) -> None:
+    other = task_in(tmp_path).open()
     other.set_weights(weights())
     for step in (3, 1):
-        first, second = (one.take(1, step, ALONE, 0) for one in (pupil, other))
+        first, second = (one.gradient(1, step, ALONE, 0) for one in (replica, other))
         assert first.loss == pytest.approx(second.loss, rel=1e-6) and first.weight == second.weight
     assert network().name == "tiny"

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.training.channel import Channel, connect
-from fieldray_cluster.training.server import DRIVER, ServedShare, Service
-from fieldray_cluster.training.share import Layout, Rule, ShareState
+from fieldray_cluster.training.server import DRIVER, ServedShard, Service
+from fieldray_cluster.training.shard import Layout, Rule, ShardState
 from waiting import wait_for
 
 TOKEN = "a" * 32
@@ -26,7 +26,7 @@ LAYOUT = Layout(("a/kernel",), ((4,),))
 @contextlib.contextmanager
 def _served(
     *, workers: int = 2, waits: bool = True, staleness: int | None = None, **more: Any
-) -> Iterator[ServedShare]:
+) -> Iterator[ServedShard]:
     service = Service(
         layout=LAYOUT,
         runs=((0, 4),),
@@ -36,15 +36,15 @@ def _served(
         staleness=staleness,
         updates_per_epoch=100,
     )
-    state = ShareState.new(np.zeros(4, np.float32))
-    served = ServedShare(service, state, host="127.0.0.1", token=TOKEN, **more)
+    state = ShardState.new(np.zeros(4, np.float32))
+    served = ServedShard(service, state, host="127.0.0.1", token=TOKEN, **more)
     try:
         yield served
     finally:
         served.close()
 
 
-def _worker(served: ServedShare, number: int) -> Channel:
+def _worker(served: ServedShard, number: int) -> Channel:
     return connect(served.address, token=TOKEN, role=str(number), largest=16)
 
 
@@ -65,7 +65,7 @@ def _pull(channel: Channel) -> tuple[int, int]:
 
 
 def _push(channel: Channel, *, worker: int, number: int, version: int, count: int = 4) -> None:
-    told = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1, "note": {}}
+    told = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1}
     channel.send({"gradient": told}, np.ones(count, np.float32))
 
 
@@ -184,7 +184,7 @@ def test_so_many_may_be_ungreeted_at_once_and_no_more() -> None:
         wait_for(lambda: _takes(served))
 
 
-def _takes(served: ServedShare) -> bool:
+def _takes(served: ServedShard) -> bool:
     """Whether a worker is served; the places of the ungreeted are free some time after they are gone."""
     channel = _worker(served, 0)
     try:
