@@ -21,7 +21,7 @@ from fieldray import cli
 from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
-from fieldray.commands.pack_options import add_pack_options
+from fieldray.commands.options import add_pack_options
 
 # The code that figures depend on, as pages name it.
 _WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts", "cluster")

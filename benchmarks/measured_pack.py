@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fieldray.commands.pack_options import drives_with_packs, load_pack, pack_to_measure
+from fieldray.commands.options import drives_with_packs, load_pack, pack_to_measure
 from fieldray.domain.model import Model
 from fieldray.paths import user_data
 

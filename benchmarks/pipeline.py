@@ -26,7 +26,7 @@ from benchmarks.stages import Stages, add_round, stage_workers, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
-from fieldray.commands.pack_options import drives_with_packs, find_pack, load_pack, pack_to_measure
+from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_to_measure
 from fieldray.domain.assessment import choose
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef

@@ -112,7 +112,7 @@ def _open_closed_streams() -> None:
 def _open_window(paths: Sequence[Path]) -> int:
     """Open the window here or, where the program is installed, by the one beside this that has Qt."""
     from fieldray.paths import installed_program
-    from fieldray.starting import run_window_program
+    from fieldray.surroundings import run_window_program
 
     program = installed_program("fieldray-window")
     return run_window_program(program, paths) if program else _show(paths)
@@ -125,7 +125,7 @@ def _show(paths: Sequence[Path]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fieldray.commands.console import system_console
     from fieldray.errors import FieldrayError
-    from fieldray.starting import has_screen
+    from fieldray.surroundings import has_screen
 
     if not has_screen():
         from fieldray.reasons import reason

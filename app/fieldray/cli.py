@@ -18,24 +18,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.command_names import PACKAGES, command_lines, is_command
-from fieldray.commands import (
-    audit,
-    bench,
-    compare,
-    demo,
-    doctor,
-    history,
-    packs,
-    screen,
-    store,
-)
-from fieldray.commands.console import Console, add_command, system_console
-from fieldray.commands.typed import address_in, require_typed
+from fieldray.command_names import OWN, PACKAGES, command_lines, is_command
+from fieldray.commands.console import Console, add_command, address_in, require_typed, system_console
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -157,27 +146,21 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
-    """All commands with their options, as `--help` and the documents show them.
-
-    Of a package beside this one only the names, where the command `asked` for is not among them.
-    """
+    """All commands with their options, or with those of the one `asked` for alone: the others are names."""
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
         epilog="Without a command the window opens; fieldray FOLDER opens it on that folder.",
         allow_abbrev=False,
     )
+    parser.set_defaults(open_window=open_window)
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    screen.add_to(commands)
-    compare.add_to(commands)
-    audit.add_to(commands)
-    history.add_to(commands)
-    store.add_to(commands)
-    packs.add_to(commands)
-    demo.add_to(commands, open_window=open_window)
-    doctor.add_to(commands)
-    bench.add_to(commands)
+    for name in OWN:
+        if asked in (None, name):
+            import_module(f"fieldray.commands.{name}").add_to(commands)
+        else:
+            add_command(commands, name)
     for beside in command_lines():
         if asked is None or asked in beside.COMMANDS:
             beside.add_to(commands)

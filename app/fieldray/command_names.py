@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 if TYPE_CHECKING:
     import argparse
 
-OWN: Final = frozenset({"screen", "store", "compare", "audit", "history", "packs", "demo", "doctor", "bench"})
+# Each is the module `commands.NAME`; with its line in the list of commands.
+OWN: Final[Mapping[str, str]] = {
+    "screen": "screen images, folders, DICOMDIRs and zip files",
+    "compare": "lay a prior image over the current one and show what differs",
+    "audit": "measure a pack on your own images with known labels",
+    "history": "list past runs; show, compare, save again or delete them",
+    "store": "look after the files of results: check, compact, back up, restore them",
+    "packs": "list, verify, trust and install model packs",
+    "demo": "screen openly licensed images and show the result",
+    "doctor": "check whether this computer can screen images, and what would help",
+    "bench": "measure how fast this computer runs the packs",
+}
 PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 

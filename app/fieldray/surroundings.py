@@ -1,10 +1,12 @@
-"""Variables of the environment: this program and its children keep those that are known, and no other.
+"""What is around this process: variables of the environment, signals that end it, and a screen for the window.
+
+This program and its children keep those variables that are known, and no other.
 
 Any other may name code: libraries and plugins (Qt, GTK, OpenSSL, the C library), drivers of graphics, configurations
 that name either (Dask, matplotlib). The program brings its own parts of Qt and OpenSSL; what a shell's start-up file or
 a desktop entry names instead may lie anywhere, also beside the images. An entry of a search path that is empty or
 relative is the current directory. What the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before the first
-line of this program is not in its hands. And the signals by which those around it ask it to end.
+line of this program is not in its hands.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Final
 
 # docs/privacy.md says what each group is for.
@@ -67,3 +71,76 @@ def polite_ends() -> tuple[int, ...]:
     hang_up = getattr(signal, "SIGHUP", None)
     is_heard = hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *((hang_up,) if is_heard else ()))
+
+
+# ---- the window
+
+
+_SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by Qt's names of what draws on them
+
+
+def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether there is something to show a window on, or Qt was told to do without.
+
+    Qt ends the whole process where it cannot connect, so the connection is tried first.
+    """
+    if sys.platform in ("win32", "darwin"):
+        return True
+    wanted = environment.get("QT_QPA_PLATFORM", "").partition(";")[0].partition(":")[0].partition("-")[0]
+    if wanted and wanted not in _SCREENS:
+        return True
+    x, wayland = (environment.get(variable, "") if wanted in ("", kind) else "" for kind, variable in _SCREENS.items())
+    return _x_answers(x) or _wayland_answers(wayland, environment.get("XDG_RUNTIME_DIR", ""))
+
+
+def _x_answers(name: str) -> bool:
+    """Whether a server of X11 lets a client in, asked of the library that Qt asks."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("libxcb.so.1") if name else None
+    except OSError:
+        return False
+    if library is None:
+        return False
+    library.xcb_connect.restype = ctypes.c_void_p
+    connection = ctypes.c_void_p(library.xcb_connect(os.fsencode(name), None))  # one in error where there is none
+    is_open = not library.xcb_connection_has_error(connection)
+    library.xcb_disconnect(connection)
+    return is_open
+
+
+def _wayland_answers(name: str, folder: str) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(Path(folder, name)))
+        except OSError:
+            return False
+    return bool(name)
+
+
+def has_window() -> bool:
+    """Whether a window can be opened: there are a screen and either the window's program or Qt."""
+    import importlib.util
+
+    from fieldray.paths import installed_program
+
+    return has_screen() and (
+        installed_program("fieldray-window") is not None or importlib.util.find_spec("PySide6") is not None
+    )
+
+
+def run_window_program(program: Path, paths: Sequence[Path]) -> int:
+    """Start the installed window with files and folders to screen. Raises OSError.
+
+    On Windows it returns at once, so that the console is free again; elsewhere this process becomes the window.
+    """
+    import subprocess
+
+    command = [str(program), *map(str, paths)]
+    if sys.platform != "win32":
+        os.execv(command[0], command)
+    subprocess.Popen(command)
+    return 0

@@ -19,8 +19,7 @@ import pytest
 
 import fieldray
 from fieldray.command_names import OWN, PACKAGES, command_line_of, command_lines, is_command, names_images, opens_window
-from fieldray.offline import is_screen_remote, leave_only_the_screen
-from fieldray.offline_linux import filter_code
+from fieldray.offline import filter_code, is_screen_remote, leave_only_the_screen
 from fieldray.paths import child_command, program_command
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
@@ -112,7 +111,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 # Modules that start other programs, and why these need no guard of their own.
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
-    "fieldray.starting": "the installed window, which begins with the guard",
+    "fieldray.surroundings": "the installed window, which begins with the guard",
     "fieldray_cluster.node": "nothing: it speaks with its cluster by asyncio",
     "fieldray_cluster.nodes": "processes of a cluster, which begin with the guard",
     "fieldray_cluster.workflow.perform": "the guard of a command",
@@ -368,7 +367,7 @@ def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch:
 def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
     assert shown
-    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == OWN.union(
+    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == {*OWN}.union(
         *(each.COMMANDS for each in command_lines())
     )
 

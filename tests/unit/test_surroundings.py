@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import stat
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from fieldray.paths import program_command
-from fieldray.surroundings import keep_foreign_code_out
+from fieldray.paths import child_command, installed_program, program_command
+from fieldray.surroundings import has_screen, keep_foreign_code_out
 
 _CODE = """
 #include <stdio.h>
@@ -82,3 +86,100 @@ def test_a_library_that_a_configuration_of_openssl_names_is_not_loaded(tmp_path:
     done = subprocess.run(program_command("packs", "list"), env={**os.environ, **own}, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not mark.exists()
+
+
+# ---- the window
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for the window's program")
+
+
+def test_from_a_checkout_nothing_is_installed_beside() -> None:
+    assert installed_program("fieldray-window") is None
+    assert child_command("fieldray.workers.looking:handle")[:2] == [sys.executable, "-I"]
+
+
+_NOWHERE = ":99"  # no server has this number, nor does Wayland name a screen so
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="X11 and Wayland")
+def test_a_screen_is_one_that_can_be_opened() -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        assert not has_screen({})
+        assert not has_screen({name: ""})
+        assert not has_screen({name: _NOWHERE})
+        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "xcb"})
+        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "wayland-egl"})
+    assert has_screen({"DISPLAY": _NOWHERE, "QT_QPA_PLATFORM": "offscreen"})
+    assert has_screen({"QT_QPA_PLATFORM": "minimal:a"})
+    assert not has_screen({"QT_QPA_PLATFORM": "xcb"})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="X11")
+def test_a_server_that_answers_is_a_screen() -> None:
+    number = os.getpid()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(20)
+        server.bind(f"\0/tmp/.X11-unix/X{number}")
+        server.listen()
+        answering = threading.Thread(target=_let_in, args=(server,))
+        answering.start()
+        try:
+            assert has_screen({"DISPLAY": f":{number}"})
+        finally:
+            answering.join()
+
+
+def _let_in(server: socket.socket) -> None:
+    """The beginning of the X Window System protocol, version 11: the client's 12 bytes, and that it may come in."""
+    client, _ = server.accept()
+    with client:
+        client.recv(4096)
+        client.sendall(struct.pack("<BxHHH", 1, 11, 0, 8) + bytes(32))
+        while client.recv(4096):  # until it goes
+            pass
+
+
+@pytest.mark.parametrize("screen", [{}, {"DISPLAY": _NOWHERE}, {"WAYLAND_DISPLAY": _NOWHERE}])
+@pytest.mark.parametrize("arguments", [(), (".",)])
+def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...], screen: dict[str, str]) -> None:
+    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    environment |= screen
+    done = subprocess.run(
+        [sys.executable, "-m", "fieldray", *arguments],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "fieldray: The window needs a screen, and none can be opened here. "
+        "This works without one: fieldray screen FOLDER\n"
+    )
+
+
+def test_the_window_computes_with_one_thread_which_is_said_before_numpy_loads() -> None:
+    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    environment.pop("OPENBLAS_NUM_THREADS", None)
+    code = (
+        "import os, sys\nfrom fieldray.__main__ import window\nwindow([])\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["1", "False"]
+
+
+@pytest.mark.parametrize("paths", [(), (".", "..")])
+def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
+    window = tmp_path / "fieldray-window"
+    window.write_text('#!/bin/sh\nprintf "%s|" "$0" "$@"\nexit 5\n')
+    window.chmod(window.stat().st_mode | stat.S_IXUSR)
+    frozen = (
+        "import sys; sys.frozen, sys.executable = True, sys.argv.pop(1)\n"
+        "from fieldray.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", frozen, str(tmp_path / "fieldray"), *paths], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (5, "|".join([str(window), *paths, ""]), "")

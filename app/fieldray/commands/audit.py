@@ -8,8 +8,8 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, given_path, given_text
-from fieldray.commands.pack_options import add_pack_options, load_model, load_pack, pack_of_run
+from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.options import add_pack_options, load_model, load_pack, pack_of_run
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
 from fieldray.paths import results_path
@@ -29,14 +29,13 @@ _SHOWN: Final = 10
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "audit",
-        help="measure a pack on your own images with known labels",
         description="Measure how good a pack is on your own images, from labels that you know. Images are screened "
         "first; results that there are already are used again.",
         epilog="Exit code: as of `fieldray screen`; 2 also if the labels cannot be used. "
         "Research use only. Not for diagnostic use.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "paths", nargs="*", type=given_path, metavar="PATH", help="a file or folder with labelled images"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
+from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "bench", "measure how fast this computer runs the packs")
+    parser = add_command(commands, "bench")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     device = add_command(
         actions, "device", "measure the time per image on each device, with the first two images apart from the rest"

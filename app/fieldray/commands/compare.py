@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, given_path, given_text
+from fieldray.commands.console import Console, add_command, given_path, given_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "compare",
-        help="lay a prior image over the current one and show what differs",
         description="Lay a prior chest X-ray of a patient over the current one, and show where they differ by more "
         "than two X-rays differ anyway. It shows differences of two images, not a course of disease.",
         epilog="Exit code: 0 the pair was compared, or refused with a reason; 1 an image could not be read; "
         "2 wrong usage; 3 the lung-field pack is missing; 130 cancelled. "
         "Research use only. Not for diagnostic use.",
-        allow_abbrev=False,
     )
     parser.add_argument("prior", type=given_path, metavar="PRIOR", help="the earlier image")
     parser.add_argument("current", type=given_path, metavar="CURRENT", help="the later image")

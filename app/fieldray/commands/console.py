@@ -1,15 +1,20 @@
-"""Where a command's words go: results to standard output, everything else to standard error."""
+"""What a command prints (results to standard output, everything else to standard error), and what was typed."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from fieldray.command_names import OWN, is_command
+from fieldray.errors import UsageProblem
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 _BAR: Final = 20
 
@@ -70,10 +75,23 @@ class Console:
                 self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)
 
 
-def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
-    """A command: `text` is its line in the list of commands, and the first sentence of its own help."""
-    description = f"{text[0].upper()}{text[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
+def add_command(
+    commands: argparse._SubParsersAction[Any],
+    name: str,
+    text: str = "",
+    *,
+    description: str = "",
+    epilog: str | None = None,
+) -> argparse.ArgumentParser:
+    """A command: `text` is its line in the list of commands (see `command_names.OWN`).
+
+    description, epilog  what its own help begins and ends with; the text as a sentence where nothing else is said
+    """
+    text = text or OWN[name]
+    description = description or f"{text[0].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=description, epilog=epilog, allow_abbrev=False
+    )
     return parser
 
 
@@ -135,3 +153,42 @@ def duration_text(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+# ---- whether a person typed the command line
+#
+# A shell replaces `*` by the names that are there, and whoever fills a folder or a drive chooses them. A file called
+# `--trust=...` would trust a key, files called `packs`, `trust` and a fingerprint would do so for `fieldray *`.
+
+
+# Of a scheduler, tcp:// and tls:// are addresses that a command is given.
+_ADDRESS: Final = re.compile(
+    r"(?:--[a-z-]+=)?((?:file|https?|ftps?|sftp|smb|nfs|afp|davs?)://.*)", re.IGNORECASE | re.DOTALL
+)
+_END_OF_OPTIONS: Final = "--"
+
+
+def require_typed(arguments: Sequence[str]) -> None:
+    """Refuse an option that is also the name of a file here, and a command that is nothing but names of files here.
+
+    What has a `/` in it is a path and cannot come from a bare `*`. An address is no path. Raises UsageProblem.
+    """
+    if found := address_in(arguments):
+        raise UsageProblem(found)
+    for argument in arguments:
+        if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):
+            raise UsageProblem(reason("option_is_file", name=argument))
+        if argument == _END_OF_OPTIONS:
+            break
+    if len(arguments) > 1 and is_command(arguments[0]) and all(map(_is_name_here, arguments)):
+        raise UsageProblem(reason("command_is_file", name=arguments[0]))
+
+
+def address_in(arguments: Sequence[str]) -> Reason | None:
+    """Why nothing can be done with an address (`file://host/share`) among paths, as a browser or desktop gives them."""
+    found = next(filter(None, map(_ADDRESS.fullmatch, arguments)), None)
+    return reason("path_is_address", address=found[1]) if found else None
+
+
+def _is_name_here(argument: str) -> bool:
+    return os.path.basename(argument) == argument and os.path.lexists(argument)  # noqa: PTH119 - as the shell sees it

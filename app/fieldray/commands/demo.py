@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands import screen
-from fieldray.commands.console import Console, given_path
-from fieldray.commands.pack_options import add_pack_options
+from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.options import add_pack_options
 
 if TYPE_CHECKING:
     from fieldray.imaging.demonstration import Part
 
-OpenWindow = Callable[[Sequence[Path]], int]
 _DRAWN: Final = "drawn"
 _PARTS: Final = ("children", "adults")
 
 
-def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow | None) -> None:
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "demo",
-        help="screen openly licensed images and show the result",
         description="Screens openly licensed images with the pack that is for them, and opens the window if there is "
         "a screen. Each file's name gives the published label. Some images are there to be refused.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "part",
@@ -41,13 +39,13 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser, default="the one that these images are for")
     screen.add_run_options(parser)
-    parser.set_defaults(command=run, open_window=open_window)
+    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write the images, screen, show; the exit code. Raises as `screen.run` does."""
     from fieldray.paths import user_data
-    from fieldray.starting import has_window
+    from fieldray.surroundings import has_window
 
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fieldray.commands.console import Console, given_path
-from fieldray.commands.pack_options import add_pack_options
+from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.options import add_pack_options
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "doctor",
-        help="check whether this computer can screen images, and what would help",
         description="Check this computer, screen a test image, and report what to change.",
         epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
-        allow_abbrev=False,
     )
     add_pack_options(parser, default="the one of `fieldray packs default`, else the first that can be used")
     parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON and HTML to this folder")

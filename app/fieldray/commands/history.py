@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.report_options import add_report_options, report_options
+from fieldray.commands.options import add_report_options, report_options
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.plain_text import as_cell
@@ -28,7 +28,7 @@ _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "history", "list past runs; show, compare, save again or delete them")
+    parser = add_command(commands, "history")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = add_command(actions, "list", "list past runs, the newest first")
     listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")

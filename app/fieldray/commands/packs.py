@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
+from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, give_trust
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
@@ -24,7 +24,7 @@ _PACK_HELP = (
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "packs", "list, verify, trust and install model packs")
+    parser = add_command(commands, "packs")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     listing = add_command(actions, "list", "list the available packs")
     listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import DeviceChoices
-from fieldray.commands.console import Console, given_path, given_text
-from fieldray.commands.pack_options import add_pack_options, load_model
-from fieldray.commands.report_options import add_report_options, report_options
+from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.options import add_pack_options, add_report_options, load_model, report_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,14 +25,13 @@ _JOIN_S = 0.2
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "screen",
-        help="screen images, folders, DICOMDIRs and zip files",
         description="Screen every image in the given files and folders.",
         epilog="Exit code: 0 every image has a result; 1 some images failed; 2 wrong usage; "
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
-        allow_abbrev=False,
     )
     parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)

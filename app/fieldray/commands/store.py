@@ -14,7 +14,7 @@ from fieldray.reasons import reason
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "store", "look after the files of results: check, compact, back up, restore them")
+    parser = add_command(commands, "store")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     checking = add_command(actions, "check", "look through all results for damage")
     checking.set_defaults(command=run_check)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, add_command, given_path, progress_text
-from fieldray.commands.pack_options import add_pack_options, load_pack, pack_of_run
+from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
 from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray_cluster.command_line import COMMANDS

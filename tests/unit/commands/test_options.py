@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.commands.pack_options import chosen_default, load_pack
+from fieldray.commands.options import chosen_default, load_pack
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import fingerprint_of
