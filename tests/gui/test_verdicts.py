@@ -79,9 +79,23 @@ def test_of_two_quick_verdicts_on_a_full_disk_none_is_shown_as_saved() -> None:
     assert verdicts.insist(FIRST) == ()  # it is under way
     verdicts.failed(FIRST, FULL)
     assert verdicts.give_in(FIRST) == write(AGREE, AGREE, DISAGREE, UNSURE)  # what was refused may lie in the log
+    assert verdicts.failed(FIRST, FULL) == (Read(FIRST),)
+    assert verdicts.found(FIRST, UNSURE) == ()
+    assert (given.state, given.wanted, given.problem) == ("not_saved", AGREE, FULL)
+    assert verdicts.insist(FIRST) == write(AGREE, AGREE, DISAGREE, UNSURE)
+    verdicts.written(FIRST, AGREE)
+    assert given.state == "saved"
+
+
+def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> None:
+    verdicts = opened(AGREE)
+    verdicts.choose("disagree")
     verdicts.failed(FIRST, FULL)
-    assert (given.state, given.wanted) == ("saved", AGREE)
-    assert verdicts.found(FIRST, UNSURE) == write(AGREE, AGREE, DISAGREE, UNSURE)  # and came back
+    assert verdicts.choose("agree") == write(AGREE, AGREE, DISAGREE)
+    assert verdicts.failed(FIRST, FULL) == (Read(FIRST),)
+    assert verdicts.of(FIRST).state == "not_saved"
+    verdicts.found(FIRST, AGREE)
+    assert verdicts.of(FIRST).state == "saved"
 
 
 def test_what_is_not_saved_stays_when_another_image_is_opened() -> None:

@@ -235,9 +235,11 @@ class Verdicts:
         given.known.add(sent.verdict)
         if given.wanted != sent.verdict:
             return self._send(judged, given)
-        if given.wanted != given.stored:
-            given.problem = problem
-        return ()
+        if given.known == {given.stored}:
+            return ()
+        given.problem = problem
+        # One that was refused may lie there, in the place of what is wanted.
+        return (Read(judged),) if given.wanted == given.stored else ()
 
     # ---- inside
 
