@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.processes import child_command
 from fieldray.bench.benchmark_case import LoadedImage
 from fieldray.errors import FieldrayError
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import load_runtime
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 

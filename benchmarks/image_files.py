@@ -36,8 +36,8 @@ from pydicom.uid import (
 )
 
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import image_dataset
 

@@ -218,7 +218,7 @@ def _openvino(opening: Opening) -> tuple[str, Infer]:
 
 def _litert(opening: Opening) -> tuple[str, Infer]:
     """A batch is run in one call where the file lets itself be enlarged, else one image after another."""
-    from fieldray.inference.runtime import load_runtime
+    from fieldray.inference.litert import load_runtime
 
     runtime = load_runtime()
     interpreter = runtime.interpreter(model_content=opening.file, num_threads=opening.threads)

@@ -24,7 +24,7 @@ from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
 
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import load_runtime
 from fieldray.processes.wire import Message
 
 log = logging.getLogger(__name__)

@@ -30,10 +30,9 @@ from fieldray.domain.lungs import THIRDS, halves, lung_parts, middle_between, th
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_tensor, with_window
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.imaging.reading import decode
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
 
 KINDS: Final = ("whole", "upper", "lower", "effusion")

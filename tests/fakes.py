@@ -22,7 +22,7 @@ from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.reading import unpacked
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look, Seen, loading

@@ -17,9 +17,9 @@ from fieldray.domain.mask import KeptShares
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail
+from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import Reason

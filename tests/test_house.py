@@ -32,7 +32,13 @@ _NAMES = (
     "augmentation", "dataset", "engine", "lungs/results", "lungs/train", "matcher/train", "networks", "prune/loop",
     "prune/study", "tables", "train",
 )  # fmt: skip
-OF_ONE_CONCEPT = {"app/fieldray/domain/lungs.py", *(f"app/fieldray_adapt/{name}.py" for name in _NAMES)}
+OF_ONE_CONCEPT = {
+    "app/fieldray/domain/lungs.py",
+    "app/fieldray/imaging/dicom_header.py",
+    "app/fieldray/inference/backend_runner.py",
+    "app/fieldray/pipeline/export.py",
+    *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
+}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 
 # Runs in every Python process of the program: what is not there cannot be imported, what is forbidden ends it.

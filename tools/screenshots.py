@@ -51,7 +51,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
-    from fieldray.imaging.demonstration import PARTS, files
+    from fieldray.imaging.synthetic import PARTS, files
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
     from fieldray.packs.verified import read_verified_manifest

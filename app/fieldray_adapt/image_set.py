@@ -25,13 +25,12 @@ from fieldray.domain.model import HeaderRules, InputSpec, LungRules, Manifest
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
-from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.reading import decode
 from fieldray.imaging.source import read_bytes
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import arrays_in, content_digest, digest, reading, write_atomically

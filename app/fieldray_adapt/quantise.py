@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 from fieldray.domain.model import InputSpec, OutputRoles
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray_adapt.keras_engine import build_network, layer_reader, set_weights
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
 

@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.cli import run
 from fieldray.commands.console import Console
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import load_runtime
 
 
 @pytest.mark.adapt

@@ -26,7 +26,7 @@ from fieldray.bench.report import Table
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.processes.wire import Message
 from tiny_models import tiny_inputs, tiny_model_bytes

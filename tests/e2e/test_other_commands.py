@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.imaging.demonstration import PARTS, files
+from fieldray.imaging.synthetic import PARTS, files
 from fieldray.packs import signing
 from packs_factory import key
 from program import Fieldray, lines_of, write_images

@@ -9,8 +9,7 @@ import pytest
 
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.library import Device
-from fieldray.inference.coral.status import CoralStatus, LibraryAnswer, ask_library, look
+from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, ask_library, look
 
 
 def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:

@@ -19,7 +19,7 @@ from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.packs.legacy import load_legacy
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model

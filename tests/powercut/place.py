@@ -20,7 +20,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.discover import IsKnown
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.keeping import open_store

@@ -48,7 +48,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     [
         ("fieldray.workers.looking:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
         ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
-        ("fieldray.inference.coral.library:handle", {"libraries": []}),
+        ("fieldray.inference.coral.status:handle", {"libraries": []}),
         ("fieldray.bench.parallel_load:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],
 )

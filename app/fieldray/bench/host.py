@@ -26,7 +26,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.inference.coral import status
 from fieldray.inference.coral.status import CoralStatus
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason

@@ -12,7 +12,7 @@ from fieldray.commands.console import Console, add_command, given_path
 from fieldray.commands.options import add_pack_options
 
 if TYPE_CHECKING:
-    from fieldray.imaging.demonstration import Part
+    from fieldray.imaging.synthetic import Part
 
 _DRAWN: Final = "drawn"
 _PARTS: Final = ("children", "adults")
@@ -77,7 +77,7 @@ def _write_drawn(folder: Path, console: Console) -> None:
 
 def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> None:
     """Write the images of a part, and have its pack used, now and when the folder is opened."""
-    from fieldray.imaging.demonstration import PARTS, credits_file
+    from fieldray.imaging.synthetic import PARTS, credits_file
     from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.persistence import SHARED, write_atomically
@@ -103,7 +103,7 @@ def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple
     Raises UsageProblem where another file of this name is in a folder that a person chose, StorageProblem.
     """
     from fieldray.errors import UsageProblem
-    from fieldray.imaging.demonstration import files
+    from fieldray.imaging.synthetic import files
     from fieldray.persistence import storage_problem
     from fieldray.reasons import reason
 

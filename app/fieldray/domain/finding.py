@@ -178,8 +178,8 @@ class ReadFacts:
     thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
     preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, as the file lies, on its way to the store; empty
                 anywhere else
-    stamp       what its file is known by (see `imaging.stamp`), on its way to the store; empty anywhere else, and where
-                nothing can vouch for the file
+    stamp       what its file is known by (see `imaging.source`), on its way to the store; empty anywhere else, and
+                where nothing can vouch for the file
     """
 
     content_sha256: str = ""

@@ -17,16 +17,55 @@ from fieldray.domain.finding import FINELY_READ, PREVIEW_SIDE, THUMBNAIL_SIDE, R
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Unreadable
-from fieldray.imaging.decode import decode
-from fieldray.imaging.identify import identify_again
+from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.identify import HEAD_BYTES, identify_again, sniff
 from fieldray.imaging.preprocess import shrunk
+from fieldray.imaging.raster import decode_jpeg, decode_png
 from fieldray.imaging.reduction import COVER, REFINEMENT, WAVELET_COVER, TargetSize, Whole, target_size
-from fieldray.imaging.source import read_with_state
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.reasons import reason
 
 _PREVIEW_QUALITY: Final = 75
+
+
+def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
+    """Decode one image: upright and grey, at full resolution or as much as is needed.
+
+    Parameters
+    ----------
+    data
+        The whole file; its kind is recognised from its first bytes.
+    ref
+        `ref.frame` chooses among several frames.
+    needed
+        Allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.target_size`). Without it
+        the image has full resolution.
+    whole
+        Keeps what had to be decoded in full, for the next call for the same bytes and frame.
+
+    Raises
+    ------
+    Unreadable
+        For what cannot be decoded.
+    Unusable
+        For colour, and for a file without an image.
+    """
+    whole = whole or Whole()
+    if not data:
+        raise Unreadable(reason("empty"))
+    content = sniff(data[:HEAD_BYTES])
+    if content == "executable":
+        raise Unreadable(reason("executable"))
+    if content == "png":
+        return decode_png(data, needed=needed, whole=whole)
+    if content == "jpeg":
+        return decode_jpeg(data, needed=needed, whole=whole)
+    if content == "dicom":
+        # pydicom and its codecs take a third of a second to load: only for those who need them.
+        from fieldray.imaging.dicom import decode_dicom
+
+        return decode_dicom(data, frame=ref.frame, needed=needed, whole=whole)
+    raise Unusable(reason("not_an_image"))
 
 
 class ImageFile:

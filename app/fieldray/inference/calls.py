@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.inference.backend import Answer
-from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.runtime import Runtime
+from fieldray.inference.litert import NetworkSpec, Runtime
 from fieldray.processes.rpc import Call
 
 

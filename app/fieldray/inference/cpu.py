@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fieldray.backends import CPU
 from fieldray.inference.backend import BackendKind, BackendOptions
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from fieldray.processes.priority import Priority
 

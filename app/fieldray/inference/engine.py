@@ -17,8 +17,7 @@ from fieldray.domain.events import Publish
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, Watch
-from fieldray.inference.backend_runner import BackendRunner
-from fieldray.inference.scheduler import Scheduler
+from fieldray.inference.backend_runner import BackendRunner, Scheduler
 from fieldray.reasons import Reason, reason
 
 _CLOSE_GRACE_S: Final = 2.0

@@ -9,8 +9,7 @@ from typing import Final
 from fieldray.errors import BackendProblem
 from fieldray.inference import calls
 from fieldray.inference.backend import Answer
-from fieldray.inference.litert import Network, memory_problem
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, load_runtime, memory_problem
 from fieldray.processes.rpc import served
 
 

@@ -15,8 +15,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference import calls
 from fieldray.inference.backend import Answer, file_for
-from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
+from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIMES, NetworkSpec, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
 from fieldray.processes.rpc import Call

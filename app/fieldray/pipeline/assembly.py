@@ -22,10 +22,9 @@ from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
-from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
-from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.workers.ports import Engine, Readers

@@ -1,6 +1,6 @@
 """What a run takes over from earlier ones, and how it knows that a file is the one that was judged then.
 
-`Unchanged` knows a file at its place by its stamp: size, times, and a keyed part of its content (see `imaging.stamp`).
+`Unchanged` knows a file at its place by its stamp: size, times, and a keyed part of its content (see `imaging.source`).
 Such a file is not even identified, and the results of hundreds are taken over at once. `Earlier` knows everything else
 by the whole of its content, wherever it lies.
 """
@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import Outcome, Screened, asked_for
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.imaging.stamp import Stamps
-from fieldray.pipeline.work import Work
+from fieldray.imaging.source import Stamps
 from fieldray.store.results import ResultQuery
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.batch import Work
 
 _BUNDLE: Final = 256
 _MOST_WAIT_S: Final = 0.2  # for a bundle to become full, while a person looks on

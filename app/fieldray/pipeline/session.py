@@ -288,8 +288,7 @@ class Session:
 
         With `is_apart` another process does it, so that this one answers at once meanwhile.
         """
-        from fieldray.pipeline.export import KnownPack, export_run
-        from fieldray.pipeline.export_process import export_apart
+        from fieldray.pipeline.export import KnownPack, export_apart, export_run
 
         with self._lock:
             batch = self._batch

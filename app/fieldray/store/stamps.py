@@ -1,6 +1,6 @@
 """How results are taken over for files that have not changed, as statements.
 
-A file is known by a stamp that lies with its result. Here stamps are kept and compared; `imaging.stamp` makes them.
+A file is known by a stamp that lies with its result. Here stamps are kept and compared; `imaging.source` makes them.
 """
 
 from __future__ import annotations

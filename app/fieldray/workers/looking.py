@@ -27,12 +27,10 @@ from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reading import ImageFile, facts_of, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize
-from fieldray.imaging.source import content_hash
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps, content_hash
 from fieldray.imaging.zip_members import search
 from fieldray.inference.backend import Answer, check_golden
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import served
 from fieldray.processes.serving import announce

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fieldray.domain.image import Image, ShownImage, Tensor
     from fieldray.domain.model import InputSpec, Model
     from fieldray.domain.study import ImageRef
-    from fieldray.imaging.stamp import Stamps
+    from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.rpc import Call
     from fieldray.settings import Settings
@@ -42,7 +42,7 @@ _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
 _KILLED: Final = -9  # SIGKILL: nobody here waits for a process that was sent it, so it was the system, short of memory
 _MOST_WORKERS: Final = 8
-# What the networks of a pack take beside the image, as in `inference.runtime`: 560 MB for the packs that ship.
+# What the networks of a pack take beside the image, as in `inference.litert`: 560 MB for the packs that ship.
 _NETWORKS_MB: Final = 768
 # Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
 _FILES_PER_WORKER: Final = 6

@@ -17,7 +17,7 @@ from fieldray.domain.image import Image, ShownImage, Tensor
 from fieldray.domain.model import BackendName, DeviceChoice, InputSpec, Model, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.processes.child import ChildLost
 from fieldray.reasons import Reason, reason

@@ -27,8 +27,7 @@ from scipy import ndimage
 
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair
 from fieldray_adapt.engine import (
     CHECKPOINT,

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import locally_normalised
 from fieldray.domain.metrics import share
 from fieldray.domain.model import InputSpec, OutputRoles
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import load_runtime
+from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.manifest_types import FeatureOutput, MatcherManifest
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.matcher.engine import specification_of

@@ -15,8 +15,8 @@ import pydicom
 from pydicom.encaps import generate_fragments
 
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.refs import ref_of, ref_text

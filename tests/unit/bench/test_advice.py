@@ -22,8 +22,7 @@ from fieldray.bench.host import (
 )
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.bench.report import lines
-from fieldray.inference.coral.library import Device
-from fieldray.inference.coral.status import CoralStatus, LibraryAnswer
+from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
 from fieldray.reasons import reason
 

@@ -29,9 +29,9 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.codec import CODECS, Codec, Frame, codec_of
 from fieldray.imaging.codecs.htj2k import decode_high_throughput
 from fieldray.imaging.codecs.jpeg2000 import decode_wavelets
-from fieldray.imaging.decode import decode
 from fieldray.imaging.dicom_header import SharedContext
 from fieldray.imaging.identify import identify
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from fieldray.reasons import reason
@@ -153,7 +153,7 @@ from pathlib import Path
 import fieldray.imaging.codecs as package
 package.__path__.append(sys.argv[1])
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 path = Path(sys.argv[2])
 images = [decode(path.read_bytes(), ImageRef(path=path), needed=needed) for needed in (None, TargetSize(70, 70))]
@@ -230,7 +230,7 @@ before = state()
 import fieldray.workers.looking, fieldray.imaging.dicom
 assert state() == before, state()
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
+from fieldray.imaging.reading import decode
 from fieldray.imaging.identify import identify
 path = Path(sys.argv[1])
 with path.open("rb") as stream:

@@ -33,8 +33,8 @@ from pydicom.uid import (
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify
+from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 

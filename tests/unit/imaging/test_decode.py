@@ -13,8 +13,8 @@ from benchmarks.image_files import put_frame
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, scaled, write_collection, write_dicom
 

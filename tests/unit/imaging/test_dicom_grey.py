@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.image import Image, Window
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, write_dicom
 

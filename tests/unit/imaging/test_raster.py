@@ -17,9 +17,9 @@ from PIL import Image as Picture
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unusable
-from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify
 from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 
 GREY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4

@@ -9,9 +9,9 @@ import pytest
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import read_bytes
 

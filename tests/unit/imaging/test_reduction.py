@@ -20,9 +20,9 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import (
     LARGEST_REDUCTION,
     TargetSize,

@@ -11,8 +11,8 @@ import pytest
 from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import target_size
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, write_dicom

@@ -12,9 +12,8 @@ import pytest
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging import stamp as stamp_module
-from fieldray.imaging.source import FileState, open_file, read_with_state
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging import source as stamp_module
+from fieldray.imaging.source import FileState, Stamps, open_file, read_with_state
 
 KEY = bytes(range(32))
 LATER = time.time() + 3600

@@ -32,7 +32,7 @@ from pydicom.uid import (
 from benchmarks.image_files import put_frame, set_pixels
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.decode import decode
+from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize, block_means
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 

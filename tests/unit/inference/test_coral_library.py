@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.library import LIBRARY_NAMES, DeviceLock, EdgeTpuLibrary, load_problem, pycoral_of_google
+from fieldray.inference.coral.status import LIBRARY_NAMES, DeviceLock, EdgeTpuLibrary, load_problem, pycoral_of_google
 
 
 class WindowsError(OSError):

@@ -9,8 +9,7 @@ import pytest
 
 from fieldray.domain.events import DeviceChanged
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.library import Device
-from fieldray.inference.coral.status import LibraryAnswer
+from fieldray.inference.coral.status import Device, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
 from fieldray.inference.coral.watch import Change, Debouncer, DeviceWatch
 from fieldray.reasons import Reason, reason

@@ -13,8 +13,8 @@ from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
 from fieldray.domain.model import Prediction, Request
 from fieldray.errors import BackendProblem, StorageProblem
+from fieldray.inference.backend_runner import TRIES_PER_IMAGE
 from fieldray.inference.engine import Engine
-from fieldray.inference.scheduler import TRIES_PER_IMAGE
 from fieldray.reasons import reason
 from tiny_models import tiny_manifest, tiny_model
 

@@ -17,7 +17,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from tiny_models import tiny_golden, tiny_model
 

@@ -13,8 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
-from fieldray.inference.litert import Network, NetworkSpec
-from fieldray.inference.runtime import RUNTIMES, Runtime, load_runtime
+from fieldray.inference.litert import RUNTIMES, Network, NetworkSpec, Runtime, load_runtime
 from fieldray.packs.legacy import MANIFEST as LEGACY
 from tiny_models import (
     BLOCK,

@@ -10,8 +10,8 @@ from backend_fakes import WAIT_S, Behaviour, Events, grey
 
 from fieldray.domain.model import Policy
 from fieldray.errors import BackendProblem
+from fieldray.inference.backend_runner import BackendStatus, Scheduler
 from fieldray.inference.engine import Engine
-from fieldray.inference.scheduler import BackendStatus, Scheduler
 from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
 from waiting import wait_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from fieldray.inference.scheduler import Scheduler
+from fieldray.inference.backend_runner import Scheduler
 from fieldray.reasons import reason
 
 WHY = reason("device_not_chosen")

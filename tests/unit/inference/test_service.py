@@ -11,8 +11,7 @@ import pytest
 
 from fieldray.inference import calls
 from fieldray.inference.backend import Answer
-from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES, NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.processes.rpc import received, sent, served
 from fieldray.processes.wire import Message, read_message, write_message

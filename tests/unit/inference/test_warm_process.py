@@ -6,7 +6,7 @@ import threading
 
 import psutil
 
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WarmProcess
 from waiting import wait_for
 

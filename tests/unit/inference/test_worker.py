@@ -18,7 +18,7 @@ import pytest
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES
+from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from fieldray.processes.child import Child
 from fieldray.reasons import reason

@@ -25,11 +25,10 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
-from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
-from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.store.database import damage_mark

@@ -24,7 +24,7 @@ from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.image import Image, ShownImage
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch

@@ -21,8 +21,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.persistence import unfinished, write_new
-from fieldray.pipeline.export import KnownPack, export_run
-from fieldray.pipeline.export_process import SERVICE, export_apart
+from fieldray.pipeline.export import SERVICE, KnownPack, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, ExportCancelled, Exporter, ReportOptions, StoredRun
@@ -309,7 +308,7 @@ def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, datab
 
 
 def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
-    child = Child("fieldray.pipeline.export_process:gone")
+    child = Child("fieldray.pipeline.export:gone")
     with pytest.raises(FieldrayError) as caught:
         export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, tell=quiet, child=child)
     assert caught.value.reason.code == "internal"

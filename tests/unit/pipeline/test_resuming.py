@@ -24,8 +24,7 @@ from fieldray.domain.image import Turn
 from fieldray.domain.model import Model
 from fieldray.domain.run import Resuming, TakenOver, Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.source import read_with_state
-from fieldray.imaging.stamp import Stamps
+from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch
 from fieldray.reasons import reason
@@ -43,7 +42,7 @@ AGREE = Verdict(choice="agree", note="seen")
 @pytest.fixture(autouse=True)
 def _old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of these tests were made a moment ago."""
-    monkeypatch.setattr("fieldray.imaging.stamp._MARGIN_S", -3600.0)
+    monkeypatch.setattr("fieldray.imaging.source._MARGIN_S", -3600.0)
 
 
 class Readers(FakeReaders):

@@ -18,9 +18,9 @@ from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import ReaderProblem, Unreadable
-from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import shrunk, to_tensor
+from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
 from fieldray.workers.calls import Look, Seen

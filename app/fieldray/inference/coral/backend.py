@@ -17,7 +17,7 @@ from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.coral.usb import FindDevices, find_usb_devices
 from fieldray.inference.coral.watch import DeviceWatch
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WarmProcess, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
@@ -30,7 +30,7 @@ Clock = Literal["std", "max"]
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
 _ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
 _LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
-_OPENER: Final = "fieldray.inference.coral.library:OpenDelegate"
+_OPENER: Final = "fieldray.inference.coral.status:OpenDelegate"
 _NOT_HERE: Final = "edgetpu_not_here"
 _PERMANENT: Final = frozenset(
     {

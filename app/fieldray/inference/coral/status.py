@@ -7,23 +7,240 @@ USB is added where there is any.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from fieldray.backends import EDGE_TPU
 from fieldray.domain.events import DeviceChanged, DeviceState
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.coral.library import Device
+from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.coral.usb import USB3_MBIT, FindDevices, UsbDevice, find_usb_devices
-from fieldray.inference.runtime import MEMORY_LIMIT_MB
+from fieldray.inference.litert import MEMORY_LIMIT_MB, Runtime
+from fieldray.persistence import FileLock, HeldError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import converted
 
-_SERVICE: Final = "fieldray.inference.coral.library:handle"
+# ---- The Edge TPU runtime library by its C interface (edgetpu_c.h), and as a TensorFlow Lite delegate.
+#
+# Only in a child process: it may stop the process. Google's own Python package for it, `pycoral`, is used for the
+# list of Edge TPUs where it is installed. The package of that name on the public index is another project about coral
+# reefs; the two are told apart by what they hold.
+
+LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "linux": ("libedgetpu.so.1",),
+    "darwin": (
+        "libedgetpu.1.dylib",
+        "/usr/local/lib/libedgetpu.1.dylib",
+        "/opt/homebrew/lib/libedgetpu.1.dylib",
+        "/opt/local/lib/libedgetpu.1.dylib",
+    ),
+    "win32": ("edgetpu.dll",),
+}
+_VERSION: Final = re.compile(r"RuntimeVersion\((\d+)\)")
+_WINDOWS_NOT_A_PROGRAM: Final = 193  # ERROR_BAD_EXE_FORMAT
+_NOT_A_LIBRARY: Final = ("invalid ELF", "file too short", "wrong ELF", "not a mach-o", "incompatible architecture")
+
+
+def default_names() -> tuple[str, ...]:
+    """What the library is called on this system, likeliest first."""
+    return LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One entry of the library's list: `kind` is "usb" or "pci"."""
+
+    kind: str
+    path: str
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("path", ctypes.c_char_p))
+
+
+class EdgeTpuLibrary:
+    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.name, self._library = _load(tuple(names) or default_names())
+
+    @property
+    def runtime_version(self) -> int | None:
+        """N of its "RuntimeVersion(N)"."""
+        ask = self._library.edgetpu_version
+        ask.restype = ctypes.c_char_p
+        match = _VERSION.search((ask() or b"").decode(errors="replace"))
+        return int(match[1]) if match else None
+
+    def devices(self) -> tuple[Device, ...]:
+        """The Edge TPUs and boards it can see now."""
+        listed = _devices_of_pycoral()
+        return listed if listed is not None else self._devices()
+
+    def _devices(self) -> tuple[Device, ...]:
+        library = self._library
+        library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
+        library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
+        library.edgetpu_free_devices.restype = None
+        library.edgetpu_free_devices.argtypes = [ctypes.POINTER(_Entry)]
+        count = ctypes.c_size_t()
+        entries = library.edgetpu_list_devices(ctypes.byref(count))
+        if not entries:
+            return ()
+        try:
+            return tuple(_device(entries[index]) for index in range(count.value))
+        finally:
+            library.edgetpu_free_devices(entries)
+
+
+def handle(message: Message) -> Message:
+    """Serve a child that lives for one message: load the library, report what it sees.
+
+    Raises BackendProblem when it cannot be loaded.
+
+    The body of the message holds `libraries`, the names to try (empty for this system's usual ones); the answer's holds
+    `library`, `runtime_version` and `devices` ([kind, path], ...).
+    """
+    library = EdgeTpuLibrary(message.body["libraries"])
+    return Message(
+        {
+            "library": library.name,
+            "runtime_version": library.runtime_version,
+            "devices": [[device.kind, device.path] for device in library.devices()],
+        }
+    )
+
+
+def load_problem(error: OSError, name: str) -> Reason:
+    """Why a library could not be loaded, from the loader's own words."""
+    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
+        error = error.__cause__
+    words = str(error)
+    if "libusb" in words:
+        return reason("coral_no_libusb")
+    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in words for part in _NOT_A_LIBRARY):
+        return reason("coral_bad_library", name=name)
+    return reason("coral_no_library", name=name)
+
+
+def pycoral_of_google() -> bool:
+    """Whether the installed `pycoral`, if there is one, is the Edge TPU's. Imports nothing of it."""
+    try:
+        found = importlib.util.find_spec("pycoral")
+    except (ImportError, ValueError):
+        return False
+    folders = found.submodule_search_locations if found else None
+    return any(_lists_edge_tpus(Path(folder) / "utils" / "edgetpu.py") for folder in folders or ())
+
+
+def _lists_edge_tpus(path: Path) -> bool:
+    try:
+        return "def list_edge_tpus" in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _devices_of_pycoral() -> tuple[Device, ...] | None:
+    """What Google's package lists; None where it is not installed or does not run with this Python."""
+    if not pycoral_of_google():
+        return None
+    try:
+        listed = importlib.import_module("pycoral.utils.edgetpu").list_edge_tpus()
+        return tuple(Device(str(entry["type"]), str(entry["path"])) for entry in listed)
+    except (ImportError, OSError, KeyError, TypeError):
+        return None
+
+
+def _device(entry: _Entry) -> Device:
+    return Device("usb" if entry.type else "pci", (entry.path or b"").decode(errors="replace"))
+
+
+def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
+    problems = []
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            problems.append(load_problem(error, name))
+            continue
+        if not hasattr(library, "edgetpu_list_devices"):
+            raise BackendProblem(reason("coral_bad_library", name=name))
+        return name, library
+    # a library that is there but does not load says more than one that is absent
+    told = [problem for problem in problems if problem.code != "coral_no_library"]
+    raise BackendProblem((told or problems)[0])
+
+
+class OpenDelegate:
+    """An Edge TPU that this process has to itself until it ends (`messages.OpenedDevice`).
+
+    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
+    the path of the Edge TPU's lock with "{index}" in it.
+    """
+
+    def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
+        library = EdgeTpuLibrary(options["libraries"])
+        devices = library.devices()
+        if not devices:  # the parent saw one a moment ago
+            raise BackendProblem(reason("coral_not_listed"))
+        version = library.runtime_version
+        needed = read_compiled(file).oldest_runtime
+        if version is not None and needed is not None and needed > version:
+            raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
+        self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
+        # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
+        index, self._lock = _lock_one(options["lock"], len(devices))
+        chosen = {**options["options"], "device": _device_option(devices, index)}
+        try:
+            self.delegate = runtime.load_delegate(library.name, chosen)
+        except (ValueError, OSError) as error:
+            self._lock.release()
+            raise BackendProblem(reason("coral_open_failed")) from error
+
+
+class DeviceLock:
+    """One Edge TPU, one process: held from birth until `release`, or until the process ends, however it does.
+
+    Raises BackendProblem("coral_busy") if another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._lock = FileLock(path, holder=str(os.getpid()))
+        except HeldError as error:
+            raise BackendProblem(reason("coral_busy", process=error.holder)) from error
+
+    def release(self) -> None:
+        """Give it back; safe to call twice."""
+        self._lock.release()
+
+
+def _lock_one(pattern: str, count: int) -> tuple[int, DeviceLock]:
+    """The first Edge TPU of `count` that no other process has. Raises BackendProblem("coral_busy")."""
+    for index in range(count - 1):
+        with contextlib.suppress(BackendProblem):
+            return index, DeviceLock(Path(pattern.format(index=index)))
+    return count - 1, DeviceLock(Path(pattern.format(index=count - 1)))
+
+
+def _device_option(devices: tuple[Device, ...], index: int) -> str:
+    """In the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board."""
+    kind = devices[index].kind
+    return f"{kind}:{sum(device.kind == kind for device in devices[:index])}"
+
+
+_SERVICE: Final = "fieldray.inference.coral.status:handle"
 _TIMEOUT_S: Final = 5.0
 
 # How often to look at the system's list of USB devices; macOS needs a process for each look
