@@ -9,13 +9,14 @@ object for an archive, and anything that changes, such as a verdict, makes anoth
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import io
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -254,12 +255,15 @@ def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) 
     return stream.getvalue()
 
 
-def write_objects(path: Path, stored: StoredRun, files: Iterator[tuple[int, bytes]]) -> None:
-    """Write a folder of files, each named by its number in the work list. Raises UsageProblem, StorageProblem."""
+def write_objects(path: Path, stored: StoredRun, files: Generator[tuple[int, bytes]]) -> None:
+    """Write a folder of files, each named by its number in the work list; `files` is closed whatever happens.
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray.persistence import write_new
     from fieldray.reports.outputs import own_folder
 
-    with own_folder(path, is_own_dicom, inputs=stored.inputs) as folder:
+    with contextlib.closing(files), own_folder(path, is_own_dicom, inputs=stored.inputs) as folder:
         for number, data in files:
             write_new(folder / f"{number:05}.dcm", data)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ def write_captures(path: Path, stored: StoredRun) -> None:
     write_objects(path, stored, _files(stored))
 
 
-def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
+def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ def write_segmentations(path: Path, stored: StoredRun) -> None:
     write_objects(path, stored, _files(stored))
 
 
-def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
+def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
     from fieldray.reports.dicom.images import lung_mask, segmentation
     from fieldray.reports.dicom.instance import as_file, subject_of
 
