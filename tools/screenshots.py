@@ -30,7 +30,7 @@ _SETTLE_S = 0.5
 
 
 def main() -> int:
-    """Take the pictures; 0 if all were taken."""
+    """Take the screenshots; 0 if all were taken."""
     parser = argparse.ArgumentParser(description="Screenshots of the window, with the images of the demonstration.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
@@ -93,12 +93,12 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         lambda: bench.screening.state in ("finished", "failed") and bench.rows.total() == len(list(images.iterdir()))
     )
     window.work_list.choose_end(last=False)
-    taken = taken and until(lambda: bench.image.picture is not None)
+    taken = taken and until(lambda: bench.image.pyramid is not None)
     save("result")
-    shown = bench.image.picture
+    shown = bench.image.pyramid
     taken = taken and until(lambda: _row_of(bench.rows, "refused-on-its-side") is not None)
     window.work_list.choose(_row_of(bench.rows, "refused-on-its-side") or 0)
-    taken = taken and until(lambda: bench.image.picture not in (None, shown))
+    taken = taken and until(lambda: bench.image.pyramid not in (None, shown))
     save("refused")
     window.actions_by_name["packs"].trigger()
     save("packs")

@@ -246,7 +246,7 @@ class FakeSession:
     judged: list[Outcome] = field(default_factory=list)
     verdict_problem: FieldrayError | None = None
     keeps_refused: bool = False  # what is refused lies in the store all the same
-    picture: Image | None = None  # the pixels of every image, else each has its own
+    image: Image | None = None  # the pixels of every image, else each has its own
     wishes: list[tuple[int, Wishes]] = field(default_factory=list)
     again: Outcome | FieldrayError | None = None
     may_screen: threading.Event = field(default_factory=threading.Event)
@@ -298,7 +298,7 @@ class FakeSession:
             raise FieldrayError(ref.problem)
         if content_sha256 in self.replaced:
             raise FieldrayError(reason("changed"))
-        return self.picture or image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
+        return self.image or image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
         kept = self.previews.get(content_sha256)

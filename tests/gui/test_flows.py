@@ -270,7 +270,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     turn.click()
     desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
     image = desk.application.controller.image
-    desk.until(lambda: not image.is_loading and image.picture is not None)
+    desk.until(lambda: not image.is_loading and image.pyramid is not None)
     assert session.read[-1].turn == Turn(90)
     assert [wishes for _, wishes in session.wishes] == [Wishes(turns=True)] * 2
 
@@ -328,7 +328,7 @@ def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old
     desk.open_row(1)
     image = desk.application.controller.image
     desk.until(lambda: image.problem == reason("changed"))
-    assert image.picture is None
+    assert image.pyramid is None
 
 
 def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
@@ -475,8 +475,8 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     search.setText("nobody is called so")
     desk.until(lambda: listed(desk) == [] and table.accessibleDescription() != "")
     assert table.accessibleDescription() == "No image matches what is searched for or chosen above."
-    picture = table.viewport().grab().toImage()
-    assert len({picture.pixel(x, y) for x in range(picture.width()) for y in range(20, 50)}) > 2  # it is written there
+    pyramid = table.viewport().grab().toImage()
+    assert len({pyramid.pixel(x, y) for x in range(pyramid.width()) for y in range(20, 50)}) > 2  # it is written there
     search.clear()
     desk.until(lambda: listed(desk) != [] and table.accessibleDescription() == "")
 

@@ -131,7 +131,7 @@ def test_a_run_of_another_pack_is_shown_without_its_texts_and_is_said_to_be_of_t
     row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
     assert row.manifest is None and row.outcome.pack_name == "made-up-1.1.0"
     desk.open_row(1)
-    assert desk.application.controller.image.picture is not None
+    assert desk.application.controller.image.pyramid is not None
 
 
 def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: Desk, page: HistoryPage) -> None:
@@ -141,14 +141,14 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     open_run(desk, page, 2)
     image = desk.application.controller.image
     desk.open_row(6)
-    assert (image.picture.rows, image.picture.columns) == (600, 512)
+    assert (image.pyramid.rows, image.pyramid.columns) == (600, 512)
     assert "The file has changed" in desk.window.result._kept.text()
     assert "Shown is the small preview" in desk.window.result._kept.text()
     assert desk.window.viewer._heat_map is not None  # the map lies over it
     desk.open_row(4)  # no preview, but a thumbnail
-    assert image.picture is not None and image.preview_note == reason("preview_shown")
+    assert image.pyramid is not None and image.preview_note == reason("preview_shown")
     desk.open_row(5)  # neither
-    assert image.picture is None and image.problem == reason("changed")
+    assert image.pyramid is None and image.problem == reason("changed")
     assert image.preview_note == reason("preview_missing")
     assert "No preview of this image was kept." in desk.window.result._kept.text()
     desk.rooms.session.previews[content] = np.zeros((0, 0), np.uint8)

@@ -103,7 +103,7 @@ def open_and_walk(desk: Desk, images: Path) -> int:
     assert desk.rooms.session.started_with[-1][0] == (images,)
     desk.until(lambda: QApplication.focusWidget() is window.work_list.table)
     press(Key.Key_Home)
-    desk.until(lambda: bench.image.picture is not None)
+    desk.until(lambda: bench.image.pyramid is not None)
     first = bench.image.row.row_id
     press(Key.Key_Down)
     assert bench.image.row.row_id != first
@@ -123,10 +123,10 @@ def look_and_measure(desk: Desk) -> None:
     assert viewer.state.center[0] > 256
     assert viewer.state.center[1] > 300
     press(Key.Key_3)
-    assert viewer.state.window == viewer.picture.presets[2]
+    assert viewer.state.window == viewer.pyramid.presets[2]
     press(Key.Key_Up, CONTROL)
     press(Key.Key_Left, CONTROL)
-    assert viewer.state.window not in viewer.picture.presets
+    assert viewer.state.window not in viewer.pyramid.presets
     press(Key.Key_H)
     press(Key.Key_O)
     assert (viewer.shows_heat_map, viewer.shows_outline) == (False, True)
@@ -144,7 +144,7 @@ def compare(desk: Desk, first: int) -> None:
     bench, window = desk.application.controller, desk.window
     press(Key.Key_C)
     press(Key.Key_Down)
-    desk.until(lambda: bench.beside.picture is not None and bench.image.picture is not None)
+    desk.until(lambda: bench.beside.pyramid is not None and bench.image.pyramid is not None)
     assert (bench.beside.row.row_id, window.area.viewer.state.zoom) == (first, window.area.beside.state.zoom)
     press(Key.Key_C)
     assert not window.area.has_kept

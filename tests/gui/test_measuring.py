@@ -97,7 +97,7 @@ def test_enter_without_the_tool_measures_nothing(desk: Desk, viewer: Viewer) -> 
 
 
 def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
-    control, start = Qt.KeyboardModifier.ControlModifier, viewer.picture.start_window
+    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.start_window
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, control)
     # 400 points of a drag are one window width: a key is 20 of them.
     assert viewer.state.window.width == pytest.approx(start.width * 1.05)

@@ -486,7 +486,7 @@ def test_the_prior_is_bent_by_the_displacement(desk: Desk, rooms: FakeRooms, com
     rooms.priors.answer = pair_comparison(shift=20.0)
     press(desk, Key.Key_E)
     compared(desk)
-    bent, prior = comparing.laid.prior.image.pixels, desk.application.controller.beside.picture.image.pixels
+    bent, prior = comparing.laid.prior.image.pixels, desk.application.controller.beside.pyramid.image.pixels
     assert bent.shape == (600, 512)
     moved = 20 * 600 / 512
     rows = np.arange(100, 500)

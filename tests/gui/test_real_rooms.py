@@ -62,7 +62,7 @@ def test_images_are_screened_shown_judged_and_taken_over(
         in bench.rows.row_at(bench.rows.index(bench.rows.rowCount() - 1, 0)).reason.text
     )
     window.work_list.choose_end(last=False)
-    qtbot.waitUntil(lambda: bench.image.picture is not None, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: bench.image.pyramid is not None, timeout=WAIT_MS)
     assert "Score" in texts(window.result)
     row_id = bench.image.row.row_id
     bench.judging.choose("agree")
@@ -105,7 +105,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(
     counts = bench.rows.counts()
     assert (counts["abnormal"], counts["normal"], counts["not_assessed"]) == (1, 1, 0)
     window.work_list.choose_end(last=False)
-    qtbot.waitUntil(lambda: bench.image.picture is not None, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: bench.image.pyramid is not None, timeout=WAIT_MS)
     row = bench.image.row
     assert (row.category, row.finding.label, row.finding.point) == ("abnormal", "abnormal", None)
     assert MARK in texts(window.result) and "larger output is the class" in texts(window.result)

@@ -33,7 +33,7 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     bench = desk.application.controller
     assert (bench.beside.row.row_id, bench.image.row.row_id) == (1, 2)
     assert area.beside.isVisible()
-    assert area.beside.picture is bench.beside.picture is not bench.image.picture
+    assert area.beside.pyramid is bench.beside.pyramid is not bench.image.pyramid
     desk.open_row(3)
     assert bench.beside.row.row_id == 1
     names = [head.name.text() for head in area._heads]
@@ -50,7 +50,7 @@ def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, a
     open_state, kept_state = area.viewer.state, area.beside.state
     assert kept_state.zoom == open_state.zoom == pytest.approx(1.25**2)
     assert kept_state.center == pytest.approx(open_state.center)  # both are of 600 x 512
-    assert kept_state.window == area.beside.picture.presets[2]
+    assert kept_state.window == area.beside.pyramid.presets[2]
     assert (kept_state.inverted, kept_state.turns) == (True, 0)
 
 
@@ -100,7 +100,7 @@ def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageA
 
 
 def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> None:
-    shown, other = area.viewer.picture, area.beside.picture
+    shown, other = area.viewer.pyramid, area.beside.pyramid
     assert like_window(None, shown, other) is None
     for own, its in zip(shown.presets, other.presets, strict=True):
         assert like_window(own, shown, other) == its

@@ -73,11 +73,11 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
 
 def test_a_large_image_is_windowed_by_what_the_screen_shows_of_it() -> None:
     pixels = np.random.default_rng(1).integers(0, 4096, (3000, 2500)).astype(np.uint16)
-    picture = pyramid_of(Image(pixels=pixels))
-    assert sum(level.size for level in picture.levels) < pixels.size * 4 / 3
-    level = picture.levels[picture.level_for(0.3)]
+    pyramid = pyramid_of(Image(pixels=pixels))
+    assert sum(level.size for level in pyramid.levels) < pixels.size * 4 / 3
+    level = pyramid.levels[pyramid.level_for(0.3)]
     assert level.size * 4 == pixels.size
-    table = picture.table(Window(1500, 2000.0, "LINEAR_EXACT"), inverted=False)
+    table = pyramid.table(Window(1500, 2000.0, "LINEAR_EXACT"), inverted=False)
     assert (table.dtype, table.size) == (np.uint8, 2**16)  # one look-up per pixel and no arithmetic
     assert cut(level, table, top=10, bottom=20, left=30, right=70).shape == (10, 40)
 

@@ -48,7 +48,7 @@ def wheel(viewer: Viewer, notches: int, *, control: bool = False) -> None:
 
 
 def test_left_drag_changes_window_and_level(viewer: Viewer) -> None:
-    start = viewer.picture.start_window
+    start = viewer.pyramid.start_window
     drag(viewer, Qt.MouseButton.LeftButton, (40, -20))
     # 400 points are one window width: 40 to the right a tenth wider, 20 up a twentieth lower level (brighter).
     assert viewer.state.window.width == pytest.approx(start.width * 1.1)
@@ -105,7 +105,7 @@ def test_keys_change_the_view_and_ctrl_z_takes_it_back(
 
 def test_presets_and_reset(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_3)
-    assert viewer.state.window == viewer.picture.presets[2]
+    assert viewer.state.window == viewer.pyramid.presets[2]
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Space)
     assert viewer.state == ViewState()
 
@@ -145,9 +145,9 @@ def test_a_normal_images_heat_map_is_blank_and_says_so(desk: Desk, viewer: Viewe
 
 def test_what_the_model_saw_is_shown_on_request(desk: Desk, viewer: Viewer) -> None:
     desk.qtbot.keyClick(viewer, Qt.Key.Key_N)
-    assert (viewer.picture.rows, viewer.picture.columns) == (224, 224)
+    assert (viewer.pyramid.rows, viewer.pyramid.columns) == (224, 224)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_N)
-    assert (viewer.picture.rows, viewer.picture.columns) == (600, 512)
+    assert (viewer.pyramid.rows, viewer.pyramid.columns) == (600, 512)
 
 
 def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> None:
@@ -166,7 +166,7 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
     session.may_read.clear()
     for row_id in range(1, 9):
         desk.window.work_list.choose(row_id)
-        assert image.picture is None
+        assert image.pyramid is None
     session.may_read.set()
     desk.until(lambda: not image.is_loading)
     assert image.row.row_id == 8
@@ -184,13 +184,13 @@ def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: 
     session.may_read.set()
     desk.until(lambda: len(session.read) == 2)
     desk.until(lambda: session.is_closed)
-    assert (image.picture, image.problem) == (None, None)
+    assert (image.pyramid, image.problem) == (None, None)
 
 
 def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
     desk.application.controller.rows.open(None)
     assert desk.application.controller.image.row is None
-    assert viewer.picture is None
+    assert viewer.pyramid is None
 
 
 def _colourful(viewer: Viewer) -> int:

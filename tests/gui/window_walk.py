@@ -165,7 +165,7 @@ class WindowWalk:
         for part in (self.window.area, self.window.result):  # what the walk looks at is painted in the list
             part.setUpdatesEnabled(False)
         self._settle()
-        self.rooms.session.picture = SMALL
+        self.rooms.session.image = SMALL
         self._said: set[tuple[tuple[Path, ...], str, bool | None]] = set()
         self._judged: set[str] = set()
         self._begun = 0

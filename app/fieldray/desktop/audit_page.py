@@ -200,8 +200,8 @@ class AuditPage(Page):
         return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
-        text, picture = self._translator.text, icon("export", self._theme)
-        self.save_button = push_button(text("Save the report…"), self._save, picture=picture)
+        text, export = self._translator.text, icon("export", self._theme)
+        self.save_button = push_button(text("Save the report…"), self._save, icon=export)
         self.take_button = push_button(text("Use as local operating point…"), self._take)
         return lay_row(None, self.save_button, self.take_button, 1)
 

@@ -362,7 +362,7 @@ class Comparing(QObject):
             return
         self.is_running = True
         self.changed.emit()
-        picture, open_picture = self._beside.picture, self._image.picture
+        pyramid, open_pyramid = self._beside.pyramid, self._image.pyramid
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
             from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
@@ -371,9 +371,9 @@ class Comparing(QObject):
                 comparison = services.priors.compare(prior, row.outcome)
             except ComparisonCancelled:
                 raise FieldrayError(reason("comparison_stopped")) from None
-            if not comparison.is_comparable or picture is None or open_picture is None:
+            if not comparison.is_comparable or pyramid is None or open_pyramid is None:
                 return comparison, None
-            return comparison, laid_over(picture, comparison, rows=open_picture.rows, columns=open_picture.columns)
+            return comparison, laid_over(pyramid, comparison, rows=open_pyramid.rows, columns=open_pyramid.columns)
 
         self._background.ask(
             work,

@@ -103,7 +103,7 @@ class HistoryPage(Page):
         self.export_button = push_button(
             text("Save the results…"),
             lambda: self.export_wanted.emit(self.chosen()[0]),
-            picture=icon("export", self._theme),
+            icon=icon("export", self._theme),
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
         return lay_row(None, self.open_button, self.compare_button, self.export_button, 1, self.delete_button)

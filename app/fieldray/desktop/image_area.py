@@ -43,7 +43,7 @@ class ImageArea(QWidget):
         self.prior_view = PriorView(comparing, image, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
         named = translator.text("Close the kept image")
-        close = push_button("", lambda: self._kept.show(None), picture=icon("close", theme), named=named)
+        close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
         self._heads = _Head(), _Head(close)
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
         self._splitter.setChildrenCollapsible(False)
@@ -162,7 +162,7 @@ class ImageArea(QWidget):
 
     def _follow(self, leader: Viewer, follower: Viewer) -> None:
         """Show one image as near, at the same place and in the like window as the other."""
-        shown, other = leader.picture, follower.picture
+        shown, other = leader.pyramid, follower.pyramid
         if not self.is_linked or shown is None or other is None or not self.has_kept:
             return
         window = like_window(leader.state.window, shown, other)
@@ -228,7 +228,7 @@ class _Head(QWidget):
 _GAP: Final = 8
 _BUTTON_ROOM: Final = 41
 
-# Command of the key table, its picture, whether it stays pressed, and which ones are left out first where there is no
+# Command of the key table, its icon, whether it stays pressed, and which ones are left out first where there is no
 # room (1; the menu and the keys still have them), which never (0); "" leaves a gap.
 _BUTTONS: Final = (
     ("tool_window", "window", True, 11),
@@ -264,11 +264,11 @@ class ViewTools(QWidget):
         row = lay_row(self, 1, margins=(_GAP, 6, _GAP, 6), spacing=3)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.buttons: dict[str, QToolButton] = {}
-        for command, picture, is_checkable, _ in _BUTTONS:
+        for command, icon_name, is_checkable, _ in _BUTTONS:
             if not command:
                 row.addSpacing(_GAP)
                 continue
-            self.buttons[command] = self._button(actions[command], picture, theme)
+            self.buttons[command] = self._button(actions[command], icon_name, theme)
             self.buttons[command].setCheckable(is_checkable)
             row.addWidget(self.buttons[command])
         row.addStretch(1)
@@ -292,9 +292,9 @@ class ViewTools(QWidget):
             if command:
                 self.buttons[command].setVisible(not 0 < rank <= len(self.buttons) - room)
 
-    def _button(self, action: QAction, picture: str, theme: Theme) -> QToolButton:
+    def _button(self, action: QAction, icon_name: str, theme: Theme) -> QToolButton:
         button = QToolButton()
-        button.setIcon(icon(picture, theme))
+        button.setIcon(icon(icon_name, theme))
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)

@@ -28,7 +28,7 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Picture:
+class Pyramid:
     """levels[k] is the image at 1 / 2**k of its size; presets are the windows of keys 1 to 5 (None: by the file)."""
 
     image: Image
@@ -57,22 +57,22 @@ class Picture:
         return level
 
 
-def pyramid_of(image: Image) -> Picture:
+def pyramid_of(image: Image) -> Pyramid:
     """Build the pyramid (about a third more memory than the image) and the presets."""
     levels: list[Pixels] = [image.pixels]
     while min(levels[-1].shape) >= 2 * _SMALLEST_SIDE:
         levels.append(_halved(levels[-1]))
     start = default_window(image)
     presets = tuple(_percentile_window(levels[-1], low, high) for low, high in _PRESET_PERCENTILES)
-    return Picture(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
+    return Pyramid(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
 
 
-def like_window(window: Window | None, picture: Picture, other: Picture) -> Window | None:
-    """The window of `other` that is like this one of `picture`: the same preset, else as far from the start window."""
-    if window in picture.presets:
-        return other.presets[picture.presets.index(window)]
+def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
+    """The window of `other` that is like this one of `pyramid`: the same preset, else as far from the start window."""
+    if window in pyramid.presets:
+        return other.presets[pyramid.presets.index(window)]
     assert window is not None
-    own, its = picture.start_window, other.start_window
+    own, its = pyramid.start_window, other.start_window
     ratio = its.width / own.width
     return replace(window, width=window.width * ratio, center=its.center + (window.center - own.center) * ratio)
 
@@ -124,13 +124,13 @@ def transform(state: ViewState, image: Size, view: Size) -> QTransform:
     return QTransform(m.m11, m.m12, m.m21, m.m22, m.dx, m.dy)
 
 
-def draw_image(painter: QPainter, picture: Picture, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
+def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
     """Draw the part of the image that is in the view, windowed."""
-    image = Size(picture.columns, picture.rows)
+    image = Size(pyramid.columns, pyramid.rows)
     way = transform(state, image, view)
     scale = state.scale(image, view) * pixel_ratio
-    number = picture.level_for(scale)
-    level, step = picture.levels[number], 2**number
+    number = pyramid.level_for(scale)
+    level, step = pyramid.levels[number], 2**number
     seen = way.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
     left, top = max(int(seen.left() / step) - 1, 0), max(int(seen.top() / step) - 1, 0)
     right, bottom = (
@@ -140,7 +140,7 @@ def draw_image(painter: QPainter, picture: Picture, state: ViewState, view: Size
     if right <= left or bottom <= top:
         return
     grey = cut(
-        level, picture.table(state.window, inverted=state.inverted), top=top, bottom=bottom, left=left, right=right
+        level, pyramid.table(state.window, inverted=state.inverted), top=top, bottom=bottom, left=left, right=right
     )
     with kept(painter):
         painter.setTransform(way, combine=True)
@@ -180,7 +180,7 @@ def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, 
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) -> None:
-    """Draw a small picture, half as bright, as large as it fits into the box."""
+    """Draw a small image, half as bright, as large as it fits into the box."""
     small = grey_image(np.ascontiguousarray(thumbnail))
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QImage
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.image_painting import Picture, pyramid_of
+from fieldray.desktop.image_painting import Pyramid, pyramid_of
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened, lungs_of
@@ -36,15 +36,15 @@ class OpenImage(QObject):
         super().__init__()
         self._background, self._board, self._channel = background, board, channel
         self.row: WorkRow | None = None
-        self.picture: Picture | None = None
-        self.network_image: Picture | None = None
+        self.pyramid: Pyramid | None = None
+        self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = False
 
     def show(self, row: WorkRow | None) -> None:
         """Open another image, or none."""
-        self.row, self.picture, self.network_image, self.problem = row, None, None, None
+        self.row, self.pyramid, self.network_image, self.problem = row, None, None, None
         self.preview_note = None
         self.is_loading = row is not None
         self._background.forget(self._channel)
@@ -57,10 +57,10 @@ class OpenImage(QObject):
             return
         seen = _seen(row)
         self._background.ask(
-            lambda services: _pictures(services.session.read_image(ref, content_sha256=content), seen),
+            lambda services: _pyramids(services.session.read_image(ref, content_sha256=content), seen),
             channel=self._channel,
             newest_only=True,
-            done=lambda pictures: self._has_read(row, *pictures),
+            done=lambda pyramids: self._has_read(row, *pyramids),
             failed=lambda error: self._not_read(row, error.reason),
         )
 
@@ -102,9 +102,9 @@ class OpenImage(QObject):
         self.is_screening = is_screening
         self.screening_changed.emit()
 
-    def _has_read(self, row: WorkRow, picture: Picture, network_image: Picture | None) -> None:
+    def _has_read(self, row: WorkRow, pyramid: Pyramid, network_image: Pyramid | None) -> None:
         if row is self.row:
-            self.picture, self.network_image, self.is_loading = picture, network_image, False
+            self.pyramid, self.network_image, self.is_loading = pyramid, network_image, False
             self.loaded.emit()
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
@@ -123,9 +123,9 @@ class OpenImage(QObject):
             failed=lambda error: self._show_kept(row, why, None, error.reason),
         )
 
-    def _show_kept(self, row: WorkRow, why: Reason, picture: Picture | None, note: Reason | None) -> None:
+    def _show_kept(self, row: WorkRow, why: Reason, pyramid: Pyramid | None, note: Reason | None) -> None:
         if row is self.row:
-            self.problem, self.picture, self.preview_note, self.is_loading = why, picture, note, False
+            self.problem, self.pyramid, self.preview_note, self.is_loading = why, pyramid, note, False
             self.loaded.emit()
 
 
@@ -141,7 +141,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
 
 
-def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Picture, Picture | None]:
+def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Pyramid, Pyramid | None]:
     """The image, and what the network saw of it."""
     if seen is None:
         return pyramid_of(image), None
@@ -149,7 +149,7 @@ def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
-def _kept(session: Session, outcome: Outcome) -> tuple[Picture | None, Reason | None]:
+def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
     """The preview, else the thumbnail that is kept with the result, and what to say of it."""
     facts = outcome.facts
     try:
@@ -169,7 +169,7 @@ _MOST_PIXELS: Final = 2**26
 _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey levels as shown
 
 
-def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Picture | None:
+def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
     """Grey levels (h, w) as an image of (rows, columns); None where the image is too large for that."""
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None

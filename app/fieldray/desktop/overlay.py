@@ -10,7 +10,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen
 
-from fieldray.desktop.image_painting import HeatMap, Picture, draw_heat_map, draw_image, draw_outline, transform
+from fieldray.desktop.image_painting import HeatMap, Pyramid, draw_heat_map, draw_image, draw_outline, transform
 from fieldray.desktop.style import Theme, colour, kept
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.widgets import plain
@@ -38,19 +38,19 @@ class Corners:
 
 
 def corner_texts(
-    translator: Translator, ref: ImageRef, picture: Picture, state: ViewState, *, percent: float, hide_patient: bool
+    translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float, hide_patient: bool
 ) -> Corners:
     """What stands in the corners. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
     header = ref.header
-    window = state.window or picture.start_window
-    level = window.center * picture.image.value_scale + picture.image.value_offset
-    width = window.width * abs(picture.image.value_scale)
+    window = state.window or pyramid.start_window
+    level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
+    width = window.width * abs(pyramid.image.value_scale)
     return Corners(
         top_left=() if hide_patient else _patient_lines(translator, ref),
         top_right=_kept(
             (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
         ),
-        bottom_left=_kept((_view_line(translator, header), _size_line(translator, picture))),
+        bottom_left=_kept((_view_line(translator, header), _size_line(translator, pyramid))),
         bottom_right=_kept(
             (
                 translator.text("Display is not calibrated for diagnosis"),
@@ -148,9 +148,9 @@ def _view_line(translator: Translator, header: ImageHeader) -> str:
     return "  ".join(_kept((header.view, side)))
 
 
-def _size_line(translator: Translator, picture: Picture) -> str:
-    size = translator.text("{columns} × {rows} px", columns=picture.columns, rows=picture.rows)
-    spacing = picture.image.spacing_mm
+def _size_line(translator: Translator, pyramid: Pyramid) -> str:
+    size = translator.text("{columns} × {rows} px", columns=pyramid.columns, rows=pyramid.rows)
+    spacing = pyramid.image.spacing_mm
     if spacing is None:
         return size
     step = number(translator, spacing[0], digits=3)
@@ -185,7 +185,7 @@ _GLASS_ZOOM: Final = 2.5
 class Scene:
     """An image with what lies over it, each None where it is not shown; `pixel_ratio` is the screen's."""
 
-    picture: Picture
+    pyramid: Pyramid
     layer: PriorLayer | None  # what the pack found is hidden then
     heat_map: HeatMap | None
     outline: QPainterPath | None
@@ -196,21 +196,21 @@ class Scene:
 
     def draw(self, painter: QPainter, state: ViewState, view: Size) -> None:
         """Draw everything as `state` has it."""
-        size = Size(self.picture.columns, self.picture.rows)
-        draw_image(painter, self.picture, state, view, pixel_ratio=self.pixel_ratio)
+        size = Size(self.pyramid.columns, self.pyramid.rows)
+        draw_image(painter, self.pyramid, state, view, pixel_ratio=self.pixel_ratio)
         if self.layer is not None:
-            self.layer.draw(painter, self.picture, state, view)
+            self.layer.draw(painter, self.pyramid, state, view)
         if self.heat_map is not None:
             draw_heat_map(painter, self.heat_map, state, image=size, view=view, opacity=self.opacity)
         if self.outline is not None:
             draw_outline(painter, self.outline, state, image=size, view=view)
-        draw_lines(painter, state, self.picture.image, self.translator, self.font, image=size, view=view)
+        draw_lines(painter, state, self.pyramid.image, self.translator, self.font, image=size, view=view)
 
     def draw_magnified(self, painter: QPainter, state: ViewState, view: Size, *, at: QPointF, theme: Theme) -> None:
         """Draw a round glass at a point of the view, with the same nearer."""
         glass = QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        nearer = state.zoomed(_GLASS_ZOOM, Size(self.picture.columns, self.picture.rows), view, about=(at.x(), at.y()))
+        nearer = state.zoomed(_GLASS_ZOOM, Size(self.pyramid.columns, self.pyramid.rows), view, about=(at.x(), at.y()))
         with kept(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
             painter.fillPath(glass, colour(theme, "image"))

@@ -112,7 +112,7 @@ class PacksPage(Page):
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         packs = controller.packs
-        look = push_button(translator.text("Refresh"), packs.look, picture=icon("refresh", theme))
+        look = push_button(translator.text("Refresh"), packs.look, icon=icon("refresh", theme))
         super().__init__(translator.text("Packs"), translator.text("Model packs"), translator, theme, look)
         self._bench, self._packs = controller, packs
         self._cards: list[QWidget] = []
@@ -221,7 +221,7 @@ class PacksPage(Page):
             buttons.append(card_button(translator, partial(self._packs.show_card, candidate)))
         source = self._packs.source
         if source is not None and source.folder == candidate.folder and self._packs.model is not None:
-            used = push_button(translator.text("In use"), picture=icon("check", self._theme, "disabled"))
+            used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
         use = translator.text("Review…") if candidate.problem else translator.text("Use")

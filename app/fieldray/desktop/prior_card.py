@@ -222,17 +222,17 @@ class PairMaps(QWidget):
         for place, opened in enumerate(self._images):
             box = QRectF(place * (width + gap), 0, width, self.height())
             painter.fillRect(box, Qt.GlobalColor.black)
-            picture, row = opened.picture, opened.row
-            if picture is None or row is None:
+            pyramid, row = opened.pyramid, opened.row
+            if pyramid is None or row is None:
                 continue
             with kept(painter):
                 painter.setClipRect(box)
                 painter.translate(box.topLeft())
                 state, view = ViewState(), Size(box.width(), box.height())
-                draw_image(painter, picture, state, view, pixel_ratio=self.devicePixelRatio())
+                draw_image(painter, pyramid, state, view, pixel_ratio=self.devicePixelRatio())
                 heat = heat_map_of(row)
                 if heat is not None:
-                    size = Size(picture.columns, picture.rows)
+                    size = Size(pyramid.columns, pyramid.rows)
                     draw_heat_map(painter, heat, state, image=size, view=view, opacity=0.45)
         painter.end()
 
@@ -279,7 +279,7 @@ class PriorBar(QWidget):
         self.dates, self.doubts = label(role="heading"), label(role="warning")
         self.state, self.notice = label(), label(differences_only(translator), role="muted")
         self.buttons = self._make_buttons(actions)
-        close = push_button("", comparing.stop, picture=icon("close", theme), named=translator.text("Stop comparing"))
+        close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
         set_tip(close, actions["prior"].toolTip())
         first = lay_row(None, (self.dates, 1), close)
         first.setAlignment(close, Qt.AlignmentFlag.AlignTop)

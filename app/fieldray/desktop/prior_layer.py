@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, Q
 
 from fieldray.desktop.image_painting import (
     HeatMap,
-    Picture,
+    Pyramid,
     coloured,
     draw_heat_map,
     grey_image,
@@ -56,17 +56,17 @@ class PriorLayer:
     own_name: str
     translator: Translator
 
-    def draw(self, painter: QPainter, picture: Picture, state: ViewState, view: Size) -> None:
+    def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
         """Draw over the open image."""
-        size = Size(picture.columns, picture.rows)
+        size = Size(pyramid.columns, pyramid.rows)
         if self.mode == "swipe":
             with kept(painter):
                 painter.setClipRect(
                     QRectF(0, 0, self.divider * view.width, view.height), Qt.ClipOperation.IntersectClip
                 )
-                self._draw_prior(painter, picture, state, view)
+                self._draw_prior(painter, pyramid, state, view)
         elif self.mode == "blink" and self.shows_prior:
-            self._draw_prior(painter, picture, state, view)
+            self._draw_prior(painter, pyramid, state, view)
         elif self.mode == "difference":
             draw_heat_map(painter, self.laid.difference, state, image=size, view=view, opacity=self.opacity)
             self._draw_numbers(painter, state, size, view)
@@ -86,12 +86,12 @@ class PriorLayer:
             return self._draw_legend(painter, area)
         return area
 
-    def _draw_prior(self, painter: QPainter, picture: Picture, state: ViewState, view: Size) -> None:
+    def _draw_prior(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
         """Outside the bent prior is nothing: the open image must not look out from under it."""
         with kept(painter):
-            painter.setTransform(transform(state, Size(picture.columns, picture.rows), view), combine=True)
-            painter.fillRect(QRectF(0, 0, picture.columns, picture.rows), QColor(0, 0, 0))
-        draw_prior(painter, self.laid, picture, state, view)
+            painter.setTransform(transform(state, Size(pyramid.columns, pyramid.rows), view), combine=True)
+            painter.fillRect(QRectF(0, 0, pyramid.columns, pyramid.rows), QColor(0, 0, 0))
+        draw_prior(painter, self.laid, pyramid, state, view)
 
     def _draw_numbers(self, painter: QPainter, state: ViewState, size: Size, view: Size) -> None:
         """The number of each region, as the side panel lists them."""
@@ -191,7 +191,7 @@ class LaidOver:
     mesh, kept   the prior's straight lines as they were bent, and the matches they were bent by, in pixels of the image
     """
 
-    prior: Picture
+    prior: Pyramid
     step: int
     difference: HeatMap
     mesh: QPainterPath
@@ -199,7 +199,7 @@ class LaidOver:
     middles: tuple[QPointF, ...]
 
 
-def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
+def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
     """Bend a prior image over the open one, of so many rows and columns; takes a fraction of a second.
 
     Raises ValueError for a pair that is not comparable.
@@ -211,7 +211,7 @@ def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) 
     field, here, there = aligned.alignment.displacement, second.pixel_map, first.pixel_map
     pixels = _bent(prior, field, here, there, shape=(-(-rows // step), -(-columns // step)), step=step)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
-    bent = Picture(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
+    bent = Pyramid(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
     points = [QPointF(*_in_file(match.row, match.column, here)) for match in aligned.alignment.matches if match.is_kept]
     return LaidOver(
         prior=bent,
@@ -223,13 +223,13 @@ def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) 
     )
 
 
-def draw_prior(painter: QPainter, laid: LaidOver, open_picture: Picture, state: ViewState, view: Size) -> None:
+def draw_prior(painter: QPainter, laid: LaidOver, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
     """Draw the bent prior in the place of the open image, in the like window."""
-    window = like_window(state.window, open_picture, laid.prior)
+    window = like_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
     with kept(painter):
-        painter.setTransform(transform(state, Size(open_picture.columns, open_picture.rows), view), combine=True)
-        painter.setClipRect(QRectF(0, 0, open_picture.columns, open_picture.rows), Qt.ClipOperation.IntersectClip)
+        painter.setTransform(transform(state, Size(open_pyramid.columns, open_pyramid.rows), view), combine=True)
+        painter.setClipRect(QRectF(0, 0, open_pyramid.columns, open_pyramid.rows), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         height, width = grey.shape
         painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
@@ -286,7 +286,7 @@ def _in_file(row: float, column: float, pixel_map: PixelMap) -> tuple[float, flo
 
 
 def _bent(
-    prior: Picture, field: Values, here: PixelMap, there: PixelMap, *, shape: tuple[int, int], step: int
+    prior: Pyramid, field: Values, here: PixelMap, there: PixelMap, *, shape: tuple[int, int], step: int
 ) -> NDArray[Any]:
     """The prior's pixels for each of `shape`, a band at a time: no other thread waits long for this one."""
     wanted = step / here.row_scale * there.row_scale  # pixels of the prior for one of the result

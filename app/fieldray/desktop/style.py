@@ -107,7 +107,7 @@ def colour(theme: Theme, name: str) -> QColor:
 
 def style_sheet(theme: Theme) -> str:
     """The whole style sheet; `assets/style/fieldray.qss` with its `$names` replaced."""
-    names = {**colours(theme), "theme": theme, "pictures": asset("style").as_posix()}
+    names = {**colours(theme), "theme": theme, "icons": asset("style").as_posix()}
     return Template(asset("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
 
 

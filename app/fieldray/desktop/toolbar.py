@@ -142,7 +142,7 @@ class Toolbar(QWidget):
         self.refresh_pack()
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
-        button = push_button(text, action.trigger, picture=icon(icon_name, self._theme))
+        button = push_button(text, action.trigger, icon=icon(icon_name, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         set_tip(button, action.toolTip())
         button.setAccessibleName(action.iconText())
@@ -157,7 +157,7 @@ class Toolbar(QWidget):
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
         menu.addActions([actions[command] for command in ("settings", "guide", "keys", "about")])
-        button = push_button("", picture=icon("menu", self._theme), named=self._translator.text("Menu"))
+        button = push_button("", icon=icon("menu", self._theme), named=self._translator.text("Menu"))
         button.setMenu(menu)
         return button
 

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.image_painting import (
     HeatMap,
-    Picture,
+    Pyramid,
     draw_thumbnail,
     heat_map_of,
     outline_of,
@@ -103,7 +103,7 @@ class Viewer(QWidget):
 
     def apply(self, state: ViewState) -> None:
         """Show another state; undo comes back from it."""
-        if state != self.state and self.picture is not None:
+        if state != self.state and self.pyramid is not None:
             self._undo.append(self.state)
             self._show_state(state)
 
@@ -119,24 +119,24 @@ class Viewer(QWidget):
 
     def zoom(self, steps: int) -> None:
         """Zoom in (1) or out (-1) about the middle."""
-        if self.picture is not None:
+        if self.pyramid is not None:
             self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
         """Look further right or down (1), left or up (-1)."""
-        if self.picture is not None:
+        if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())
             self._mouse = None
             self.apply(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
 
     def change_window(self, wider: int, brighter: int) -> None:
         """Widen (1) or narrow (-1) the window; brighten (1) or darken (-1) the image."""
-        if self.picture is not None:
+        if self.pyramid is not None:
             self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
     def mark(self) -> None:
         """Where something is measured: begin a line at the place of the keys, or end it there."""
-        if self.picture is None or self.tool != "measure":
+        if self.pyramid is None or self.tool != "measure":
             return
         here = self._image_point(self._place)
         if self._mark is None:
@@ -158,8 +158,8 @@ class Viewer(QWidget):
 
     def set_preset(self, number: int) -> None:
         """Window preset 1 to 5."""
-        if self.picture is not None:
-            self.apply(replace(self.state, window=self.picture.presets[number - 1]))
+        if self.pyramid is not None:
+            self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
     def set_tool(self, tool: Tool) -> None:
         """What the left drag does."""
@@ -210,20 +210,20 @@ class Viewer(QWidget):
         self.update()
 
     @property
-    def picture(self) -> Picture | None:
+    def pyramid(self) -> Pyramid | None:
         """What is shown: the image, or what the network saw of it; None while it is loaded."""
-        return self._open_image.network_image if self.shows_network_view else self._open_image.picture
+        return self._open_image.network_image if self.shows_network_view else self._open_image.pyramid
 
     # ---- painting
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.fillRect(self.rect(), colour(self._theme, "image"))
-        row, picture = self._open_image.row, self.picture
+        row, pyramid = self._open_image.row, self.pyramid
         if row is None:
             self._draw_label(painter, self._translator.text("Select an image in the work list (Down)."))
-        elif picture is not None:
-            self._draw_image(painter, picture)
+        elif pyramid is not None:
+            self._draw_image(painter, pyramid)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -231,10 +231,10 @@ class Viewer(QWidget):
             painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
         painter.end()
 
-    def _draw_image(self, painter: QPainter, picture: Picture) -> None:
+    def _draw_image(self, painter: QPainter, pyramid: Pyramid) -> None:
         row = self._open_image.row
         assert row is not None
-        scene, state, area = self._scene(picture), self._with_open_line(), self.rect()
+        scene, state, area = self._scene(pyramid), self._with_open_line(), self.rect()
         scene.draw(painter, state, self.view_size)
         if scene.heat_map is not None:
             is_blank, font = scene.heat_map.is_blank, scene.font
@@ -249,7 +249,7 @@ class Viewer(QWidget):
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
             corners = corner_texts(
-                self._translator, row.outcome.ref, picture, self.state, percent=percent, hide_patient=self.hide_patient
+                self._translator, row.outcome.ref, pyramid, self.state, percent=percent, hide_patient=self.hide_patient
             )
             if scene.layer is not None:  # which says itself what is shown where
                 corners = Corners(bottom_right=corners.bottom_right)
@@ -259,14 +259,14 @@ class Viewer(QWidget):
         if self.tool == "measure" and self._mouse is None:
             draw_cross(painter, self._place)
 
-    def _scene(self, picture: Picture) -> Scene:
+    def _scene(self, pyramid: Pyramid) -> Scene:
         is_input = self.shows_network_view
         layer = None if is_input else self._layer
         heat = self._heat_map if self.shows_heat_map and layer is None else None
         if heat is not None and is_input:
-            heat = replace(heat, region=QRectF(0, 0, picture.columns, picture.rows))
+            heat = replace(heat, region=QRectF(0, 0, pyramid.columns, pyramid.rows))
         return Scene(
-            picture=picture,
+            pyramid=pyramid,
             layer=layer,
             heat_map=heat,
             outline=self._outline if self.shows_outline and not is_input and layer is None else None,
@@ -314,7 +314,7 @@ class Viewer(QWidget):
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         self._mouse = event.position()
-        if self._drag is not None and self.picture is not None:
+        if self._drag is not None and self.pyramid is not None:
             tool, start, before = self._drag
             self._show_state(self._dragged(tool, before, start, event.position() - start))
         elif self.shows_magnifier or self.tool == "measure":
@@ -354,7 +354,7 @@ class Viewer(QWidget):
         event.accept()
 
     def _zoom_about(self, notches: int, at: QPointF) -> None:
-        if self.picture is not None:
+        if self.pyramid is not None:
             about = (at.x(), at.y())
             self.apply(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
 
@@ -369,18 +369,18 @@ class Viewer(QWidget):
         return self._windowed(before, (by.x(), by.y()))
 
     def _windowed(self, before: ViewState, by: tuple[float, float]) -> ViewState:
-        picture = self.picture
-        assert picture is not None
-        gain = picture.start_window.width / _WINDOW_POINTS
-        return replace(before, window=dragged_window(before.window or picture.start_window, by, gain=gain))
+        pyramid = self.pyramid
+        assert pyramid is not None
+        gain = pyramid.start_window.width / _WINDOW_POINTS
+        return replace(before, window=dragged_window(before.window or pyramid.start_window, by, gain=gain))
 
     # ---- inside
 
     def _show_state(self, state: ViewState) -> None:
         self.state = state
-        picture, lines = self.picture, state.lines
+        pyramid, lines = self.pyramid, state.lines
         self.setAccessibleDescription(
-            length_words(self._translator, lines[-1], picture.image) if picture is not None and lines else ""
+            length_words(self._translator, lines[-1], pyramid.image) if pyramid is not None and lines else ""
         )
         self.state_changed.emit()
         self.update()
@@ -405,8 +405,8 @@ class Viewer(QWidget):
     @property
     def image_size(self) -> Size:
         """Columns and rows of what is shown."""
-        picture = self.picture
-        return Size(picture.columns, picture.rows) if picture is not None else Size(1, 1)
+        pyramid = self.pyramid
+        return Size(pyramid.columns, pyramid.rows) if pyramid is not None else Size(1, 1)
 
     @property
     def view_size(self) -> Size:

@@ -64,9 +64,9 @@ class Welcome(QWidget):
     # ---- building
 
     def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
-        translator, picture = self._translator, partial(icon, theme=self._theme)
-        self.open_button = push_button(translator.text("Open folder"), open_folder.trigger, picture=picture("folder"))
-        self._files_button = push_button(translator.text("Open files"), open_files.trigger, picture=picture("file"))
+        translator, themed = self._translator, partial(icon, theme=self._theme)
+        self.open_button = push_button(translator.text("Open folder"), open_folder.trigger, icon=themed("folder"))
+        self._files_button = push_button(translator.text("Open files"), open_files.trigger, icon=themed("file"))
         kinds = label(
             translator.text(
                 "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "

@@ -208,7 +208,7 @@ def push_button(
     text: str,
     act: Callable[[], object] | None = None,
     *,
-    picture: QIcon | None = None,
+    icon: QIcon | None = None,
     role: str = "",
     named: str = "",
 ) -> PlainButton:
@@ -219,8 +219,8 @@ def push_button(
     button = PlainButton(text)
     if act is not None:
         button.clicked.connect(lambda _=False: act())
-    if picture is not None:
-        button.setIcon(picture)
+    if icon is not None:
+        button.setIcon(icon)
         button.setIconSize(QSize(20, 20))
     if role:
         button.setProperty("role", role)
@@ -233,10 +233,10 @@ def push_button(
     return button
 
 
-def icon_label(picture: QIcon, *, side: int) -> QLabel:
+def icon_label(icon: QIcon, *, side: int) -> QLabel:
     """An icon that stands beside words, `side` points wide."""
     label = PlainLabel()
-    label.setPixmap(picture.pixmap(QSize(side, side)))
+    label.setPixmap(icon.pixmap(QSize(side, side)))
     return label
 
 
@@ -387,7 +387,7 @@ class Page(TallArea):
         self._translator, self._theme = translator, theme
         page = QWidget()
         name_surface(page, "page")
-        back = push_button(translator.text("Back to the images"), self.left.emit, picture=icon("back", theme))
+        back = push_button(translator.text("Back to the images"), self.left.emit, icon=icon("back", theme))
         top = lay_row(None, back, (label(title, role="title"), 1), *beside)
         self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.show_page(page)

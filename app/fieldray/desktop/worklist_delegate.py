@@ -175,19 +175,19 @@ class _Kept:
     """Cells as they were painted, those used last."""
 
     def __init__(self) -> None:
-        self._pictures: OrderedDict[Hashable, QPixmap] = OrderedDict()
+        self._pixmaps: OrderedDict[Hashable, QPixmap] = OrderedDict()
 
     def get(self, look: Hashable) -> QPixmap | None:
         """What looks like this, if it was painted."""
-        if look in self._pictures:
-            self._pictures.move_to_end(look)
-        return self._pictures.get(look)
+        if look in self._pixmaps:
+            self._pixmaps.move_to_end(look)
+        return self._pixmaps.get(look)
 
-    def put(self, look: Hashable, picture: QPixmap) -> None:
+    def put(self, look: Hashable, pixmap: QPixmap) -> None:
         """Keep it, and let go what was used longest ago."""
-        self._pictures[look] = picture
-        if len(self._pictures) > _MOST_KEPT:
-            self._pictures.popitem(last=False)
+        self._pixmaps[look] = pixmap
+        if len(self._pixmaps) > _MOST_KEPT:
+            self._pixmaps.popitem(last=False)
 
 
 def _blank(size: QSize, ratio: float) -> QPixmap:

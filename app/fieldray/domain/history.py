@@ -105,7 +105,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultBrief:
-    """A stored result without header, maps and pictures.
+    """A stored result without header, maps and previews.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
 SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
 
 
-# How much of a file is read for the network: what it needs, a finer picture for a close call, all of it.
+# How much of a file is read for the network: what it needs, finer for a borderline one, all of it.
 Detail = Literal["needed", "finer", "full"]
 
 

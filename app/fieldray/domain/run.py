@@ -145,7 +145,7 @@ class ImageGist:
     """The little of a stored result that one run is compared with others by.
 
     scores           calibrated, by label
-    grey             median of the small picture, 0 (black) to 255; None if the image was not read
+    grey             median of the thumbnail, 0 (black) to 255; None if the image was not read
     evidence_inside  share of the evidence that lies inside the lungs, 0..1; None where no lungs were looked for
     """
 

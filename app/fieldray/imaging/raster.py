@@ -41,7 +41,7 @@ def decode_png(data: bytes, *, needed: TargetSize | None = None, whole: Whole | 
 
 def _whole_png(data: bytes) -> _WholeImage:
     size = _checked(png_size(data))
-    if (count := _png_pictures(data)) > 1:
+    if (count := _png_images(data)) > 1:
         raise Unusable(reason("several_images", count=count))
     plain = decode_grey_png(data)
     if plain is not None and plain.shape == size:
@@ -69,9 +69,9 @@ def decode_jpeg(data: bytes, *, needed: TargetSize | None = None, whole: Whole |
     if step == 1:
         return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
     one, notes = _one_whole_jpeg(data, size)
-    picture = _load(one, JpegImageFile, step)
-    pixels, more = _grey(picture)
-    return _finished(pixels, [*notes, *more], size, needed, step=step if picture.mode == "L" else 1)
+    image = _load(one, JpegImageFile, step)
+    pixels, more = _grey(image)
+    return _finished(pixels, [*notes, *more], size, needed, step=step if image.mode == "L" else 1)
 
 
 def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
@@ -140,29 +140,29 @@ def _opened(data: bytes, kind: type[ImageFile]) -> ImageFile:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _orientation(picture: PIL.Image.Image) -> int:
+def _orientation(image: PIL.Image.Image) -> int:
     """As EXIF says; 1, upright, where it says nothing. A damaged EXIF block is ignored."""
     try:
-        found = picture.getexif().get(_ORIENTATION, 1)
+        found = image.getexif().get(_ORIENTATION, 1)
         return found if found in _TURNS else 1
     except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
         return 1
 
 
-def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
+def _upright(image: PIL.Image.Image) -> PIL.Image.Image:
     """Rotated as EXIF says, and not even copied if it says nothing."""
-    return picture if _orientation(picture) == 1 else ImageOps.exif_transpose(picture)
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
-def _grey(picture: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
+def _grey(image: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:
     """Grey pixels uint8 or uint16, and notes. Raises Unusable for colours that are no grey ones."""
-    if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
+    if image.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
-    if picture.mode == "P":
-        picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
-    if picture.mode == "1":
-        picture = picture.convert("L")
-    return _grey_of(np.asarray(picture), has_alpha=picture.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
+    if image.mode == "P":
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    return _grey_of(np.asarray(image), has_alpha=image.mode in ("LA", "RGBA", "PA", "La", "RGBa"))
 
 
 def _grey_of(values: NDArray[Any], *, has_alpha: bool) -> tuple[NDArray[Any], list[str]]:
@@ -193,7 +193,7 @@ def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 # ---- more bits than Pillow keeps, and more images than one
 
 
-# What EXIF says was done to an upright picture, by the turn that undoes it.
+# What EXIF says was done to an upright image, by the turn that undoes it.
 _TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     1: lambda values: values,
     2: np.fliplr,
@@ -212,14 +212,14 @@ _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 def _deep_png(data: bytes) -> tuple[NDArray[Any], list[str]]:
     """Upright grey pixels of a PNG of 16 bits in colour or with alpha, and notes."""
-    picture = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
+    image = _load(data, PngImageFile, is_turned=False)  # says what is wrong with a damaged one
     try:
         values = imagecodecs.png_decode(data)
     except (ValueError, RuntimeError) as error:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
-    if values.dtype != np.uint16 or values.shape[:2] != picture.size[::-1]:
+    if values.dtype != np.uint16 or values.shape[:2] != image.size[::-1]:
         raise Unreadable(reason("unsupported_pixels", detail="PNG, 16 bits"))
-    return _grey_of(_TURNS[_orientation(picture)](values), has_alpha=bool(data[25] & _ALPHA))
+    return _grey_of(_TURNS[_orientation(image)](values), has_alpha=bool(data[25] & _ALPHA))
 
 
 def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
@@ -232,13 +232,13 @@ def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _png_pictures(data: bytes) -> int:
-    """How many pictures a PNG holds: frames of an animation (APNG), or further files behind its end."""
+def _png_images(data: bytes) -> int:
+    """How many images a PNG holds: frames of an animation (APNG), or further files behind its end."""
     end, frames, is_still = len(data), 0, True
     for kind, start in _chunks(data):
         if kind == b"acTL":
             frames = int.from_bytes(data[start : start + 4], "big")
-        if kind == b"fcTL":  # before the image: that is the first frame, and else a picture beside them
+        if kind == b"fcTL":  # before the image: that is the first frame, and else an image beside them
             is_still = False
         if kind == b"IDAT" and frames:
             return frames + is_still
@@ -251,7 +251,7 @@ def _png_pictures(data: bytes) -> int:
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
     """The JPEG, with its end where only that was missing, and notes.
 
-    Raises Unreadable `truncated`; Unusable `several_images` where another picture of its size follows (MPO, or files
+    Raises Unreadable `truncated`; Unusable `several_images` where another image of its size follows (MPO, or files
     joined together). Smaller ones, previews and gain maps of cameras, are noted.
     """
     end = jpeg_end(data)

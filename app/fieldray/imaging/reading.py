@@ -128,7 +128,7 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
-    """What an image told: its size, notes, and small pictures of it as it lies and as it was set right."""
+    """What an image told: its size, notes, and a preview and a thumbnail of it as it lies and as it was set right."""
     return ReadFacts(
         content_sha256=file.content_sha256,
         stamp=file.stamp,

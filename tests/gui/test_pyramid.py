@@ -19,27 +19,27 @@ from fieldray.domain.model import Calibration, Label, Manifest, OutputRoles
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
     pixels = np.arange(600 * 513).reshape(600, 513).astype(dtype)
-    picture = pyramid_of(Image(pixels=pixels))
-    assert [level.shape for level in picture.levels] == [(600, 513), (300, 256), (150, 128)]
+    pyramid = pyramid_of(Image(pixels=pixels))
+    assert [level.shape for level in pyramid.levels] == [(600, 513), (300, 256), (150, 128)]
     block = pixels[2:4, 4:6].astype(int)
-    assert picture.levels[1][1, 2] == (block.sum() + 2) // 4
-    assert all(level.dtype == dtype for level in picture.levels)
+    assert pyramid.levels[1][1, 2] == (block.sum() + 2) // 4
+    assert all(level.dtype == dtype for level in pyramid.levels)
 
 
 @pytest.mark.parametrize(("side", "level"), [(2.0, 0), (1.0, 0), (0.6, 0), (0.5, 1), (0.26, 1), (0.25, 2), (0.01, 2)])
 def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> None:
-    picture = pyramid_of(Image(pixels=np.zeros((600, 600), np.uint16)))
-    assert picture.level_for(side) == level
+    pyramid = pyramid_of(Image(pixels=np.zeros((600, 600), np.uint16)))
+    assert pyramid.level_for(side) == level
 
 
 def test_a_window_and_its_inverse() -> None:
-    picture = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
-    table = picture.table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
+    pyramid = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
+    table = pyramid.table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
     # The window reaches from 50 to 150: below black, its middle grey, above white.
     assert [int(table[value]) for value in (0, 50, 100, 150, 200)] == [0, 0, 128, 255, 255]
-    inverse = picture.table(Window(100, 100, "LINEAR_EXACT"), inverted=True)
+    inverse = pyramid.table(Window(100, 100, "LINEAR_EXACT"), inverted=True)
     assert np.array_equal(inverse, 255 - table)
-    assert cut(picture.levels[0], table, top=0, bottom=2, left=1, right=3).tolist() == [[128, 255]] * 2
+    assert cut(pyramid.levels[0], table, top=0, bottom=2, left=1, right=3).tolist() == [[128, 255]] * 2
 
 
 def test_the_presets_are_the_files_window_and_four_more() -> None:
