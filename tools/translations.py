@@ -1,7 +1,7 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of every package's
-`reasons.py`, of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of settings and
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the
+`reasons.py` of every package and room, and the phrases that fill them; and the labels of settings and
 devices. To begin a language, name it:
 python tools/translations.py pl
 """
@@ -38,7 +38,7 @@ Message = tuple[int, str, str | tuple[str, str], list[str]]
 def template() -> Catalog:
     """All texts of the program, each with the files it is in; no translations."""
     catalogue = _catalogue(None)
-    for method in (("*/reasons.py", sentences), ("*/*_reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
+    for method in (("**/reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
         for file, line, texts, comments, context in extract_from_dir(
             APP, [method], keywords=_KEYWORDS, comment_tags=_COMMENTS, strip_comment_tags=True
         ):

@@ -3,49 +3,42 @@
 A reason is a value: it travels between processes, is stored, translated and counted by its code. Parameters are
 filled in last, so a translation can put them where its grammar wants them. Rules for the sentences: say what is
 wrong and, where a person can act, what to do; no exception names, no jargon.
+
+Sentences that belong to one room stand in the room's own module `reasons`, as `TEMPLATES`; all others stand here.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Final
 
-from fieldray.audit_reasons import AUDIT
+import fieldray
 from fieldray.command_names import modules_beside
-from fieldray.comparison_reasons import COMPARISON
-from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
-from fieldray.prior_reasons import PRIORS
-from fieldray.sentence import Plural, Template
+
+
+@dataclass(frozen=True, slots=True)
+class Plural:
+    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the parameter that counts."""
+
+    one: str
+    many: str
+    by: str
+
+    def number(self, parameters: Sequence[tuple[str, str]]) -> int:
+        """The number that the parameters state; 0 where it is none (an older version may have stored another text)."""
+        value = dict(parameters)[self.by]
+        return int(value) if value.isdecimal() else 0
+
+
+Template = str | Plural
 
 # fmt: off
-REFUSED: Final[Mapping[str, Template]] = {
-    "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
-    "no_pixel_data": "This DICOM file contains no image ({modality}).",
-    "modality": "Not a radiograph: the modality is {modality}.",
-    "body_part": "Not a chest image: the body part is {body_part}.",
-    "view": "Not a frontal view: the view position is {view}.",
-    "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
-                  "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
-    "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
-    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to {oldest} years.",
-    "colour": "A colour image is not a radiograph.",
-    "too_small": "The image is too small: {rows} x {columns} pixels.",
-    "blank": "The image is blank or has almost no contrast.",
-    "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
-    "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
-    "not_frontal_chest": "No frontal chest X-ray with lungs was found in this image. If it is one, read it yourself.",
-    "rotated": "The image lies on its side. It can be turned and screened.",
-    "upside_down": "The image is upside down. It can be turned and screened.",
-    "inverted": "Black and white are swapped in this image. They can be swapped back, and the image screened.",
-    "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
-    "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
-                              "The file has {frames} frames. At most {limit} are read.", by="frames"),
-    "several_images": "The file holds {count} images, but this kind of file is read as one. Save each of them as a file of its own, and screen those.",
-}
-
 # What a person should know of a result.
 NOTES: Final[Mapping[str, Template]] = {
     "presentation_ignored": "The window or lookup table in the file shows next to nothing of this image, so it was not used.",
@@ -80,126 +73,6 @@ NOTES: Final[Mapping[str, Template]] = {
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
     "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the larger output. How often it is right was not measured.",
     "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have raised the score.",
-}
-
-FAILED: Final[Mapping[str, Template]] = {
-    "unreadable": "The file cannot be opened: {detail}.",
-    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
-    "missing": "The file is no longer there.",
-    "changed": "The file has changed in the meantime. Screen it again.",
-    "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
-    "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
-    "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
-    "index_alone": Plural("The DICOMDIR lists {count} file, which is not there: it was probably copied without it. Open "
-                          "the disc it came from, or copy all of the disc.",
-                          "The DICOMDIR lists {count} files, but none of them is there: it was probably copied without "
-                          "them. Open the disc it came from, or copy all of the disc.", by="count"),
-    "index_empty": "The DICOMDIR lists no files. If you opened it by itself, open the folder it is in instead.",
-    "index_cut": Plural("The DICOMDIR breaks off: only {count} file could be read from its list. If you opened it by "
-                        "itself, open the folder it is in instead, and check that everything was copied.",
-                        "The DICOMDIR breaks off: only {count} files could be read from its list. If you opened it by "
-                        "itself, open the folder it is in instead, and check that everything was copied.", by="count"),
-    "index_damaged": Plural("The DICOMDIR is damaged: only {count} file could be read from its list. If you opened it by "
-                            "itself, open the folder it is in instead.",
-                            "The DICOMDIR is damaged: only {count} files could be read from its list. If you opened it "
-                            "by itself, open the folder it is in instead.", by="count"),
-    "no_permission": "You do not have permission to read this file.",
-    "empty": "The file is empty.",
-    "truncated": "The file is incomplete: part of the image is missing.",
-    "more_images": "The file holds more images than its header says: {found} instead of {stated}. Save each of them as a file of its own, and screen those.",
-    "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy it again from where it came from.",
-    "unknown_syntax": "This file is written in a form that is not supported (transfer syntax {uid}).",
-    "size_mismatch": "The file is damaged: the image has {found} pixels, but its header says {stated}.",
-    "damaged": "The file is damaged: {detail}.",
-    "unsupported_compression": "This kind of image compression is not supported ({name}).",
-    "unsupported_pixels": "This pixel format is not supported ({detail}).",
-    "too_large": "The image is too large to read safely ({detail}).",
-    "too_many_members": Plural("The zip file contains {count} file. At most {limit} are read from one zip file. "
-                               "Unpack it and screen the folder.",
-                               "The zip file contains {count} files. At most {limit} are read from one zip file. "
-                               "Unpack it and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by itself, open the folder it is in instead.",
-    "double_members": Plural("Different files in this zip file share {count} name ({name}). Only the last of them "
-                             "was read. Pack them again under different names.",
-                             "Different files in this zip file share {count} names ({name} and others). Only the "
-                             "last file of each name was read. Pack them again under different names.", by="count"),
-    "file_too_large": "The file is too large to read safely ({size_mb} MB).",
-    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to screen what is in it.",
-    "encrypted": "The file is encrypted. Unpack it with its password first.",
-    "executable": "The file looks like a program and is not opened.",
-    "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
-    "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
-    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other programs and screen the file again.",
-    "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
-    "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
-    "inference": "The model could not be run on this image: {detail}.",
-    "lungs_failed": "The lungs could not be found in this image: {detail}",
-    "inference_timeout": "The model gave no answer within {seconds} s.",
-    "storage": "The result could not be saved: {detail}.",
-    "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
-}
-
-# For whom a pack is, and how good it is.
-PURPOSES: Final[Mapping[str, Template]] = {
-    "for_ages": "For patients aged {youngest} to {oldest} years.",
-    "for_any_age": "The pack names no age range.",
-    "measured_own": "On {images} images of the same hospital or hospitals that it was not trained on: area under the "
-                    "ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
-    "not_measured_elsewhere": "It was not measured on images of another hospital.",
-}
-
-PACKS: Final[Mapping[str, Template]] = {
-    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
-    "default_gone": "The default pack {name} is not here any more.",
-    "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
-    "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
-    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
-    "pack_unreadable": "The pack cannot be read: {detail}.",
-    "pack_incomplete": "The file {name} is missing from the pack.",
-    "pack_unsigned": "The pack has no signature.",
-    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
-    "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
-    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
-    "pack_another_there": "{pack} is not there any more, or another pack lies in its place. Choose a pack again.",
-    "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
-    "pack_manifest": "The pack's manifest is not valid: {detail}.",
-    "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
-    "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
-    "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
-    "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
-    "pack_not_classifier": "This pack does not screen images itself; other packs use it (kind: {kind}).",
-    "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
-    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
-    "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
-    "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
-                   "is unknown: the class is that of the larger output.",
-    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
-    "pack_namesake": "This pack is called {pack}, as one that is known here and signed with the key {known}. This one is "
-                     "signed with another key, {fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
-    "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but it is signed with the key "
-                             "{fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
-    "pack_several_signers": "There are packs of one name by several signers here. Name the one that you mean: {first} or {second}",
-    "pack_companion_other_signer": "This pack needs another pack, {companion}, by its own signer or of the program. The one here "
-                                   "is signed with another key: {fingerprint}.",
-    "pack_several": "There are several packs here: {names}. Name one of them.",
-    "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
-                     "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
-                     "older version of a pack is no longer detected.",
-    "pack_in_the_way": "Nothing was written, because {path} is not a pack that this key signed, or not that alone. "
-                       "{detail} Move it away or delete it.",
-    "pack_other_signer": "It is signed with another key: {there}. This one is {here}.",
-    "pack_not_of_it": "{name} is not part of the pack.",
-    "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
-    "drive_gone": "The drive was removed while it was being read, or it is failing. Nothing was loaded. Plug it in "
-                  "again. If that does not help, use another drive.",
-    "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",
-    "signing_key": "The signing key {path} cannot be used: {detail}.",
-    "signing_key_open": "Other users of this computer can read the signing key {path}, and with it sign packs as you. Take "
-                        "their rights away (chmod 600), or delete it: the next pack is then signed with a new key.",
-    "pack_weak_key": "This is no proper signing key: anybody can make a signature that fits any pack with it. Nothing was "
-                     "loaded.",
 }
 
 BACKENDS: Final[Mapping[str, Template]] = {
@@ -255,7 +128,91 @@ BACKENDS: Final[Mapping[str, Template]] = {
                        "the room below 25 degrees Celsius.",
 }
 
-PROGRAM: Final[Mapping[str, Template]] = {
+TEMPLATES: Final[Mapping[str, Template]] = {
+    **NOTES,
+    **BACKENDS,
+
+    # ---- why an image is refused
+    "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
+    "no_pixel_data": "This DICOM file contains no image ({modality}).",
+    "modality": "Not a radiograph: the modality is {modality}.",
+    "body_part": "Not a chest image: the body part is {body_part}.",
+    "view": "Not a frontal view: the view position is {view}.",
+    "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
+                  "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
+    "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
+    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to {oldest} years.",
+    "colour": "A colour image is not a radiograph.",
+    "too_small": "The image is too small: {rows} x {columns} pixels.",
+    "blank": "The image is blank or has almost no contrast.",
+    "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
+    "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
+    "not_frontal_chest": "No frontal chest X-ray with lungs was found in this image. If it is one, read it yourself.",
+    "rotated": "The image lies on its side. It can be turned and screened.",
+    "upside_down": "The image is upside down. It can be turned and screened.",
+    "inverted": "Black and white are swapped in this image. They can be swapped back, and the image screened.",
+    "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
+    "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
+                              "The file has {frames} frames. At most {limit} are read.", by="frames"),
+    "several_images": "The file holds {count} images, but this kind of file is read as one. Save each of them as a file of its own, and screen those.",
+
+    # ---- what fails
+    "unreadable": "The file cannot be opened: {detail}.",
+    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the file from elsewhere. Then screen it again.",
+    "missing": "The file is no longer there.",
+    "changed": "The file has changed in the meantime. Screen it again.",
+    "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is not known.",
+    "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
+    "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
+    "index_alone": Plural("The DICOMDIR lists {count} file, which is not there: it was probably copied without it. Open "
+                          "the disc it came from, or copy all of the disc.",
+                          "The DICOMDIR lists {count} files, but none of them is there: it was probably copied without "
+                          "them. Open the disc it came from, or copy all of the disc.", by="count"),
+    "index_empty": "The DICOMDIR lists no files. If you opened it by itself, open the folder it is in instead.",
+    "index_cut": Plural("The DICOMDIR breaks off: only {count} file could be read from its list. If you opened it by "
+                        "itself, open the folder it is in instead, and check that everything was copied.",
+                        "The DICOMDIR breaks off: only {count} files could be read from its list. If you opened it by "
+                        "itself, open the folder it is in instead, and check that everything was copied.", by="count"),
+    "index_damaged": Plural("The DICOMDIR is damaged: only {count} file could be read from its list. If you opened it by "
+                            "itself, open the folder it is in instead.",
+                            "The DICOMDIR is damaged: only {count} files could be read from its list. If you opened it "
+                            "by itself, open the folder it is in instead.", by="count"),
+    "no_permission": "You do not have permission to read this file.",
+    "empty": "The file is empty.",
+    "truncated": "The file is incomplete: part of the image is missing.",
+    "more_images": "The file holds more images than its header says: {found} instead of {stated}. Save each of them as a file of its own, and screen those.",
+    "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy it again from where it came from.",
+    "unknown_syntax": "This file is written in a form that is not supported (transfer syntax {uid}).",
+    "size_mismatch": "The file is damaged: the image has {found} pixels, but its header says {stated}.",
+    "damaged": "The file is damaged: {detail}.",
+    "unsupported_compression": "This kind of image compression is not supported ({name}).",
+    "unsupported_pixels": "This pixel format is not supported ({detail}).",
+    "too_large": "The image is too large to read safely ({detail}).",
+    "too_many_members": Plural("The zip file contains {count} file. At most {limit} are read from one zip file. "
+                               "Unpack it and screen the folder.",
+                               "The zip file contains {count} files. At most {limit} are read from one zip file. "
+                               "Unpack it and screen the folder.", by="count"),
+    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by itself, open the folder it is in instead.",
+    "double_members": Plural("Different files in this zip file share {count} name ({name}). Only the last of them "
+                             "was read. Pack them again under different names.",
+                             "Different files in this zip file share {count} names ({name} and others). Only the "
+                             "last file of each name was read. Pack them again under different names.", by="count"),
+    "file_too_large": "The file is too large to read safely ({size_mb} MB).",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to screen what is in it.",
+    "encrypted": "The file is encrypted. Unpack it with its password first.",
+    "executable": "The file looks like a program and is not opened.",
+    "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
+    "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
+    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other programs and screen the file again.",
+    "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
+    "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
+    "inference": "The model could not be run on this image: {detail}.",
+    "lungs_failed": "The lungs could not be found in this image: {detail}",
+    "inference_timeout": "The model gave no answer within {seconds} s.",
+    "storage": "The result could not be saved: {detail}.",
+    "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
+
+    # ---- the program
     "disk_full": "The disk is full: {path}.",
     "not_writable": "Cannot write to {path}: {detail}.",
     "file_in_use": "Another window of this program is using {path} ({holder}). Wait until it has finished, or close it. "
@@ -353,9 +310,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
     "settings_not_saved": "The settings were not saved: {path} could not be read before ({detail}), and what is in it is "
                           "not replaced. Start the program again.",
-}
 
-HOST: Final[Mapping[str, Template]] = {
+    # ---- this computer
     "nothing_to_measure": "There is no readable image here, so nothing can be measured.",
     "priority_denied": "This user may not change the priority of a process on this computer.",
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",
@@ -386,22 +342,24 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
-_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, AUDIT, HISTORY, COMPARISON, PRIORS)
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own"})
 
-TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
-
 
 def template_of(code: str) -> Template:
-    """The sentence with this code, of this package or of one beside it. Raises KeyError."""
-    return TEMPLATES[code] if code in TEMPLATES else _templates_beside()[code]
+    """The sentence with this code, from here or from the room that it belongs to. Raises KeyError."""
+    return TEMPLATES[code] if code in TEMPLATES else templates_of_rooms()[code]
 
 
 @functools.cache
-def _templates_beside() -> Mapping[str, Template]:
-    """The sentences of the packages beside this one, in their modules `reasons`."""
-    return {code: text for module in modules_beside("reasons") for code, text in module.TEMPLATES.items()}
+def templates_of_rooms() -> Mapping[str, Template]:
+    """The sentences in the modules `reasons` of this package's rooms and of the packages beside it.
+
+    The modules are found as those of a `registry`: whoever puts one into a room has registered its sentences.
+    """
+    rooms = (f"fieldray.{found.name}.reasons" for found in pkgutil.iter_modules(fieldray.__path__) if found.ispkg)
+    own = [import_module(name) for name in rooms if find_spec(name)]
+    return {code: text for module in (*own, *modules_beside("reasons")) for code, text in module.TEMPLATES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import NUMBERS, Reason, template_of
-from fieldray.sentence import Plural
+from fieldray.reasons import NUMBERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fieldray.sentence import Plural, Template
+from fieldray.reasons import Plural, Template
 
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {

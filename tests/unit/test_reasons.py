@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter
+from importlib import import_module
+
 import pytest
 
-from fieldray.reasons import reason
+from fieldray.reasons import TEMPLATES, reason, templates_of_rooms
 from hostile import ALL, forbidden_in
 
 
@@ -21,3 +24,11 @@ def test_a_long_text_is_cut() -> None:
 
 def test_line_ends_around_a_librarys_words_are_dropped() -> None:
     assert reason("damaged", detail="not a PNG\n").text == "The file is damaged: not a PNG."
+
+
+def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
+    rooms = [import_module(f"fieldray.{room}.reasons").TEMPLATES for room in ("audit", "comparison", "packs", "store")]
+    assert all(templates_of_rooms()[code] == text for room in rooms for code, text in room.items())
+    codes = [code for room in (TEMPLATES, *rooms) for code in room]
+    assert [code for code, times in Counter(codes).items() if times > 1] == []
+    assert reason("audit_few", count=1).text.startswith("Only 1 image of the rarer kind")

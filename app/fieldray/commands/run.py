@@ -28,10 +28,11 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text
+from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.paths import user_data
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text

@@ -1,14 +1,14 @@
-"""The sentences of an audit and of the operating points of a site (see `reasons`)."""
+"""The sentences of an audit and of the operating points of a site (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from fieldray.sentence import Plural, Template
+from fieldray.reasons import Plural, Template
 
 # fmt: off
-AUDIT: Final[Mapping[str, Template]] = {
+TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_unreadable": "The table {path} cannot be read: {detail}.",
     "audit_table_large": "{path} is larger than {limit_mb} MB, which is too large for a table of labels.",
     "audit_table_no_text": "{path} is not a text file. Save the table as CSV.",

@@ -1,14 +1,14 @@
-"""The sentences of the history (see `reasons`)."""
+"""The sentences of the history and of the upkeep of stored results (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from fieldray.sentence import Plural, Template
+from fieldray.reasons import Plural, Template
 
 # fmt: off
-HISTORY: Final[Mapping[str, Template]] = {
+TEMPLATES: Final[Mapping[str, Template]] = {
     "history_no_run": "There is no run {run} in the history. It may have been deleted by another window of this program.",
     "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
                       "or wait until the run is over.",
@@ -67,3 +67,4 @@ HISTORY: Final[Mapping[str, Template]] = {
                        "{count} images are not in {file}, which should have them, the first of them {image}. {why}",
                        by="count"),
 }
+# fmt: on

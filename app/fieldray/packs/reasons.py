@@ -1,0 +1,69 @@
+"""The sentences about packs: for whom one is, how good it is, and why it cannot be used (see `fieldray.reasons`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fieldray.reasons import Template
+
+# fmt: off
+TEMPLATES: Final[Mapping[str, Template]] = {
+    "for_ages": "For patients aged {youngest} to {oldest} years.",
+    "for_any_age": "The pack names no age range.",
+    "measured_own": "On {images} images of the same hospital or hospitals that it was not trained on: area under the "
+                    "ROC curve {auc} (95 % confidence interval {low} to {high}).",
+    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
+    "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
+    "not_measured_elsewhere": "It was not measured on images of another hospital.",
+    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
+    "default_gone": "The default pack {name} is not here any more.",
+    "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
+    "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",
+    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
+    "pack_unreadable": "The pack cannot be read: {detail}.",
+    "pack_incomplete": "The file {name} is missing from the pack.",
+    "pack_unsigned": "The pack has no signature.",
+    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
+    "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
+    "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare it with the fingerprint its signer gives before you trust it.",
+    "pack_another_there": "{pack} is not there any more, or another pack lies in its place. Choose a pack again.",
+    "pack_older": "Version {version} of this pack is older than version {seen}, which was used on this computer before.",
+    "pack_manifest": "The pack's manifest is not valid: {detail}.",
+    "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
+    "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
+    "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
+    "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
+    "pack_not_classifier": "This pack does not screen images itself; other packs use it (kind: {kind}).",
+    "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
+    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
+    "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
+    "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
+                   "is unknown: the class is that of the larger output.",
+    "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
+    "pack_namesake": "This pack is called {pack}, as one that is known here and signed with the key {known}. This one is "
+                     "signed with another key, {fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
+    "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but it is signed with the key "
+                             "{fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
+    "pack_several_signers": "There are packs of one name by several signers here. Name the one that you mean: {first} or {second}",
+    "pack_companion_other_signer": "This pack needs another pack, {companion}, by its own signer or of the program. The one here "
+                                   "is signed with another key: {fingerprint}.",
+    "pack_several": "There are several packs here: {names}. Name one of them.",
+    "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
+                     "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
+                     "older version of a pack is no longer detected.",
+    "pack_in_the_way": "Nothing was written, because {path} is not a pack that this key signed, or not that alone. "
+                       "{detail} Move it away or delete it.",
+    "pack_other_signer": "It is signed with another key: {there}. This one is {here}.",
+    "pack_not_of_it": "{name} is not part of the pack.",
+    "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
+    "drive_gone": "The drive was removed while it was being read, or it is failing. Nothing was loaded. Plug it in "
+                  "again. If that does not help, use another drive.",
+    "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",
+    "signing_key": "The signing key {path} cannot be used: {detail}.",
+    "signing_key_open": "Other users of this computer can read the signing key {path}, and with it sign packs as you. Take "
+                        "their rights away (chmod 600), or delete it: the next pack is then signed with a new key.",
+    "pack_weak_key": "This is no proper signing key: anybody can make a signature that fits any pack with it. Nothing was "
+                     "loaded.",
+}
+# fmt: on
