@@ -20,7 +20,7 @@ from fieldray.audit.figures import category_at, class_shares
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, share, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
-from fieldray.reports.audit_content import plain_classes
+from fieldray.reports.audit_files import plain_classes
 from fieldray_adapt.dataset import thumbnails
 from fieldray_adapt.layouts import Row
 from fieldray_adapt.recipe import Point

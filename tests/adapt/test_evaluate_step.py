@@ -12,7 +12,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.figures import at_point
 from fieldray.domain.metrics import auc
 from fieldray.domain.study import ImageHeader
-from fieldray.reports.audit_content import plain_classes
+from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray_adapt.dataset import find_duplicates, thumbnails
 from fieldray_adapt.evaluate import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
     from fieldray.domain.model import Model
     from fieldray.pipeline.auditing import AuditRequest
-    from fieldray.reports.audit_words import AuditWords
+    from fieldray.reports.audit import AuditText
 
 _COLUMNS: Final = ("image", "label", "patient")
 _SHOWN: Final = 10
@@ -235,11 +235,11 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print(report: AuditReport, console: Console) -> None:
-    from fieldray.reports.audit_words import AuditWords
+    from fieldray.reports.audit import AuditText
     from fieldray.reports.content import NOTICE
     from fieldray.translation import Translator
 
-    words, print_line = AuditWords(report, Translator()), console.print_line
+    words, print_line = AuditText(report, Translator()), console.print_line
     print_line("")
     print_line(words.title)
     for label, text in words.facts():
@@ -261,7 +261,7 @@ def _print(report: AuditReport, console: Console) -> None:
     print_line(NOTICE)
 
 
-def _print_disagreements(words: AuditWords, console: Console) -> None:
+def _print_disagreements(words: AuditText, console: Console) -> None:
     if found := words.disagreements(_SHOWN):
         console.print_line("")
         console.print_line(words.count_of_disagreements())
@@ -277,7 +277,7 @@ def _write(report: AuditReport, options: argparse.Namespace, console: Console) -
     from fieldray.reports.audit_files import write_audit, write_audit_json
 
     if options.json == "-":
-        from fieldray.reports.audit_content import audit_text
+        from fieldray.reports.audit_files import audit_text
 
         console.emit(audit_text(report).rstrip("\n"))
     elif options.json:

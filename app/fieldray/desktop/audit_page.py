@@ -41,7 +41,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.formatting import number
 from fieldray.pipeline.auditing import AuditRequest
-from fieldray.reports.audit_words import AuditWords
+from fieldray.reports.audit import AuditText
 from fieldray.translation import Translator
 
 _FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
@@ -152,10 +152,10 @@ class AuditPage(Page):
             self._result = None
         self._shown = report = self._auditing.report
         if report is not None:
-            self._result = self._make_result(AuditWords(report, self._translator))
+            self._result = self._make_result(AuditText(report, self._translator))
             self._column.insertWidget(3, self._result)
 
-    def _make_result(self, words: AuditWords) -> QWidget:
+    def _make_result(self, words: AuditText) -> QWidget:
         page = QWidget()
         figures = lay_row(None, (self._make_figures(words), 1), self._make_charts(words), spacing=24)
         found = card(label(words.title, role="title"), figures, self._make_buttons())
@@ -163,7 +163,7 @@ class AuditPage(Page):
         lay_column(page, found, sentences, self._make_disagreements(words), spacing=12)
         return page
 
-    def _make_figures(self, words: AuditWords) -> QGridLayout:
+    def _make_figures(self, words: AuditText) -> QGridLayout:
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
@@ -184,7 +184,7 @@ class AuditPage(Page):
             grid.setColumnStretch(column, stretch)
         return grid
 
-    def _make_charts(self, words: AuditWords) -> QVBoxLayout:
+    def _make_charts(self, words: AuditText) -> QVBoxLayout:
         text, found = self._translator.text, words.report.audit
         self.curve = UnitChart(
             (text("ROC curve"), text("1 – specificity"), text("Sensitivity")), self._translator, self._theme
@@ -205,7 +205,7 @@ class AuditPage(Page):
         self.take_button = push_button(text("Use as local operating point…"), self._take)
         return lay_row(None, self.save_button, self.take_button, 1)
 
-    def _make_disagreements(self, words: AuditWords) -> QWidget:
+    def _make_disagreements(self, words: AuditText) -> QWidget:
         heading = label(words.count_of_disagreements(), role="heading")
         found = words.disagreements()
         if not found:
@@ -231,7 +231,7 @@ class AuditPage(Page):
         report = self._auditing.report
         if report is None:
             return
-        dialog = LocalPointDialog(AuditWords(report, self._translator).proposal(), self._translator, self)
+        dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
         dialog.accepted.connect(lambda: self._auditing.take(dialog.name.text().strip(), dialog.person.text().strip()))
         dialog.open()
 

@@ -97,10 +97,12 @@ class RunText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableText:
-    """The list of all images: headings, and what its rows hold is `Wording.row`."""
+    """A table: headings, the columns' widths on paper in mm, and rows with the class of the image each is about."""
 
     title: str
     headings: tuple[str, ...]
+    widths: tuple[float, ...]
+    rows: tuple[tuple[Category, tuple[str, ...]], ...]
 
 
 def cut(text: str, *, most: int = MOST_LETTERS) -> str:

@@ -29,7 +29,6 @@ from fieldray.persistence import (
     written_beside,
 )
 from fieldray.reasons import reason
-from fieldray.reports.audit_content import BEGINNING as AUDIT
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.reports.exporters.csv import is_table
 
@@ -41,6 +40,7 @@ GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
+_AUDIT_START: Final = b'{\n "report": "fieldray audit"'
 _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 _SVG_WORDS: Final = b'role="img" font-family="sans-serif" font-size="12"'
@@ -202,7 +202,7 @@ def is_own_report(head: bytes) -> bool:
     Results are often kept beside the images, where the next run meets them. A table is also recognised after a
     spreadsheet has saved it with another separator.
     """
-    if _is_lines(head) or head.startswith(AUDIT.encode()) or is_table(head, separators=";\t"):
+    if _is_lines(head) or head.startswith(_AUDIT_START) or is_table(head, separators=";\t"):
         return True
     if _is_class_map(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True

@@ -59,6 +59,7 @@ from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
 _MOST_REGIONS: Final = 12
+_WIDTHS: Final = (10.0, 30.0, 19.0, 43.0, 44.0, 14.0, 18.0)  # of the list of all images, mm
 
 
 class Wording:
@@ -121,13 +122,20 @@ class Wording:
         )
 
     def table(self) -> TableText:
-        """The headings of the list of all images."""
+        """The list of all images."""
         text = self.translator.text
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
         if self._spec.trust == "legacy":
             title = f"{title} ({unsigned(self.translator)})"
-        return TableText(title=title, headings=(*headings, text("Verdict")))
+        return TableText(
+            title=title,
+            headings=(*headings, text("Verdict")),
+            widths=_WIDTHS,
+            rows=tuple(
+                (found.outcome.category, self.row(at, found)) for at, found in enumerate(self._stored.results, 1)
+            ),
+        )
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """A row of that list."""

@@ -23,8 +23,8 @@ from fieldray.packs.site_choices import SitePoints, with_site_points
 from fieldray.pipeline.auditing import AuditRequest, audit_run, doubts_of, drift_of, stored_run, take_local_point
 from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.reasons import reason
-from fieldray.reports.audit_content import audit_document
-from fieldray.reports.audit_words import AuditWords
+from fieldray.reports.audit import AuditText
+from fieldray.reports.audit_files import audit_document
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
@@ -240,7 +240,7 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=own)
-    words = AuditWords(report, Translator("uk"))
+    words = AuditText(report, Translator("uk"))
     assert {case.answer for case in words.disagreements()} == {"Не виявлено"}
     assert any("Ознаки" in figure.what for figure in words.figures())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]

@@ -1,4 +1,4 @@
-"""The PDF documents of a run and of its studies, and what stands where on their pages."""
+"""The PDF documents of a run, of its studies and of an audit, and what stands where on their A4 pages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any, Final
 
 from PIL import Image
 
-from fieldray.domain.finding import Category, Outcome
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
+from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
-from fieldray.reports.document import Field, FindingText, ImageText, RunText
+from fieldray.reports.audit import AuditText
+from fieldray.reports.document import Field, FindingText, ImageText, RunText, TableText, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend
-from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, WIDTH, Column, Document
+from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.pdf.fonts import Fonts
 from fieldray.reports.wording import Wording
 
@@ -27,17 +29,14 @@ _IMAGE_SIDE: Final = 1100  # pixels over 112 mm: 250 per inch
 def run_document(stored: StoredRun) -> bytes:
     """The whole run. Texts are collected first: they decide which fonts are needed."""
     wording = Wording(stored)
-    rows: list[tuple[Category, tuple[str, ...]]] = [
-        (result.outcome.category, wording.row(number, result)) for number, result in enumerate(stored.results, 1)
-    ]
-    run, table, labels = wording.run(), wording.table(), _labels(wording)
+    table, run, labels = wording.table(), wording.run(), _labels(wording)
     with Fonts() as fonts:
-        texts = [*texts_of(run), *texts_of(table), *texts_of(rows), *labels.values()]
+        texts = [*texts_of(run), *texts_of(table), *labels.values()]
         document = _document(fonts, texts, wording, stored, title=run.title)
         run_pages(document, run, labels)
-        if rows:
+        if table.rows:
             document.add_page()
-            table_pages(document, table.title, table.headings, rows)
+            _table(document, table)
         return document.finished()
 
 
@@ -131,7 +130,6 @@ _IMAGE_WIDTH: Final = 98.0
 _IMAGE_HEIGHT: Final = 112.0
 _IMAGE: Final = Column(MARGIN, _IMAGE_WIDTH)
 _BESIDE: Final = Column(MARGIN + _IMAGE_WIDTH + 6, WIDTH - _IMAGE_WIDTH - 6)
-_TABLE: Final = (10.0, 30.0, 19.0, 43.0, 44.0, 14.0, 18.0)
 
 
 def texts_of(value: Any) -> Iterator[str]:
@@ -172,13 +170,11 @@ def _point(document: Document, point: FindingText) -> None:
         document.paragraph(line, size=8.5)
 
 
-def table_pages(
-    document: Document, title: str, headings: Sequence[str], rows: Sequence[tuple[Category, Sequence[str]]]
-) -> None:
-    """The list of all images."""
-    document.heading(title)
-    document.begin_table(headings, _TABLE)
-    for category, row in rows:
+def _table(document: Document, table: TableText) -> None:
+    document.heading(table.title)
+    if table.rows:
+        document.begin_table(table.headings, table.widths)
+    for category, row in table.rows:
         document.table_row(row, category=category)
 
 
@@ -250,3 +246,112 @@ def _fields(document: Document, lines: Sequence[Field]) -> None:
     if lines:
         document.ln(2)
         document.fields(lines, column=_BESIDE, label=26)
+
+
+_SIDE: Final = 66.0  # mm
+_DOT: Final = 0.9
+_FRAME: Final[Colour] = (160, 168, 175)
+_TICKS: Final = (0.0, 0.5, 1.0)
+
+Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
+
+
+def audit_pdf(audit: AuditText) -> bytes:
+    """The document of an audit. Texts are collected first: they decide which fonts are needed."""
+    text, found = audit.translator.text, audit.report.audit
+    title, facts, sentences, tables = cut(audit.title), audit.fields(), audit.sentences(), audit.tables()
+    with Fonts() as fonts:
+        document = AuditDocument(
+            fonts,
+            list(texts_of((facts, sentences, tables))),
+            title=title,
+            notice=research_only(audit.translator),
+            language=audit.translator.language,
+            made=datetime.datetime.fromtimestamp(audit.report.subject.made_s, datetime.UTC),
+        )
+        document.heading(title, tag="H1", size=17)
+        document.paragraph(research_only(audit.translator), style="B", size=9.5, colour=ACCENT)
+        document.ln(1)
+        document.fields(facts)
+        _table(document, tables[0])
+        document.heading(text("What to bear in mind"))
+        for sentence in sentences:
+            document.paragraph(sentence)
+            document.ln(0.8)
+        marks = [(one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins]
+        document.charts(
+            (
+                Chart((text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
+                Chart((text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
+            ),
+            tuple(number(audit.translator, tick, digits=1) for tick in _TICKS),
+        )
+        for table in tables[1:]:
+            _table(document, table)
+        return document.finished()
+
+
+class Chart:
+    """Two axes from 0 to 1 with a line, or with points and their intervals.
+
+    titles  of the chart, the x axis and the y axis
+    """
+
+    def __init__(
+        self,
+        titles: tuple[str, str, str],
+        *,
+        line: Sequence[tuple[float, float]] = (),
+        marks: Sequence[Mark] = (),
+    ) -> None:
+        self.titles, self.line, self.marks = titles, line, marks
+
+
+class AuditDocument(Document):
+    """A document that can draw charts, as lines and not as images."""
+
+    def charts(self, charts: Sequence[Chart], ticks: Sequence[str]) -> None:
+        """Side by side, each an element with a spoken text."""
+        self._room(_SIDE + 24)
+        self.ln(3)
+        top = self.y
+        for place, chart in enumerate(charts):
+            left = MARGIN + 14 + place * (WIDTH / 2 + 2)
+            spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in (chart.marks or ()))))
+            with self._tagged("Figure", spoken=spoken):
+                self._chart(chart, left, top + 6, ticks)
+        self.set_y(top + _SIDE + 20)
+
+    def _chart(self, chart: Chart, left: float, top: float, ticks: Sequence[str]) -> None:
+        def at(x: float, y: float) -> tuple[float, float]:
+            return left + x * _SIDE, top + (1 - y) * _SIDE
+
+        self._axes(chart, left, top, ticks)
+        self.set_draw_color(*ACCENT)
+        self.set_fill_color(*ACCENT)
+        self.set_line_width(0.5)
+        if chart.line:
+            self.polyline([at(x, y) for x, y in chart.line])
+        for x, y, low, high in chart.marks:
+            self.line(*at(x, low), *at(x, high))
+            self.circle(*at(x, y), _DOT, style="F")
+
+    def _axes(self, chart: Chart, left: float, top: float, ticks: Sequence[str]) -> None:
+        self.set_draw_color(*_FRAME)
+        self.set_line_width(0.2)
+        self.rect(left, top, _SIDE, _SIDE)
+        self.line(left, top + _SIDE, left + _SIDE, top)
+        self._label(chart.titles[0], left, top - 6, _SIDE, style="B", colour=TEXT)
+        for place, text in zip(_TICKS, ticks, strict=True):
+            self._label(text, left + place * _SIDE - 5, top + _SIDE + 0.5, 10)
+            self._label(text, left - 9, top + (1 - place) * _SIDE - 2, 10)
+        self._label(chart.titles[1], left, top + _SIDE + 4.5, _SIDE)
+        with self.rotation(90, x=left - 13, y=top + _SIDE):
+            self._label(chart.titles[2], left - 13, top + _SIDE, _SIDE)
+
+    def _label(
+        self, text: str, left: float, top: float, width: float, *, style: str = "", colour: Colour = MUTED
+    ) -> None:
+        self._set(style, 8, colour)
+        self.set_xy(left, top)
+        self.cell(width, 4, text, align="C")

@@ -1,8 +1,8 @@
-"""What an audit says to a person, in their language: the same words on the console, in the window and in the PDF."""
+"""What an audit says to a person, in their language: the same on the console, in the window and in the PDF document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from fieldray.audit.cases import Case
@@ -12,9 +12,13 @@ from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray.formatting import border_text, category_word, moment, number, percent, score_text
+from fieldray.reports.document import Field, TableText, cut, cut_path
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
+_MOST_OF_A_PATH: Final = 240
+_MOST_OF_A_CELL: Final = 120
+_MOST_OF_A_SENTENCE: Final = 1200
 
 
 class Figure(NamedTuple):
@@ -36,21 +40,21 @@ class Disagreement(NamedTuple):
     image: str
 
 
-class AuditWords:
+class AuditText:
     """The texts of one report."""
 
     def __init__(self, report: AuditReport, translator: Translator) -> None:
-        self.report, self._translator = report, translator
+        self.report, self.translator = report, translator
 
     @property
     def title(self) -> str:
         """Of the whole report."""
-        subject, translator = self.report.subject, self._translator
+        subject, translator = self.report.subject, self.translator
         return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
         """What was audited: a label and a text each."""
-        subject, found, translator = self.report.subject, self.report.audit, self._translator
+        subject, found, translator = self.report.subject, self.report.audit, self.translator
         signers = {
             "builtin": translator.text("Comes with the program"),
             "legacy": translator.text("unsigned legacy model, operating point unknown"),
@@ -78,8 +82,8 @@ class AuditWords:
 
     def _labels_from(self) -> str:
         known = {
-            "folders": self._translator.text("names of the folders"),
-            "verdicts": self._translator.text("the reader's verdicts"),
+            "folders": self.translator.text("names of the folders"),
+            "verdicts": self.translator.text("the reader's verdicts"),
         }
         return known.get(self.report.subject.labels_from, self.report.subject.labels_from)
 
@@ -87,7 +91,7 @@ class AuditWords:
 
     def figures(self) -> list[Figure]:
         """The table of figures, with 95 % intervals by patient."""
-        found, translator = self.report.audit, self._translator
+        found, translator = self.report.audit, self.translator
         rows = [Figure(translator.text("Area under the ROC curve (AUC)"), "", self.area(found.area))]
         for at in found.points:
             rows += self._point(at)
@@ -101,7 +105,7 @@ class AuditWords:
         ]
 
     def _point(self, at: AtPoint) -> list[Figure]:
-        translator = self._translator
+        translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
             "{positives} positive, {negatives} negative",
@@ -125,30 +129,30 @@ class AuditWords:
         """What a person sees of the positives, and of the negatives."""
         for truth, shares in at.classes.items():
             for category, found in shares.items():
-                word = category_word(self._translator, category, self.report.subject)
+                word = category_word(self.translator, category, self.report.subject)
                 yield self._share(
-                    self._translator.text("Positive, and the answer is: {word}", word=word)
+                    self.translator.text("Positive, and the answer is: {word}", word=word)
                     if truth
-                    else self._translator.text("Negative, and the answer is: {word}", word=word),
+                    else self.translator.text("Negative, and the answer is: {word}", word=word),
                     found,
                 )
 
     def point_title(self, at: AtPoint) -> str:
         """An operating point by its title and threshold; a local one's title says that it is."""
-        return self._translator.text(
+        return self.translator.text(
             "At {point}, threshold {threshold}",
-            point=self._translator.pick(at.point.titles) or at.point.name,
-            threshold=border_text(self._translator, at.point.threshold, least=3),
+            point=self.translator.pick(at.point.titles) or at.point.name,
+            threshold=border_text(self.translator, at.point.threshold, least=3),
         )
 
     def _share(self, what: str, share: Share) -> Figure:
-        counts = self._translator.text("{count} of {of}", count=share.count, of=share.of)
+        counts = self.translator.text("{count} of {of}", count=share.count, of=share.of)
         return Figure(what, counts, self._percent(share))
 
     def _percent(self, share: Share | Estimate | None) -> str:
         if share is None:
             return "–"
-        return percent(self._translator, share.estimate if isinstance(share, Share) else share)
+        return percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
     def area(self, area: Estimate) -> str:
         """An AUC with its interval."""
@@ -156,13 +160,13 @@ class AuditWords:
         return f"{value} ({low}–{high})"
 
     def _number(self, value: float, *, digits: int) -> str:
-        return number(self._translator, value, digits=digits)
+        return number(self.translator, value, digits=digits)
 
     # ---- groups
 
     def group_headings(self) -> tuple[str, ...]:
         """Of the table of groups."""
-        translator = self._translator
+        translator = self.translator
         return (
             translator.text("Group"),
             translator.text("Images"),
@@ -173,7 +177,7 @@ class AuditWords:
 
     def groups(self) -> list[tuple[str, ...]]:
         """A row for each group, at the first operating point."""
-        translator = self._translator
+        translator = self.translator
         titles = {
             "view": translator.text("View"),
             "sex": translator.text("Sex"),
@@ -192,7 +196,7 @@ class AuditWords:
 
     def drifts(self) -> list[str]:
         """What has left its band, or that nothing has."""
-        translator, drifts = self._translator, self.report.drifts
+        translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
                 translator.text(
@@ -206,27 +210,64 @@ class AuditWords:
     def proposal(self) -> str:
         """The local operating point that could be taken."""
         found = self.report.proposal
-        return self._translator.text(
+        return self.translator.text(
             "A local operating point for a sensitivity of {wanted} %: threshold {threshold}, not sure from {low} to "
             "{high}. On these images: sensitivity {sensitivity}, specificity {specificity}. It was chosen on the same "
             "images, so expect a little less on others.",
             wanted=self._number(100 * found.wanted, digits=1),
-            threshold=border_text(self._translator, found.threshold, least=3),
-            low=border_text(self._translator, found.unsure_low, least=3),
-            high=border_text(self._translator, found.unsure_high, least=3),
+            threshold=border_text(self.translator, found.threshold, least=3),
+            low=border_text(self.translator, found.unsure_low, least=3),
+            high=border_text(self.translator, found.unsure_high, least=3),
             sensitivity=self._percent(found.sensitivity),
             specificity=self._percent(found.specificity),
         )
 
     def notes(self) -> list[str]:
         """What a reader should bear in mind."""
-        return [self._translator.reason(note) for note in self.report.audit.notes]
+        return [self.translator.reason(note) for note in self.report.audit.notes]
+
+    def sentences(self) -> tuple[str, ...]:
+        """All of these, as a page can hold them."""
+        return tuple(cut(text, most=_MOST_OF_A_SENTENCE) for text in (*self.notes(), *self.drifts(), self.proposal()))
+
+    # ---- on paper
+
+    def fields(self) -> tuple[Field, ...]:
+        """The facts, as a page can hold them."""
+        return tuple(Field(label, cut(text)) for label, text in self.facts())
+
+    def tables(self) -> tuple[TableText, ...]:
+        """The figures, the groups where there are any, and the disagreements, as a page can hold them."""
+        text = self.translator.text
+        figures = TableText(
+            title=text("Figures, with 95 % intervals by patient"),
+            headings=(text("Figure"), text("Images"), text("Value (95 % interval)")),
+            widths=(98.0, 30.0, 50.0),
+            rows=_rows(self.figures()),
+        )
+        groups = TableText(
+            title=text("Groups with 20 images of each kind or more"),
+            headings=self.group_headings(),
+            widths=(54.0, 18.0, 38.0, 34.0, 34.0),
+            rows=_rows(self.groups()),
+        )
+        reference, answer, score, image = self.disagreement_headings()
+        disagreements = TableText(
+            title=self.count_of_disagreements(),
+            headings=(reference, score, "", image, answer),
+            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
+            rows=tuple(
+                (one.category, (one.reference, one.score, "", cut_path(one.image, most=_MOST_OF_A_PATH), one.answer))
+                for one in self.disagreements()
+            ),
+        )
+        return (figures, *([groups] if groups.rows else []), disagreements)
 
     # ---- disagreements
 
     def disagreement_headings(self) -> tuple[str, ...]:
         """Of the list of disagreements."""
-        translator = self._translator
+        translator = self.translator
         return (
             translator.text("Reference"),
             translator.text("Pack"),
@@ -239,7 +280,7 @@ class AuditWords:
         return [self._disagreement(case) for case in self.report.audit.disagreements[:most]]
 
     def _disagreement(self, case: Case) -> Disagreement:
-        translator = self._translator
+        translator = self.translator
         reference = translator.text("positive") if case.truth else translator.text("negative")
         answer = category_word(translator, case.category, self.report.subject)
         points = self.report.audit.points
@@ -249,8 +290,12 @@ class AuditWords:
 
     def count_of_disagreements(self) -> str:
         """Heading of the list."""
-        return self._translator.plural(
+        return self.translator.plural(
             "Pack and label disagree: {count} image",
             "Pack and label disagree: {count} images",
             len(self.report.audit.disagreements),
         )
+
+
+def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[Category, tuple[str, ...]], ...]:
+    return tuple(("not_assessed", tuple(cut(cell, most=_MOST_OF_A_CELL) for cell in row)) for row in rows)
