@@ -62,16 +62,3 @@ def amount(text: str) -> float:
     if not 0 <= amount < 1e9:
         raise argparse.ArgumentTypeError("give a number of 0 or more")
     return amount
-
-
-def stated_machine(text: str) -> tuple[str, float, float]:
-    """`a GPU=900@2.5` as ("a GPU", 900.0, 2.5)."""
-    name, _, figures = text.rpartition("=")
-    rate, _, price = figures.partition("@")
-    try:
-        found = name, float(rate), float(price)
-    except ValueError:
-        found = "", 0.0, 0.0
-    if not found[0] or not 0 < found[1] < 1e9 or not 0 <= found[2] < 1e9:
-        raise argparse.ArgumentTypeError("give NAME=IMAGES_PER_SECOND@PRICE_PER_HOUR")
-    return found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high, stated_machine
+from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high
 from benchmarks.cluster_command_line import (
     add_cluster,
     add_real_training,
@@ -78,7 +78,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         add_training_channel,
     ):
         action, paths, measure = add(commands)
-        action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
+        action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and a page to this folder")
         action.add_argument(
             "--page",
             nargs="?",
@@ -125,7 +125,6 @@ def _add_pipeline(commands: argparse._SubParsersAction[Any]) -> Added:
         help="start no new round after N minutes (default: 60)",
     )
     parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
-    parser.add_argument("--int8-file", type=Path, metavar="FILE", help="another int8 network to compare engines on")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.pipeline import pipeline
@@ -251,15 +250,6 @@ def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
     parser.add_argument("--batches", type=counts, default=(1, 8), metavar="N,...", help="images (default: 1,8)")
     parser.add_argument("--rounds", type=number_from(1), default=5, metavar="N", help="rounds (default: 5)")
     parser.add_argument("--seconds", type=amount, default=1.0, metavar="S", help="of a round's calls (default: 1)")
-    parser.add_argument("--price", type=amount, metavar="P", help="of an hour of this machine, for costs")
-    parser.add_argument(
-        "--stated",
-        type=stated_machine,
-        action="append",
-        default=[],
-        metavar="NAME=RATE@PRICE",
-        help="another machine's images per second and price per hour, shown beside as stated; may be repeated",
-    )
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.networks import Effort
@@ -269,8 +259,6 @@ def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
             threads=options.threads,
             batches=options.batches,
             effort=Effort(rounds=options.rounds, seconds=options.seconds),
-            price_per_hour=options.price,
-            stated=options.stated,
             notify=console.bar,
         )
 

@@ -106,20 +106,14 @@ def _opening(message: Message) -> Opening:
     )
 
 
-def _torch(steps: Mapping[str, Any], *, is_compiled: bool = False) -> Callable[[Opening], tuple[str, Infer]]:
+def _torch(*, is_compiled: bool) -> Callable[[Opening], tuple[str, Infer]]:
     def make(opening: Opening) -> tuple[str, Infer]:
         import torch
 
-        from benchmarks.torch_network import Steps, TorchNetwork
+        from benchmarks.torch_network import TorchNetwork
 
         torch.set_num_threads(opening.threads)
-        network: Any = TorchNetwork(
-            opening.specification, opening.weights, outputs=opening.outputs, steps=Steps(**steps)
-        ).eval()
-        shape = (opening.images, opening.specification.input_channels)
-        sides = (opening.specification.height, opening.specification.width)
-        if steps.get("is_packed"):
-            network.pack(torch.zeros(*shape, *sides))
+        network: Any = TorchNetwork(opening.specification, opening.weights, outputs=opening.outputs).eval()
         if is_compiled:
             from torch._inductor import config
 
@@ -248,27 +242,16 @@ def _litert(opening: Opening) -> tuple[str, Infer]:
     return f"{runtime.name} {runtime.version}{note}", infer
 
 
-_FOLDED: Final = {"is_folded": True}
-_LAST: Final = {**_FOLDED, "is_channels_last": True}
-_PACKED: Final = {**_LAST, "is_packed": True}
-_ACTIVATED: Final = {**_PACKED, "has_activation": True}
 ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "tensorflow-eager": _tensorflow("eager"),
     "tensorflow-graph": _tensorflow("graph"),
     "tensorflow-xla": _tensorflow("xla"),
-    "torch-eager": _torch({}),
-    "torch-inductor": _torch({}, is_compiled=True),
+    "torch-eager": _torch(is_compiled=False),
+    "torch-inductor": _torch(is_compiled=True),
     "onnx-plain": _onnx(is_optimised=False),
     "onnx": _onnx(is_optimised=True),
     "openvino": _openvino,
     "litert": _litert,
-    "torch-folded": _torch(_FOLDED),
-    "torch-copy": _torch({**_FOLDED, "padding": "copy"}),
-    "torch-view": _torch({**_FOLDED, "padding": "view"}),
-    "torch-last": _torch(_LAST),
-    "torch-packed": _torch(_PACKED),
-    "torch-activated": _torch(_ACTIVATED),
-    "torch-summed": _torch({**_ACTIVATED, "has_sum": True}),
 }
 """By the name that the opening message gives."""
 

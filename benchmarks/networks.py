@@ -58,22 +58,9 @@ ENGINES: Final = (
     Engine(key="litert-int8", title="LiteRT int8", package="ai_edge_litert", kind="int8"),
     Engine(key="program", title="the program (int8)", package="ai_edge_litert", kind="program"),
     Engine(key="onnx-plain", title="ONNX Runtime, nothing fused", package="onnxruntime", group="step"),
-    Engine(key="torch-folded", title="batch norm folded", package="torch", group="step"),
-    Engine(key="torch-copy", title="folded, padding copied", package="torch", group="step"),
-    Engine(key="torch-view", title="folded, padding a view", package="torch", group="step"),
-    Engine(key="torch-last", title="folded, channels last", package="torch", group="step"),
-    Engine(key="torch-packed", title="and kernels packed", package="torch", group="step"),
-    Engine(key="torch-activated", title="and activation fused", package="torch", group="step"),
-    Engine(key="torch-summed", title="and residual sum fused", package="torch", group="step"),
 )
 # Each step against what it was taken from: what it alone is worth.
 STEPS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("batch norm folded", "torch-folded", "torch-eager"),
-    ("channels last", "torch-last", "torch-folded"),
-    ("kernels packed", "torch-packed", "torch-last"),
-    ("activation fused", "torch-activated", "torch-packed"),
-    ("residual sum fused", "torch-summed", "torch-activated"),
-    ("padding as a view, not a copy", "torch-view", "torch-copy"),
     ("all of ONNX Runtime's fusions", "onnx", "onnx-plain"),
     ("int8 (LiteRT)", "litert-int8", "litert"),
 )

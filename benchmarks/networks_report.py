@@ -1,4 +1,4 @@
-"""The report of `networks`: equal outputs first, then times, what each step is worth, and costs."""
+"""The report of `networks`: equal outputs first, then times, and what each step is worth."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from fieldray.bench.report import Points, Report, Table
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 _BACKEND: Final = 1.25
 _CLAIM: Final = (3.0, 4.0)
-_IMAGES: Final = 1000
-_HOUR_S: Final = 3600.0
 
 Key = tuple[str, int, int]
 
@@ -24,27 +22,15 @@ def networks_report(
     threads: Sequence[int],
     batches: Sequence[int],
     effort: Effort,
-    price_per_hour: float | None,
-    stated: Sequence[tuple[str, float, float]],
     notify: Notify,
 ) -> Report:
-    """Measure and report.
-
-    Parameters
-    ----------
-    price_per_hour
-        What an hour of this machine costs, in whatever currency the reader thinks in; None for no costs.
-    stated
-        Name, images per second and price per hour of machines that were not measured here, as the reader states them.
-    """
+    """Measure and report."""
     cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
     measured = measure(cases, threads=threads, batches=batches, effort=effort, notify=notify)
     groups = _groups(measured)
     blocks: list[Table | Points] = [_equality(measured)]
     for key, rows in groups.items():
         blocks += [_times(key, rows), _steps(key, rows)]
-    if price_per_hour is not None:
-        blocks += [_costs(key, rows, price_per_hour, stated) for key, rows in groups.items()]
     blocks.append(Points("What follows", tuple(_findings(groups))))
     blocks.append(Points("What took part", tuple(_details(measured, effort))))
     return Report(
@@ -136,23 +122,6 @@ def _steps(key: Key, rows: Sequence[Measured]) -> Table:
 
 def _time(one: Measured | None) -> str:
     return f"{one.image_ms[0]:.2f}" if one and one.counts else "-"
-
-
-def _costs(key: Key, rows: Sequence[Measured], price: float, stated: Sequence[tuple[str, float, float]]) -> Table:
-    cells = [
-        (one.engine.title, f"{1000 / one.image_ms[0]:.1f}", f"{price:g}", _cost(1000 / one.image_ms[0], price))
-        for one in rows
-        if one.engine.group == "engine" and one.counts
-    ]
-    cells += [
-        (f"{name} (stated, not measured)", f"{rate:g}", f"{hour:g}", _cost(rate, hour)) for name, rate, hour in stated
-    ]
-    columns = ("engine", "images/s", "price per hour", "per 1,000 images")
-    return Table(f"What a thousand images cost: {_title(key)}", columns, tuple(cells))
-
-
-def _cost(images_per_s: float, price_per_hour: float) -> str:
-    return f"{_IMAGES / images_per_s / _HOUR_S * price_per_hour:.6f}"
 
 
 def _findings(groups: dict[Key, list[Measured]]) -> Iterator[str]:

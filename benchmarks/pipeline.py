@@ -16,13 +16,12 @@ from benchmarks import pipeline_report as names
 from benchmarks.archive import Archive, Wanted, make_archive
 from benchmarks.contestants import Contestant, compare_runs
 from benchmarks.decisions import Program, compare, decision_report
-from benchmarks.engines import race
 from benchmarks.image_files import KINDS
 from benchmarks.measured_pack import load_measured_pack
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.program import make_float_file
 from benchmarks.screening import fill, screen_once
-from benchmarks.stages import Stages, add_round, stage_workers, time_reading
+from benchmarks.stages import Stages, add_round, stage_workers
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
@@ -48,7 +47,6 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
     model, cores = load_pack(library, options.pack, options), usable_cores()
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
-    int8_file = file_bytes(options.int8_file) if options.int8_file else None
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)
         refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
@@ -60,13 +58,9 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
             most_s=60 * options.minutes,
             between=lambda: add_round(stages, refs, model, cores=cores),
         )
-        _, images = time_reading(refs[:8], model.manifest.input, cores=cores)
-        effort = {"cores": cores, "repeats": options.repeats}
         measured = PipelineRun(
             results=results,
             stages=stages,
-            engines=race(model.files["litert"], images, notify=console.bar, **effort),
-            other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
             first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
             cores=cores,
             images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
@@ -117,7 +111,6 @@ def _contestants(
     model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
 ) -> Iterator[Contestant]:
     spec = model.manifest.input
-    size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
     yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.files["litert"])
@@ -127,9 +120,6 @@ def _contestants(
         model=float_file,
         unavailable_reason=unavailable_reason,
     )
-    no_torch = "" if importlib.util.find_spec("torch") else "torch is not installed"
-    torch = "benchmarks.torch_script:handle"
-    yield Contestant(name=names.TORCH, service=torch, body=size, unavailable_reason=no_torch)
     yield Contestant(name=names.FULL_DECODE, service="benchmarks.scripts:decode_in_full")
     fastest = "benchmarks.decode_lower_bound:handle"
     yield Contestant(name=names.FASTEST_DECODE, service=fastest, body={"spec": asdict(spec)})

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from benchmarks.archive import USUAL
 from benchmarks.contestants import MIXED, Results
-from benchmarks.engines import Entry, fastest, largest_difference
 from benchmarks.reports import Mark
 from benchmarks.stages import Stages
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
@@ -17,7 +16,6 @@ from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 PROGRAM: Final = "fieldray"
 CONVENTIONAL: Final = "conventional script"
 DISSERTATION: Final = "the dissertation's way"
-TORCH: Final = "PyTorch script"
 FULL_DECODE: Final = "full decode alone"
 FASTEST_DECODE: Final = "fastest decode"
 BYTES: Final = "file read alone"
@@ -38,7 +36,6 @@ MARKS: Final[Mapping[str, float]] = {
 }
 LEAST_SHARE_OF_LIMIT: Final = 0.85
 MOST_OF_SLOWEST_STAGE: Final = 1.25
-MOST_OF_FASTEST_ENGINE: Final = 1.15
 MOST_MEMORY_MB: Final = 800.0
 MOST_START_S: Final = 1.0
 
@@ -51,8 +48,6 @@ class PipelineRun:
     ----------
     results, stages
         The contestants' rounds, and the program's stages alone.
-    engines, other_engines
-        Inference engines on the pack's file, and on another int8 file.
     first_result_s
         Seconds from starting the program to its first result, one entry per start.
     cores
@@ -63,8 +58,6 @@ class PipelineRun:
 
     results: Results
     stages: Stages
-    engines: Sequence[Entry]
-    other_engines: Sequence[Entry] = ()
     first_result_s: Sequence[float]
     cores: int
     images: str
@@ -93,26 +86,11 @@ class PipelineRun:
         pairs = zip(runs, self.stages.slowest, strict=True)
         return statistics.median(run.seconds / run.files / stage_s for run, stage_s in pairs)
 
-    @property
-    def of_fastest_engine(self) -> float | None:
-        """The time of the program's engine as a multiple of the fastest engine's on the same file."""
-        best, ours = fastest(self.engines), fastest(self.engines, "litert")
-        return best.rate / ours.rate if best and ours else None
-
-    @property
-    def of_fastest_alone(self) -> float | None:
-        """The same for one network with one thread, one image at a time."""
-        alone = {entry.engine: entry.latency for entry in self.engines if entry.is_lean and entry.latency_ms}
-        return alone["litert"] / min(alone.values()) if "litert" in alone else None
-
 
 def pipeline_report(measured: PipelineRun) -> Report:
     """Tables, a chart, marks and notes."""
     marks = tuple(_marks(measured))
     blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured), _stages(measured)]
-    blocks.append(_engines("the pack's own file", measured.engines))
-    if measured.other_engines:
-        blocks.append(_engines("the other int8 file", measured.other_engines))
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
     blocks += [Points("How it was measured, and what was not", tuple(_notes(measured))), _chart(measured)]
     return Report(
@@ -133,8 +111,6 @@ def _marks(measured: PipelineRun) -> Iterator[Mark]:
     yield Mark(name="Mixed archive, share of the limit", measured=share, goal=LEAST_SHARE_OF_LIMIT, unit="of it")
     slowest = measured.of_slowest_stage if results.has(PROGRAM) else None
     yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
-    yield _at_most("Network against the fastest engine", measured.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
-    yield _at_most("The same with one network and one thread", measured.of_fastest_alone, MOST_OF_FASTEST_ENGINE)
     yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
     first = statistics.median(measured.first_result_s) if measured.first_result_s else None
     yield _at_most("Start to first result", first, MOST_START_S, unit="s")
@@ -213,19 +189,6 @@ def _stages(measured: PipelineRun) -> Table:
     return Table("The stages, each alone, on the mixed archive", ("", "images / s", "ms / image"), tuple(rows))
 
 
-def _engines(title: str, entries: Sequence[Entry]) -> Table:
-    best = fastest(entries)
-    rows = []
-    for entry in entries:
-        if not entry.images_per_s or best is None:
-            rows.append((entry.name, "", "", "", entry.problem))
-            continue
-        cells = (f"{entry.rate:.1f}", _number(entry.latency), _number(entry.rate / best.rate))
-        rows.append((entry.name, *cells, entry.detail))
-    columns = ("", "images / s", "ms, one at a time", "of the fastest", "what")
-    return Table(f"Engines on {title}: networks side by side x threads each", columns, tuple(rows))
-
-
 def _notes(measured: PipelineRun) -> Iterator[str]:
     results = measured.results
     yield f"Run on {measured.images}, {measured.cores} cores. The files are in the system's cache."
@@ -258,14 +221,12 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
         yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
     for name, why in results.absent.items():
         yield f"Not measured: {name}. {why}."
-    if difference := largest_difference(measured.engines):
-        yield f"Scores of the engines differ by up to {difference:g} quantisation steps; an int8 score has 256."
 
 
 def _chart(measured: PipelineRun) -> Chart:
     results = measured.results
     kinds = [kind for kind in measured.kinds if results.has(PROGRAM, kind)]
-    names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION, TORCH) if results.has(name)]
+    names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION) if results.has(name)]
     return Chart(
         title="Images per second by kind of file",
         kind="bars",
@@ -306,14 +267,7 @@ def _data(measured: PipelineRun, marks: Sequence[Mark]) -> dict[str, Any]:
         "details": results.details,
         "limits": {kind: measured.limit(kind) for kind in measured.kinds},
         "stages": asdict(measured.stages),
-        "engines": [_engine(entry) for entry in measured.engines],
-        "other_engines": [_engine(entry) for entry in measured.other_engines],
         "first_result_s": list(measured.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
         "not_measured": dict(results.absent),
     }
-
-
-def _engine(entry: Entry) -> dict[str, Any]:
-    facts = {name: getattr(entry, name) for name in ("engine", "workers", "threads", "detail", "problem")}
-    return {**facts, "images_per_s": entry.images_per_s, "latency_ms": entry.latency_ms}

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: marks to reach, and the files that show them (JSON, HTML, a page of Markdown)."""
+"""Reports of benchmarks: marks to reach, and the files that show them (JSON, a page of Markdown)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-import jinja2
-from markupsafe import Markup
-
 from benchmarks.processes import CHECKOUT
 from fieldray.bench.machine import machine_facts
 from fieldray.bench.report import Block, Chart, Points, Report, Table, when_and_where
-from fieldray.reports.content import NOTICE
-from fieldray.reports.outputs import GENERATOR, own_text
+from fieldray.reports.outputs import own_text
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
 # Okabe and Ito, Color Universal Design (2008): told apart by colour-blind eyes
@@ -57,24 +53,13 @@ class Mark:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<kind>.json` and `<kind>.html` into a folder. Raises UsageProblem, StorageProblem."""
+    """Write `<kind>.json`, `<kind>.md` and its charts into a folder. Raises UsageProblem, StorageProblem, OSError."""
     facts = when_and_where()
-    paths = folder / f"{report.kind}.json", folder / f"{report.kind}.html"
-    with own_text(paths[0], "json") as stream:
+    path = folder / f"{report.kind}.json"
+    with own_text(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **facts, **report.data}, indent=1))
-    with own_text(paths[1], "html") as stream:
-        stream.write(html(report, made=", ".join(map(str, facts.values()))))
-    return paths
-
-
-def html(report: Report, *, made: str) -> str:
-    """The report as one page that needs nothing else; `made` says when and where it was measured."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page = environment.get_template("report.html.jinja")
-    return page.render(
-        report=report, made=made, notice=NOTICE, generator=Markup(GENERATOR), figure=lambda chart: Markup(svg(chart))
-    )
+    head = [f"# {report.title}", "", ", ".join(map(str, facts.values()))]
+    return path, *_written(path.with_suffix(".md"), head, report)
 
 
 def svg(chart: Chart) -> str:
@@ -148,17 +133,21 @@ def write_page(report: Report, page: Page) -> tuple[Path, ...]:
     }
     lines = ["---", *(f"{key}: {value}" for key, value in facts.items()), "paths:"]
     lines += [*(f"  - {path}" for path in page.paths), "---", "", f"# {facts['title']}"]
-    written: list[Path] = []
+    return _written(page.path, lines, report)
+
+
+def _written(path: Path, lines: list[str], report: Report) -> tuple[Path, ...]:
+    """The file of these first lines and the report's blocks, and a file for each of its charts."""
+    figures: list[Path] = []
     for block in report.blocks:
         if isinstance(block, Chart):
-            figure = page.path.with_name(f"{page.path.stem}-{len(written) + 1}.svg")
-            figure.write_text(svg(block), encoding="utf-8")
-            written.append(figure)
-            lines += ["", f"## {block.title}", "", f"![{block.title}]({figure.name})"]
+            figures.append(path.with_name(f"{path.stem}-{len(figures) + 1}.svg"))
+            figures[-1].write_text(svg(block), encoding="utf-8")
+            lines += ["", f"## {block.title}", "", f"![{block.title}]({figures[-1].name})"]
         else:
             lines += ["", *_markdown(block)]
-    page.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return (page.path, *written)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path, *figures
 
 
 def commit_of(root: Path = CHECKOUT) -> str:

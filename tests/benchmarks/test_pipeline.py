@@ -16,12 +16,10 @@ from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, is_rea
 from benchmarks.command_line import run
 from benchmarks.contestants import MIXED, Contestant, ContestantFailed, Results, Run, compare_runs, together
 from benchmarks.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
-from benchmarks.engines import Entry, fastest, largest_difference, race
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.reports import Mark
 from benchmarks.stages import Stages
-from fieldray.bench.benchmark_case import LoadedImage
 from fieldray.bench.report import Table
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
@@ -29,7 +27,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.processes.wire import Message
-from tiny_models import tiny_inputs, tiny_model_bytes
+from tiny_models import tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
 
 SMALL = Wanted(files=6, others=1, megapixels=(0.02, 0.04))
@@ -159,14 +157,9 @@ def results_of(archive: Archive) -> Results:
 
 
 def run_of(archive: Archive) -> PipelineRun:
-    quick = Entry(engine="openvino", workers=1, threads=1, images_per_s=[120.0], latency_ms=[8.0])
-    ours = Entry(engine="litert", workers=2, threads=1, images_per_s=[90.0, 110.0], latency_ms=[9.0, 11.0])
-    lean = Entry(engine="litert", workers=1, threads=1, images_per_s=[80.0], latency_ms=[12.0])
-    none = Entry(engine="openvino", workers=2, threads=1, problem="not installed (openvino)")
     return PipelineRun(
         results=results_of(archive),
         stages=Stages(reading_s=[0.03, 0.03], network_s=[0.04, 0.02], lean_s=[0.01, 0.01], detail="litert, 2 x 1"),
-        engines=(quick, ours, lean, none),
         first_result_s=(0.8, 0.9, 1.5),
         cores=2,
         images="images drawn by the program",
@@ -186,28 +179,23 @@ def test_limits_and_marks(archive: Archive) -> None:
     assert measured.share_of_limit() == pytest.approx(25 / 40)
     # (1 / 20) / 0.04 and (1 / 30) / 0.03
     assert measured.of_slowest_stage == pytest.approx((1.25 + 10 / 9) / 2)
-    assert measured.of_fastest_engine == pytest.approx(1.2)
-    assert measured.of_fastest_alone == pytest.approx(1.5)  # 12 ms against 8
     report = pipeline_report(measured)
     verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     assert verdicts["mixed archive, against the conventional script"] is False
     assert verdicts["JPEG, against the conventional script"] is True
     assert verdicts["Mixed archive, share of the limit"] is False
     assert verdicts["Whole against its slowest stage alone"] is True
-    assert verdicts["Network against the fastest engine"] is False
     assert verdicts["Peak memory of all processes"] is True and verdicts["Start to first result"] is True
     json.dumps(report.data)
 
 
 def test_the_table_says_who_was_not_there(archive: Archive) -> None:
     measured = run_of(archive)
-    measured.results.absent[names.TORCH] = "torch is not installed"
+    measured.results.absent[names.DISSERTATION] = "there is no TensorFlow"
     report = pipeline_report(measured)
     tables = [block for block in report.blocks if isinstance(block, Table)]
     assert [row[0] for row in tables[0].rows][:2] == [names.PROGRAM, names.CONVENTIONAL]
-    said = json.dumps(report.data["not_measured"])
-    assert "torch is not installed" in said
-    assert any("not installed (openvino)" in row for row in tables[4].rows)
+    assert "there is no TensorFlow" in json.dumps(report.data["not_measured"])
 
 
 def test_a_script_that_cannot_do_a_kind_has_no_rate_there(archive: Archive) -> None:
@@ -235,23 +223,6 @@ def test_runs_one_after_another_add_up() -> None:
 def test_marks(mark: Mark, is_met: bool | None) -> None:
     assert mark.is_met is is_met
     assert {True: "met", False: "MISSED", None: "not measured"}[is_met] in mark.sentence
-
-
-# ---- engines
-
-
-def test_engines_take_the_same_images() -> None:
-    images = tiny_inputs()
-    images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in images]
-    measured = race(tiny_model_bytes("uint8"), images, cores=2, repeats=1, notify=lambda _: None, seconds=0.05)
-    ran = [entry for entry in measured if entry.images_per_s]
-    assert {(entry.workers, entry.threads) for entry in ran if entry.engine == "litert"} == {(1, 1), (1, 2), (2, 1)}
-    assert all(entry.problem for entry in measured if not entry.images_per_s)
-    assert fastest(measured) in ran and largest_difference(measured) <= 3
-
-
-def test_no_engine_no_fastest() -> None:
-    assert fastest([Entry(engine="openvino", workers=1, threads=1, problem="not installed")]) is None
 
 
 # ---- as a person types it
@@ -282,7 +253,7 @@ def test_the_whole(tmp_path: Path) -> None:
     assert ran[names.PROGRAM]["rounds"][0]["files"] == 2
     assert len(data["first_result_s"]) == 1 and len(data["stages"]["reading_s"]) == 1
     assert set(data["files"]) == {"uncompressed", "JPEG", "deflated"}
-    assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.html").exists()
+    assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.md").exists()
 
 
 @pytest.mark.parametrize("size", ["7-1", "0-3", "big", "-"])

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: HTML that needs nothing else, and pages of Markdown with their state."""
+"""Reports of benchmarks: pages of Markdown with their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import benchmark_pages
 from benchmark_pages import read_front_matter, state, with_note
-from benchmarks.reports import Page, PageRefused, html, machine_line, plan_page, svg, write, write_page
+from benchmarks.reports import Page, PageRefused, machine_line, plan_page, svg, write, write_page
 from fieldray.bench.report import Chart, Points, Report, Series, Table
 
 CHART = Chart(
@@ -62,13 +62,6 @@ def commit(folder: Path, name: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_page_of_html_needs_nothing_else() -> None:
-    text = html(REPORT, made="today")
-    assert text.startswith("<!DOCTYPE html>") and "<svg" in text
-    assert "1 &lt; 2" in text and "a &lt;b&gt; &amp; c" in text
-    assert not [word for word in ("<script", "<link", "<img", "@import") if word in text]
-
-
 @pytest.mark.parametrize("kind", ["bars", "lines"])
 def test_charts_are_xml_and_the_same_each_time(kind: str) -> None:
     chart = Chart(**{**{name: getattr(CHART, name) for name in CHART.__slots__}, "kind": kind})
@@ -80,8 +73,9 @@ def test_charts_are_xml_and_the_same_each_time(kind: str) -> None:
 def test_files(tmp_path: Path) -> None:
     for _ in range(2):  # its own files may be replaced
         paths = write(REPORT, tmp_path / "out")
-    assert [path.name for path in paths] == ["pipeline.json", "pipeline.html"]
+    assert [path.name for path in paths] == ["pipeline.json", "pipeline.md", "pipeline-1.svg"]
     assert json.loads(paths[0].read_text())["x"] == 1
+    assert "| RLE | 1 &lt; 2 |" in paths[1].read_text()
 
 
 # ---- pages of Markdown
