@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +16,11 @@ from fieldray.domain.run import Verdict
 from fieldray.store.results import ResultStore
 from foreign_stores import journal_naming
 from harness.case import Group, NotPossible
+from harness.machine import UNSHARE, can_mount
 from harness.record import check_rows, json_lines, tail
 from harness.world import World
 
 CASES = Group("store")
-_UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--mount")
 _FULL_DISK: Final = """
 mount -t tmpfs -o size=$ROOM tmpfs "$FIELDRAY_HOME" || exit 99
 "$@" > "$FOLDER/first" 2> "$FOLDER/first-words"; echo $? > "$FOLDER/first-code"
@@ -35,14 +34,13 @@ _COUNT: Final = 12
 def _full_disk(room_kb: int) -> Callable[[World], None]:
     def attempt(world: World) -> None:
         """The run ends in order and says once why; with room again, every image gets its score."""
-        can_mount = shutil.which("unshare") and not subprocess.run([*_UNSHARE, "true"], check=False).returncode
-        if not can_mount:
+        if not can_mount():
             raise NotPossible("no right to mount in a name space of one's own")
         expected = world.good_images(30)
         world.home.mkdir()
         room = {"ROOM": f"{room_kb}k", "FOLDER": str(world.folder)}
         done = world.start_screen(
-            executable=[*_UNSHARE, "sh", "-c", _FULL_DISK, "sh", *world.program], environment=room
+            executable=[*UNSHARE, "sh", "-c", _FULL_DISK, "sh", *world.program], environment=room
         ).finish()
         if done.code == 99:
             raise NotPossible("no tmpfs can be mounted")

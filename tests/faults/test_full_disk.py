@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,15 +10,13 @@ import numpy as np
 import pytest
 
 from fieldray.store.results import ResultStore
+from harness.machine import UNSHARE, can_mount
 from outcomes import image_ref, run_spec, screened
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
-UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
-_IS_POSSIBLE = (
-    sys.platform == "linux"
-    and shutil.which("unshare") is not None
-    and subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
+pytestmark = pytest.mark.skipif(
+    not can_mount(), reason="needs Linux and the right to mount in a name space of one's own"
 )
 ELEVEN = """
 for size in 40 90 130 160 190 230 280 340 420 520 640; do
@@ -44,34 +41,40 @@ print(*(place.name for place in (store.parent.parent / "out").iterdir() if place
 """
 
 
-@pytest.mark.skipif(not _IS_POSSIBLE, reason="needs Linux and the right to mount in a name space of one's own")
-def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
-    """From before the first byte over the store, the results and the lines to the exports."""
-    write_images(tmp_path / "images", 20)
-    pack = write_tiny_pack(tmp_path / "packs")
-    place, lines = tmp_path / "place", tmp_path / "lines"
-    place.mkdir()
+def on_disks(script: str, command: list[str], folder: Path, **environment: object) -> dict[str, dict[str, str]]:
+    """What a script that mounts disks on $PLACE and runs a command there wrote to $LINES/WHICH.WHAT, by what it is."""
+    lines = folder / "lines"
     lines.mkdir()
-    screen = command("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
-    screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
-    environment = {"FIELDRAY_HOME": str(place / "home"), "PLACE": str(place), "LINES": str(lines)}
+    own = {"PLACE": folder / "place", "LINES": lines, "PYTHON": sys.executable, **environment}
     done = subprocess.run(
-        [*UNSHARE, "sh", "-c", ELEVEN, "sh", *screen],
-        env={**os.environ, **environment, "PYTHON": sys.executable, "ASK": ASK},
+        [*UNSHARE, "sh", "-c", script, "sh", *command],
+        env={**os.environ, **{name: str(value) for name, value in own.items()}},
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    codes = {path.stem: path.read_text() for path in lines.glob("*.code")}
-    assert len(codes) == 11
-    assert set(codes.values()) == {"1\n"}
-    for path in lines.glob("*.words"):
-        words = path.read_text()
-        assert words.count("The disk is full") >= 1, (path.stem, words)
-        assert not any(word in words for word in ("unexpected", "Traceback", "Cannot write")), (path.stem, words)
-    states = {path.stem: path.read_text().split() for path in lines.glob("*.states")}
+    found: dict[str, dict[str, str]] = {}
+    for path in lines.iterdir():
+        found.setdefault(path.suffix[1:], {})[path.stem] = path.read_text()
+    return found
+
+
+def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
+    """From before the first byte over the store, the results and the lines to the exports."""
+    write_images(tmp_path / "images", 20)
+    pack = write_tiny_pack(tmp_path / "packs")
+    place = tmp_path / "place"
+    place.mkdir()
+    screen = command("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
+    screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
+    found = on_disks(ELEVEN, screen, tmp_path, FIELDRAY_HOME=place / "home", ASK=ASK)
+    assert list(found["code"].values()) == ["1\n"] * 11
+    for size, words in found["words"].items():
+        assert words.count("The disk is full") >= 1, (size, words)
+        assert not any(word in words for word in ("unexpected", "Traceback", "Cannot write")), (size, words)
+    states = {size: text.split() for size, text in found["states"].items()}
     assert {size: found for size, found in states.items() if not set(found) <= {"failed", "finished", "ok"}} == {}
     assert ["failed", "ok"] in states.values()
 
@@ -96,10 +99,8 @@ print(runs, results, *connection.execute("PRAGMA integrity_check").fetchone())
 """
 
 
-@pytest.mark.skipif(not _IS_POSSIBLE, reason="needs Linux and the right to mount in a name space of one's own")
 def test_runs_are_deleted_on_a_full_disk_wholly_or_not_at_all(tmp_path: Path) -> None:
-    place, lines, store = tmp_path / "place", tmp_path / "lines", tmp_path / "store" / "results.sqlite"
-    lines.mkdir()
+    place, store = tmp_path / "place", tmp_path / "store" / "results.sqlite"
     spec = run_spec()
     with ResultStore(store) as opened:
         run_id = opened.open_run(spec)
@@ -108,24 +109,14 @@ def test_runs_are_deleted_on_a_full_disk_wholly_or_not_at_all(tmp_path: Path) ->
             facts = replace(seen.facts, thumbnail=np.full((90, 90), number, np.uint8))
             opened.save(run_id, replace(seen, facts=facts), spec=spec)
         opened.finish(run_id)
-    environment = {
-        **{"FIELDRAY_HOME": str(place), "FIELDRAY_STORE": str(store), "PLACE": str(place), "LINES": str(lines)},
-        **{"ROOM": str(store.stat().st_size // 1024), "PYTHON": sys.executable, "LEFT": LEFT},
-    }
-    done = subprocess.run(
-        [*UNSHARE, "sh", "-c", DELETING, "sh", *command("history", "delete", "1", "--yes")],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    codes = {path.stem: path.read_text().strip() for path in lines.glob("*.code")}
+    delete = command("history", "delete", "1", "--yes")
+    own = {"FIELDRAY_HOME": place, "FIELDRAY_STORE": store, "ROOM": store.stat().st_size // 1024, "LEFT": LEFT}
+    found = on_disks(DELETING, delete, tmp_path, **own)
+    codes = {room: code.strip() for room, code in found["code"].items()}
     assert len(codes) == 5
     assert (codes["0"], codes["1200"]) == ("1", "0")
     for room, code in codes.items():
-        words, left = ((lines / f"{room}.{what}").read_text() for what in ("words", "left"))
+        words, left = found["words"][room], found["left"][room]
         assert left == ("0 0 ok\n" if code == "0" else "1 60 ok\n"), (room, words)
         assert (f"The disk is full: {place}" in words) == (code == "1"), (room, words)
         assert "Traceback" not in words

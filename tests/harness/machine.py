@@ -89,6 +89,16 @@ def send(process_ids: Iterable[int], number: signal.Signals) -> None:
             os.kill(process_id, number)
 
 
+# ---- disks
+
+UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--mount")  # file systems of one's own
+
+
+def can_mount() -> bool:
+    """Whether a command after `UNSHARE` may mount."""
+    return bool(shutil.which("unshare")) and not subprocess.run([*UNSHARE, "true"], check=False).returncode
+
+
 # ---- C
 
 
