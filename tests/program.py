@@ -23,6 +23,11 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-W", "error", "-m", "fieldray", *map(str, arguments)]
 
 
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """`fieldray` while it runs, what it says in pipes."""
+    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def runner(home: Path) -> Fieldray:
     """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
-from program import Fieldray, command, lines_of, write_images
+from program import Fieldray, command, lines_of, start, write_images
 from waiting import wait_for
 
 COUNT = 60
@@ -21,10 +21,6 @@ def stored(home: Path) -> dict[str, Outcome]:
     with ResultQuery(home / "results.sqlite") as decoder:
         (run,) = decoder.runs()
         return {result.outcome.ref.path.name: result.outcome for result in decoder.rows(run.run_id)}
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.store.results import ResultQuery
-from program import Fieldray, command, lines_of, write_images
+from program import Fieldray, lines_of, start, write_images
 
 COUNT = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
 
@@ -23,10 +23,6 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end(process: subprocess.Popen[str]) -> tuple[str, str]:
