@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,19 @@ from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model
 
 
+@contextmanager
+def opened(
+    edgetpu: DoubleEdgeTpu, model: Model | None = None, *, serves: str = "", **options: Any
+) -> Iterator[tuple[Engine, Said]]:
+    """An engine with a model, once it serves, and what it says."""
+    said = Said()
+    with open_engine(edgetpu, said, **options) as engine:
+        engine.open(model or edgetpu_model())
+        if serves:
+            said.serves(serves)
+        yield engine, said
+
+
 def answers(engine: Engine, count: int) -> list[Prediction]:
     futures = [engine.submit(grey(number)) for number in range(count)]
     return [future.result(WAIT_S) for future in futures]
@@ -32,10 +47,7 @@ def answers(engine: Engine, count: int) -> list[Prediction]:
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_scores_are_the_cpus(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model(dtype))
-        said.serves("cpu")
+    with opened(edgetpu, edgetpu_model(dtype), serves="cpu") as (engine, said):
         on_cpu = answers(engine, 40)
         edgetpu.plug()
         ready = said.serves("edgetpu")
@@ -61,10 +73,7 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
         assert {prediction.backend for prediction in found} == {backend}
         return [dict(prediction.scores) for prediction in found]
 
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(model)
-        said.serves("cpu")
+    with opened(edgetpu, model, serves="cpu") as (engine, said):
         on_cpu = scores(engine, "cpu")
         edgetpu.plug()
         said.serves("edgetpu")
@@ -95,12 +104,9 @@ def test_the_edgetpu_runs_on_every_runtime(edgetpu: DoubleEdgeTpu, runtime: str)
     ],
 )
 def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], code: str) -> None:
-    said = Said()
     edgetpu.plug()
     edgetpu.order(invoke_ms=5, **orders)
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
-        said.serves("edgetpu")
+    with opened(edgetpu, serves="edgetpu") as (engine, said):
         futures = [engine.submit(grey(number)) for number in range(200)]
         futures[30].result(WAIT_S)
         heard = len(said.events)
@@ -128,11 +134,9 @@ def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dic
 def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
     edgetpu: DoubleEdgeTpu, orders: dict[str, Any], code: str
 ) -> None:
-    said = Said()
     edgetpu.plug()
     edgetpu.order(**orders)
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
+    with opened(edgetpu) as (engine, said):
         assert said.gone() == code
         assert {prediction.backend for prediction in answers(engine, 20)} == {"cpu"}
 
@@ -152,21 +156,17 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
 def test_a_pack_that_has_nothing_for_the_edgetpu_stays_on_the_cpu(
     edgetpu: DoubleEdgeTpu, model: Model, code: str
 ) -> None:
-    said = Said()
     edgetpu.plug()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(model)
+    with opened(edgetpu, model) as (engine, said):
         assert said.gone() == code
         assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
 
 
 def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: DoubleEdgeTpu) -> None:
-    said = Said()
     compiled = replace(tiny_model(), files={"litert": edgetpu_model().files["edgetpu"]})
-    with open_engine(edgetpu, said, device="cpu") as engine:
-        engine.open(compiled)
-        with pytest.raises(BackendProblem, match="made for another device"):
-            engine.wait_ready(timeout_s=WAIT_S)
+    refused = pytest.raises(BackendProblem, match="made for another device")
+    with opened(edgetpu, compiled, device="cpu") as (engine, _), refused:
+        engine.wait_ready(timeout_s=WAIT_S)
 
 
 def test_a_text_file_for_a_library_is_named(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
@@ -174,9 +174,7 @@ def test_a_text_file_for_a_library_is_named(edgetpu: DoubleEdgeTpu, tmp_path: Pa
     text.write_text("This is no library.\n" * 50)
     edgetpu.plug()
     edgetpu.library = text
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
+    with opened(edgetpu) as (engine, said):
         assert said.gone() == "coral_bad_library"
         assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
 
@@ -196,9 +194,7 @@ def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
 
 
 def test_only_the_edgetpu_when_only_the_edgetpu_is_asked_for(edgetpu: DoubleEdgeTpu) -> None:
-    said = Said()
-    with open_engine(edgetpu, said, device="edgetpu") as engine:
-        engine.open(edgetpu_model())
+    with opened(edgetpu, device="edgetpu") as (engine, said):
         with pytest.raises(BackendProblem, match="No Edge TPU is connected"):
             engine.wait_ready(timeout_s=WAIT_S)
         edgetpu.plug()
@@ -209,10 +205,7 @@ def test_only_the_edgetpu_when_only_the_edgetpu_is_asked_for(edgetpu: DoubleEdge
 def test_both_drain_one_queue(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=3)
-    said = Said()
-    with open_engine(edgetpu, said, policy="both") as engine:
-        engine.open(edgetpu_model())
-        said.serves("cpu")
+    with opened(edgetpu, serves="cpu", policy="both") as (engine, said):
         said.serves("edgetpu")
         done = answers(engine, 400)
     assert [prediction.request_id for prediction in done] == list(range(400))
@@ -223,19 +216,14 @@ def test_both_drain_one_queue(edgetpu: DoubleEdgeTpu) -> None:
 def test_the_fastest_is_measured(edgetpu: DoubleEdgeTpu, invoke_ms: int, winner: str) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=invoke_ms)
-    said = Said()
-    with open_engine(edgetpu, said, policy="fastest") as engine:
-        engine.open(edgetpu_model())
+    with opened(edgetpu, policy="fastest") as (engine, said):
         said.wait_for(lambda event: getattr(event, "backend", "") == "edgetpu" and event.state == "ready")
         said.serves("cpu")
         assert {prediction.backend for prediction in answers(engine, 20)} == {winner}
 
 
 def test_an_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdgeTpu) -> None:
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
-        said.serves("cpu")
+    with opened(edgetpu, serves="cpu") as (engine, said):
         futures = []
         for number in range(16):
             (edgetpu.unplug if number % 2 else edgetpu.plug)()
@@ -251,10 +239,7 @@ def test_an_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdg
 
 def test_a_new_pack_takes_the_edgetpu_over(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
-        said.serves("edgetpu")
+    with opened(edgetpu, serves="edgetpu") as (engine, said):
         heard = len(said.events)
         engine.open(edgetpu_model("int8"))
         said.serves("edgetpu", after=heard)
@@ -264,10 +249,7 @@ def test_a_new_pack_takes_the_edgetpu_over(edgetpu: DoubleEdgeTpu) -> None:
 def test_devices_are_switched_in_the_middle_of_a_run(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     edgetpu.order(invoke_ms=3)
-    said = Said()
-    with open_engine(edgetpu, said) as engine:
-        engine.open(edgetpu_model())
-        said.serves("edgetpu")
+    with opened(edgetpu, serves="edgetpu") as (engine, said):
         futures = [engine.submit(grey(number)) for number in range(100)]
         futures[10].result(WAIT_S)
         engine.choose("cpu", "accelerator")
