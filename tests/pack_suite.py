@@ -29,7 +29,7 @@ if __name__ == "__main__":
 from attack.hostile_packs import edited, sign, with_file  # noqa: E402
 from attack.packs import BROKEN, MakePack, array  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
-from fieldray.packs.manifest_types import (  # noqa: E402
+from fieldray.packs.manifest import (  # noqa: E402
     FeatureOutput,
     Input,
     MatcherManifest,

@@ -23,7 +23,7 @@ from fieldray.domain.model import (
     OperatingPoint,
     OutputRoles,
 )
-from fieldray.packs.manifest_types import Input, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8

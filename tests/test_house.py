@@ -37,6 +37,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",
     "app/fieldray/pipeline/export.py",
+    "app/fieldray/packs/manifest.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}

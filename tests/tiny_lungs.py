@@ -28,7 +28,7 @@ from fieldray.domain.model import (
     Model,
     OutputRoles,
 )
-from fieldray.packs.manifest_types import GoldenTolerance, Input
+from fieldray.packs.manifest import GoldenTolerance, Input
 from fieldray.packs.verified import golden_files, list_files
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, tiny_inputs

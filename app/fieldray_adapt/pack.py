@@ -37,7 +37,7 @@ from fieldray.domain.model import (
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.manifest_types import SCHEMA_VERSION, Input, PackManifest
+from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described, write_pack
 from fieldray.reasons import Reason, reason

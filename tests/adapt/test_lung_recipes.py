@@ -12,8 +12,7 @@ from PIL import Image
 from drawn_data import draw_images, draw_lungs, project
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_types import LungFieldsManifest
+from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.command import adapt
 from fieldray_adapt.lungs.dataset import LungData

@@ -11,8 +11,7 @@ import pytest
 from drawn_data import draw_pairs, project
 from fieldray.inference.matcher import Matcher
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_types import MatcherManifest
+from fieldray.packs.manifest import MatcherManifest, parse
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.tables import RecipeProblems

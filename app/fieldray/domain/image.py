@@ -108,11 +108,6 @@ class Image:
         self.pixels.flags.writeable = False
 
     @property
-    def is_reduced(self) -> bool:
-        """Whether the file was read at a lower resolution on purpose."""
-        return self.step > 1
-
-    @property
     def extent(self) -> tuple[float, float]:
         """Rows and columns of `pixels` that the image fills: with a step the last of each may be filled in part."""
         rows, columns = self.pixels.shape

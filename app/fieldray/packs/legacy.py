@@ -15,7 +15,7 @@ from typing import Final
 
 from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles, Trust
 from fieldray.errors import PackProblem
-from fieldray.packs.manifest_types import size_limit
+from fieldray.packs.manifest import size_limit
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME, is_legacy
 from fieldray.packs.reading import guarded, read_file, read_optional_file
 from fieldray.reasons import reason

@@ -20,8 +20,7 @@ from fieldray.domain.model import Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy, require_legacy
-from fieldray.packs.manifest import domain_manifest, kind_of
-from fieldray.packs.manifest_types import ClassifierManifest
+from fieldray.packs.manifest import ClassifierManifest, domain_manifest, kind_of
 from fieldray.packs.naming import (
     MANIFEST_NAME,
     SIGNATURE_NAME,

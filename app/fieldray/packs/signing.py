@@ -32,7 +32,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.packs.manifest_types import ID
+from fieldray.packs.manifest import ID
 from fieldray.packs.naming import fingerprint_in, grouped, version_key
 from fieldray.packs.reading import read_document, write_document
 from fieldray.persistence import is_open_to_others, only_writer, storage_problem, write_atomically

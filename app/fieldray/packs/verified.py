@@ -20,8 +20,7 @@ from msgspec import UNSET
 from fieldray.domain.model import CompanionKind, GoldenVectors, Manifest, Model, OodGate, Trust
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
-from fieldray.packs.manifest import check_size, describe, domain_manifest, dump, kind_of, parse
-from fieldray.packs.manifest_types import (
+from fieldray.packs.manifest import (
     GOLDEN_ROLES,
     OOD_GATE_ROLES,
     AnyManifest,
@@ -30,6 +29,12 @@ from fieldray.packs.manifest_types import (
     MatcherManifest,
     PackFile,
     PackManifest,
+    check_size,
+    describe,
+    domain_manifest,
+    dump,
+    kind_of,
+    parse,
     size_limit,
 )
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key

@@ -35,7 +35,7 @@ from PIL import Image
 from fieldray.domain.metrics import drawn_interval, share, told
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
-from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import DRAWN, WEIGHTS, CheckImages, apply

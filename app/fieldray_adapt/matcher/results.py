@@ -25,7 +25,7 @@ from fieldray.domain.image import locally_normalised
 from fieldray.domain.metrics import share
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.packs.manifest_types import FeatureOutput, MatcherManifest
+from fieldray.packs.manifest import FeatureOutput, MatcherManifest
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.matcher.engine import specification_of
 from fieldray_adapt.matcher.matches import (

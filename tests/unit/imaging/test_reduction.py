@@ -91,7 +91,7 @@ def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_
     data, ref = path.read_bytes(), ImageRef(path=path)
     spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
     full, reduced = decode(data, ref), decode(data, ref, needed=target_size(spec))
-    assert reduced.is_reduced
+    assert reduced.step > 1
     tensors = [to_tensor(image, spec).values.astype(int) for image in (full, reduced)]
     assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
 
@@ -392,7 +392,7 @@ def test_only_what_a_codec_makes_itself_is_approximate(name: str, is_approximate
     changes = {"WindowCenter": 1 << (bits - 1), "WindowWidth": 1 << bits}
     path = write_dicom(tmp_path / "image.dcm", IMAGE, bits=bits, transfer_syntax=syntax, changes=changes)
     full, reduced = _both(path)
-    assert reduced.is_reduced
+    assert reduced.step > 1
     assert (full.is_approximate, reduced.is_approximate) == (False, is_approximate)
 
 

@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.manifest_types import LungFieldsManifest
+from fieldray.packs.manifest import LungFieldsManifest
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs

@@ -10,8 +10,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import PackProblem
-from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse
 from fieldray.packs.verified import read_files, read_verified_manifest
 from packs_factory import make_lung_fields
 from tiny_lungs import tiny_checks, tiny_lungs_bytes, write_tiny_lungs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.packs.manifest_types import ID
+from fieldray.packs.manifest import ID
 from fieldray.packs.naming import (
     DRIVE_FOLDER,
     LEGACY_CPU_NAME,
