@@ -1,4 +1,9 @@
-"""`bench device`: time per image of each pack on each backend, with and without reading; the first images apart.
+"""`bench device` and `bench host`: the time per image of what can run a pack, in rounds that take turns.
+
+`bench device` times each pack on each backend, with and without reading, the first images apart. `bench host` says what
+threads, runtime, number format and other devices gain on this computer: method 3 of the dissertation found a factor of
+up to 8.66 between the best and the worst host. What a command can change is measured, every variant against the
+simplest one; the rest is only stated.
 
 Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of everything that
 is compared are interleaved, so that other load on the machine falls on all of it alike.
@@ -7,8 +12,8 @@ is compared are interleaved, so that other load on the machine falls on all of i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
@@ -19,23 +24,28 @@ from fieldray.bench.benchmark_case import (
     Notify,
     OpenReaders,
     Summary,
+    accelerator_cases,
     by_iteration,
     one_worker,
+    paired_ratio,
     summarise,
     time_files,
     time_network,
+    time_stream,
 )
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
-from fieldray.domain.model import BackendName
+from fieldray.domain.model import BackendName, Model
+from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
 
 NETWORK: Final = "network alone"
 FILE: Final = "file to scores"
+MESSAGES: Final = "network and messages between processes"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Measurement:
-    """The times of one case in one scope (NETWORK or FILE), in milliseconds by repetition."""
+    """The times of one case in one scope (NETWORK, FILE or MESSAGES), in milliseconds by repetition."""
 
     case: BenchmarkCase
     scope: str
@@ -60,17 +70,30 @@ def measure(
     readers: OpenReaders = one_worker,
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images, with and without reading. Raises BackendProblem."""
-    measurements = [Measurement(case=case, scope=scope) for case in cases for scope in (NETWORK, FILE)]
-    for repetition in range(effort.repeats):
-        notify(f"repetition {repetition + 1} of {effort.repeats}")
+
+    def times_ms(one: Measurement) -> list[float]:
+        images = cases[one.case]
+        if one.scope == NETWORK:
+            return time_network(one.case, images, count=effort.images)
+        return time_files(one.case, images, count=effort.images, readers=readers)
+
+    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in (NETWORK, FILE))
+    _repeat(measurements, effort.repeats, times_ms, notify=notify)
+    return measurements
+
+
+def _repeat(
+    measurements: Sequence[Measurement],
+    repeats: int,
+    times_ms: Callable[[Measurement], list[float]],
+    *,
+    notify: Notify,
+) -> None:
+    """Measure all of them in turn, so many times."""
+    for repetition in range(repeats):
+        notify(f"repetition {repetition + 1} of {repeats}")
         for one in measurements:
-            images = cases[one.case]
-            if one.scope == NETWORK:
-                times_ms = time_network(one.case, images, count=effort.images)
-            else:
-                times_ms = time_files(one.case, images, count=effort.images, readers=readers)
-            one.repetitions.append(times_ms)
-    return tuple(measurements)
+            one.repetitions.append(times_ms(one))
 
 
 MOST_ITERATIONS: Final = 100  # shown in a chart; the figures count all
@@ -180,3 +203,99 @@ def _data(one: Measurement, costs: Costs) -> dict[str, Any]:
         "first_ratio": one.summary.first_ratio,
         "times_ms": one.repetitions,
     }
+
+
+BASELINE: Final = "cpu, 1 thread"
+_NOT_MEASURED: Final = (
+    "The USB port of a device cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
+    "and compare two runs of bench device.",
+    "The power plan and the governor belong to the system: change them, then compare two runs.",
+    "Another operating system needs another installation. The dissertation found a factor of up to 8.66 between "
+    "hosts, from system, USB port and clock together.",
+)
+
+
+def host_variants(
+    model: Model, *, cores: int, runtimes: Sequence[str], float_file: bytes | None, max_clock: bool
+) -> tuple[BenchmarkCase, ...]:
+    """The ways to run a model, the simplest one first.
+
+    Parameters
+    ----------
+    model
+        The network to run.
+    cores
+        The largest number of threads.
+    runtimes
+        The installed runtimes, in order of use.
+    float_file
+        The same network in floating point, if there is one.
+    max_clock
+        Whether a device whose clock can be chosen runs at the highest one, too.
+    """
+    lean = cpu_kind(runtimes=tuple(runtimes[:1]), threads=1)
+    found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
+    threads = 2
+    while threads <= cores:
+        found.append(BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(threads=threads)))
+        threads *= 2
+    for name in runtimes[1:]:
+        kind = cpu_kind(runtimes=(name,), threads=1)
+        found.append(BenchmarkCase(name=f"cpu, 1 thread, {name}", model=model, kind=kind))
+    if float_file is not None:
+        in_float = replace(model, files={"litert": float_file}, golden=None)
+        found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
+    return (*found, *accelerator_cases(model, max_clock=max_clock))
+
+
+def measure_variants(
+    cases: Sequence[BenchmarkCase], images: Sequence[LoadedImage], effort: Effort, *, notify: Notify
+) -> tuple[Measurement, ...]:
+    """Measure every variant, messages between processes included. Raises BackendProblem."""
+    measured = tuple(Measurement(case=case, scope=MESSAGES) for case in cases)
+    _repeat(measured, effort.repeats, lambda one: time_stream(one.case, images, count=effort.images), notify=notify)
+    return measured
+
+
+def times_as_fast(variant: Measurement, measured: Sequence[Measurement]) -> float:
+    """How many times as fast as the first of `measured`."""
+    return 1 / paired_ratio(variant.repetitions, measured[0].repetitions)
+
+
+def variant_blocks(
+    measured: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str
+) -> tuple[Block, ...]:
+    """A table and a chart of the gains, and what could not be measured."""
+    columns = ("", "images / s", "ms per image", "times as fast", "ran on")
+    rows = []
+    for variant in measured:
+        summary = variant.summary
+        figures = (f"{summary.fps_avg:.1f}", f"{summary.mean_ms:.2f}", f"{times_as_fast(variant, measured):.2f}")
+        rows.append((variant.case.name, *figures, ", ".join(sorted(variant.case.details))))
+    notes = [f"Run on {images}, in a fresh process for each repetition."]
+    notes += [f"{name}: {why.text}" for name, why in problems.items()]
+    return (
+        Table(f"Gain of each variant against {BASELINE}", columns, tuple(rows)),
+        Chart(
+            title="Images per second by variant",
+            kind="bars",
+            x_title=f"{MESSAGES}, from the third image on",
+            y_title="images per second",
+            categories=("",),
+            series=tuple(Series(variant.case.name, (variant.summary.fps_avg,)) for variant in measured),
+        ),
+        Points("How it was measured, and what was not", (*notes, *_NOT_MEASURED)),
+    )
+
+
+def variant_data(measured: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The figures, for the JSON file."""
+    return [
+        {
+            "name": variant.case.name,
+            "times_as_fast": times_as_fast(variant, measured),
+            "ran_on": sorted(variant.case.details),
+            "times_ms": variant.repetitions,
+        }
+        for variant in measured
+    ]

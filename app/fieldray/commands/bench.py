@@ -103,7 +103,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
-    from fieldray.bench import host_variants
+    from fieldray.bench import device
     from fieldray.bench.benchmark_case import Effort
     from fieldray.bench.host import findings, host_report
     from fieldray.processes.priority import usable_cores
@@ -113,7 +113,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     facts = host_facts(lambda: model)
     found = findings(facts)
     cases, problems = _usable(
-        host_variants.variants(
+        device.host_variants(
             model,
             cores=usable_cores(),
             runtimes=facts.software.runtimes,
@@ -123,9 +123,9 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     )
     effort = Effort(repeats=options.repeats, images=options.images)
     with _images(options) as (images_for, images):
-        measured = host_variants.measure(cases, images_for(model.manifest.input), effort, notify=console.bar)
-    blocks = host_variants.blocks(measured, problems=problems, images=images)
-    report = host_report(facts, found, kind="bench-host", measured=blocks, variants=host_variants.data(measured))
+        measured = device.measure_variants(cases, images_for(model.manifest.input), effort, notify=console.bar)
+    blocks = device.variant_blocks(measured, problems=problems, images=images)
+    report = host_report(facts, found, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
     return show(report, options.out, console)
 
 

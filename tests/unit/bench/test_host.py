@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench_cases import IMAGES, Record
 
-from fieldray.bench import host_variants
+from fieldray.bench import device
 from fieldray.bench.benchmark_case import Effort
 from fieldray.bench.host import check_storage, software_facts, try_screening
 from fieldray.bench.report import Chart, Table
@@ -55,12 +55,12 @@ def test_without_a_pack_the_trial_says_so() -> None:
 def test_ways_to_run() -> None:
     names = [
         case.name
-        for case in host_variants.variants(
+        for case in device.host_variants(
             tiny_model(), cores=5, runtimes=("ai_edge_litert", "tflite_runtime"), float_file=b"x", max_clock=True
         )
     ]
     assert names == [
-        host_variants.BASELINE,
+        device.BASELINE,
         "cpu, 2 threads",
         "cpu, 4 threads",
         "cpu, 1 thread, tflite_runtime",
@@ -71,20 +71,20 @@ def test_ways_to_run() -> None:
 
 
 def test_ways_are_compared_with_the_first() -> None:
-    slow, fast = (host_variants.HostVariant(case=Record(name).case()) for name in ("slow", "fast"))
+    slow, fast = (device.Measurement(case=Record(name).case(), scope=device.MESSAGES) for name in ("slow", "fast"))
     slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
     fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
-    assert host_variants.times_as_fast(fast, [slow, fast]) == 2
-    table, chart, _ = host_variants.blocks([slow, fast], problems={}, images="2 images")
+    assert device.times_as_fast(fast, [slow, fast]) == 2
+    table, chart, _ = device.variant_blocks([slow, fast], problems={}, images="2 images")
     assert isinstance(table, Table) and isinstance(chart, Chart)
     # mean of 2 and 4 ms: 333.3 a second
     assert table.rows[1][:4] == ("fast", "333.3", "3.00", "2.00")
-    assert [one["times_as_fast"] for one in host_variants.data([slow, fast])] == [1, 2]
+    assert [one["times_as_fast"] for one in device.variant_data([slow, fast])] == [1, 2]
 
 
 def test_ways_are_measured_in_turns() -> None:
     events: list[str] = []
     cases = [Record(name, events=events).case() for name in "ab"]
-    measured = host_variants.measure(cases, IMAGES, Effort(repeats=2, images=3), notify=str)
+    measured = device.measure_variants(cases, IMAGES, Effort(repeats=2, images=3), notify=str)
     assert [event for event in events if "start" in event] == ["a: start", "b: start"] * 2
     assert [len(way.repetitions) for way in measured] == [2, 2]
