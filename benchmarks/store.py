@@ -23,10 +23,10 @@ from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import TakenOver, Verdict
 from fieldray.paths import DATABASE_NAME
-from fieldray.store.database import files_of
+from fieldray.store.database import files_of, pictures_path
+from fieldray.store.deleting import compact
 from fieldray.store.history import HistoryQuery
-from fieldray.store.maintenance import backup, check, compact, restore
-from fieldray.store.pictures import pictures_path
+from fieldray.store.maintenance import backup, check, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 

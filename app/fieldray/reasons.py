@@ -225,11 +225,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "Open them with that version, or move the file away to begin a new one.",
     "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
                         "file is then set aside, and every result that can still be read goes into a new one.",
-    "database_mended": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
+    "database_repaired": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
                        "Verdicts recovered: {verdicts}. Images without a result are screened again.",
     "store_gone": "The file of results {path} was moved, deleted or replaced while the program was running, so new "
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
-    "pictures_mended": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
+    "pictures_repaired": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
                        "is lost.",
     "store_in_use": "The file of results {path} is in use by another window or command of this program. Close the window, "
                     "or wait until the command has finished. Then try again.",

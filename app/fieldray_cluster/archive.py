@@ -29,7 +29,7 @@ from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store.refs import ref_of
+from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_chunk import (
     ChunkAnswer,
     ChunkOrder,

@@ -24,9 +24,9 @@ from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
+from fieldray.store.columns import reason_of, reason_text
 from fieldray.store.pictures import picture_row, thumbnail_of
-from fieldray.store.refs import reason_of, reason_text, ref_of
-from fieldray.store.rows import outcome_columns, outcome_of
+from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray_cluster.archive_files import SentFiles
 from fieldray_cluster.archive_request import ArchiveRequest, lost_path
 from fieldray_cluster.archive_session import PieceSession
@@ -58,7 +58,7 @@ class ChunkOrder:
     Attributes
     ----------
     refs
-        The images, each as the JSON of `store.refs.ref_text`.
+        The images, each as the JSON of `store.rows.ref_text`.
     files
         Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
         not among them is not looked for. None where nodes see the files themselves.

@@ -30,7 +30,7 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import reason
-from fieldray.store.refs import ref_of, ref_text
+from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray_cluster.archive_request import ArchiveRequest, require_same
 
@@ -241,7 +241,7 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """The images of a range as JSON (`store.refs.ref_of`). Raises UsageProblem (archive_damaged)."""
+        """The images of a range as JSON (`store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
         texts = tuple(self._column(piece, "ref"))
         try:
             is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)

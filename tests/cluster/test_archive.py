@@ -23,7 +23,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
-from fieldray.store.refs import ref_of
+from fieldray.store.rows import ref_of
 from fieldray_cluster.archive import Archive
 from fieldray_cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, results_of
 from fieldray_cluster.archive_files import SentFiles, contents_of

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.store.refs import ref_text
+from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, Piece
 from fieldray_cluster.archive_request import ArchiveRequest
 

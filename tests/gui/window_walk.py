@@ -282,7 +282,7 @@ class WindowWalk:
         if not row_ids:
             return {}
         with _roomy(), ResultQuery(self.rooms.database) as query:
-            return {found.row_id: found.verdict for found in query.these(tuple(row_ids))}
+            return {found.row_id: found.verdict for found in query.results(tuple(row_ids))}
 
     def _boxes(self) -> list[QMessageBox]:
         return [box for box in self.window.findChildren(QMessageBox) if box.isVisible()]

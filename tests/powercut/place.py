@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.domain.events import Event, StoreMended
+from fieldray.domain.events import Event, StoreRepaired
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
@@ -25,7 +25,7 @@ from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.keeping import open_store
 from fieldray.pipeline.statistics import Statistics
-from fieldray.store.pictures import pictures_path
+from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import outcome_columns
 from outcomes import failed, refused, run_spec, screened
@@ -133,7 +133,7 @@ class Place:
         said: list[str] = []
 
         def publish(event: Event) -> None:
-            if isinstance(event, StoreMended):
+            if isinstance(event, StoreRepaired):
                 said.append(event.reason.text)
 
         open_store(self.store, publish).close()

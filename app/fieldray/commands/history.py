@@ -287,7 +287,7 @@ def _moment(seconds: float) -> str:
 
 def _is_there(found: ResultBrief) -> bool:
     """Whether the file, or the zip file that it was in, is still at its path."""
-    from fieldray.store.presence import is_there
+    from fieldray.store.bookkeeping import is_there
 
     return is_there(found.key)
 

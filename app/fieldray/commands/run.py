@@ -20,7 +20,7 @@ from fieldray.domain.events import (
     ResultsTakenOver,
     RunChanged,
     Speed,
-    StoreMended,
+    StoreRepaired,
 )
 from fieldray.domain.finding import Category, Outcome, Screened, can_be_turned, image_count
 from fieldray.domain.history import ResultBrief
@@ -146,7 +146,7 @@ class RunReport:
                     else:
                         self._tell_all(event.notes)
                     self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
-                case StoreMended():
+                case StoreRepaired():
                     self._console.print_error(event.reason.text)
                 case _:
                     pass

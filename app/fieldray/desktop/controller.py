@@ -32,7 +32,7 @@ from fieldray.domain.events import (
     Progress,
     RunChanged,
     Speed,
-    StoreMended,
+    StoreRepaired,
     StoreUnwritable,
 )
 from fieldray.domain.finding import Outcome
@@ -207,7 +207,7 @@ class Controller(QObject):
                 self.packs.take_drives(event)
             case DeviceChanged():
                 self._take_device(event)
-            case StoreMended() | StoreUnwritable():
+            case StoreRepaired() | StoreUnwritable():
                 self.board.post_reason("store", event.reason, level="warning")
 
     def _run_started(self) -> None:

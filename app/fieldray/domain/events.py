@@ -129,7 +129,7 @@ class DrivesChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreMended:
+class StoreRepaired:
     """The file of results was damaged; `reason` says where it is now and what was kept of it."""
 
     reason: Reason
@@ -151,7 +151,7 @@ Event = (
     | Progress
     | Speed
     | DrivesChanged
-    | StoreMended
+    | StoreRepaired
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]

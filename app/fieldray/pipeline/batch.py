@@ -315,7 +315,7 @@ class Batch:
         if not self._work.resuming.tells_each:
             self._publish(ResultsTakenOver(run_id=self._run_id, row_ids=rows, kinds=kinds))
             return
-        for found in store.these(rows):
+        for found in store.results(rows, looks_inside=False):
             ready = OutcomeReady(run_id=self._run_id, row_id=found.row_id, outcome=found.outcome)
             self._publish(replace(ready, is_resumed=True, is_sampled=True))
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.events import Publish, StoreMended
+from fieldray.domain.events import Publish, StoreRepaired
 from fieldray.errors import StorageProblem
 from fieldray.persistence import write_atomically
 from fieldray.reasons import reason
-from fieldray.store.mending import mend, mend_pictures
+from fieldray.store.database import is_damage
+from fieldray.store.maintenance import repair, repair_pictures
 from fieldray.store.results import ResultQuery, ResultStore
 
 _RESERVE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to grow once
@@ -21,15 +22,15 @@ _RESERVE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to
 def open_store(database: Path, publish: Publish) -> ResultStore:
     """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
     with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
-        if mended := mend_pictures(database):
-            publish(StoreMended(reason=mended))
+        if repaired := repair_pictures(database):
+            publish(StoreRepaired(reason=repaired))
     try:
         return ResultStore(database)
     except StorageProblem as problem:
-        mended = mend(database) if problem.reason.code == "database_damaged" else None
-        if mended is None:
+        if not is_damage(problem):
             raise
-        publish(StoreMended(reason=mended))
+        if repaired := repair(database):  # or another program has done it
+            publish(StoreRepaired(reason=repaired))
         return ResultStore(database)
 
 

@@ -1,20 +1,21 @@
-"""The database file: how it is made and opened, and what an error of it means.
+"""The database file: how it is made, opened and replaced, and what an error of it means.
 
-A file with the tables of another version of the program is refused and left as it is. In WAL mode queries never wait
-for the writer, and a commit survives a killed program. A new file appears complete. A damaged one is marked, and not
-opened until `mending` set it aside.
+One lock beside the file is held by whoever opens it, for that moment, and by whoever makes, repairs or replaces it, for
+as long as that takes (`swap_lock`). A new file appears complete. In WAL mode queries never wait for the writer, and a
+commit survives a killed program. A damaged file is marked, and not opened until it is repaired.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fieldray.errors import StorageProblem
 from fieldray.persistence import (
@@ -23,96 +24,115 @@ from fieldray.persistence import (
     clear_abandoned,
     make_empty,
     make_private,
+    replace_durably,
     require_plain,
     storage_problem,
-    sync_folder,
     unfinished,
 )
 from fieldray.reasons import reason
-from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, opened_to_read, schema
-from fieldray.store.disk import code_of, is_full, is_unreadable
-from fieldray.store.exchanging import free_name, is_being_exchanged, only_one
-from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables
+from fieldray.store.locks import swap_lock
+from fieldray.store.schema import RESULTS, VERSION, Tables, made_by, schema_of, version_of
 
 # Hears which share of some work is done, 0..1.
 Tell = Callable[[float], None]
 
 # What taking a row apart raises that no program of ours wrote.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
-PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
+COMPANIONS: Final = ("-wal", "-shm")
+_JOURNAL: Final = "-journal"
+# How a journal with a super-journal ends. Source: sqlite.org/src, pager.c, aJournalMagic and readSuperJournal.
+_JOURNAL_END: Final = bytes.fromhex("d9d505f920a163d7")
+_PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
-_ASK_AGAIN_S: Final = 0.05
+_CHECKPOINT_TRIES: Final = 3
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
 _ENVIRONMENT_NAMES: Final = "CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
 _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
 # SQLite says so of a disk without room for its index or its log, and of a quota that is used up.
 _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_FULL_BELOW_BYTES: Final = 2**18
+_PART_BYTES: Final = 2**20
+# By device and inode. Kept open: closing one would give up SQLite's locks on the file (sqlite.org/howtocorrupt.html).
+_read_through: Final[dict[tuple[int, int], int]] = {}
 
 
-def open_database(path: Path, *, tables: Tables = RESULTS) -> WatchedConnection:
+# ---- opened
+
+
+class StoreConnection(sqlite3.Connection):
+    """A connection to the file that was at `path` when it was opened."""
+
+    path: Path
+    _identity: tuple[int, int]
+
+    def know(self, path: Path) -> None:
+        """Note which file this is. Raises OSError."""
+        self.path, self._identity = path, _identity(path)
+
+    def require_in_place(self) -> None:
+        """Raise StorageProblem (store_gone) where another file is at its path by now, or none.
+
+        SQLite would continue with a file that was moved, deleted or replaced, and report success. Its log of changes is
+        moved away: the next to open a file here would read it as changes to that one.
+        """
+        try:
+            is_here = _identity(self.path) == self._identity
+        except OSError:
+            is_here = False
+        if not is_here:
+            with contextlib.suppress(OSError):  # another thread was faster
+                quarantine_companions(self.path)
+            raise StorageProblem(reason("store_gone", path=self.path))
+
+
+def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
     """Open (and make if need be) the file at `path`; statements commit by themselves.
 
-    Raises StorageProblem: database_other_version, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
-    not_writable; of statements later store_gone, once the file is no longer there.
+    Raises StorageProblem: database_other_version, database_damaged (of pictures: pictures_damaged), store_in_use,
+    disk_full, disk_failing, not_plain or not_writable; `transaction` raises store_gone once the file is not there.
     """
     with storage_problems(path):
         for file in files_of(path):
             require_plain(file)
-        _disarm(path)
-        if damage_mark(path).exists():
-            raise StorageProblem(reason("database_damaged", path=path))
+        require_unmarked(path)
         make_private(path.parent)
-        connection = _connected(path, tables)
+        with swap_lock(path, wait_s=_BUSY_TIMEOUT_S):
+            if _names_another_file(journal(path)):
+                quarantine_journal(path)
+                _mark(path)  # what it was to undo may be half written
+            require_unmarked(path)
+            if not path.exists():
+                quarantine_companions(path)  # they would be read as those of the new file
+                _make(path, tables)
+            connection = _connect(path)
         try:
+            connection.know(path)
             _require_ours(connection, path, tables)
-            connection.watch(path)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def damage_mark(path: Path) -> Path:
-    """The file that marks the database as damaged by its presence."""
-    return path.with_name(path.name + ".damaged")
+def opened_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing. Raises sqlite3.Error."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
-def _connected(path: Path, tables: Tables) -> WatchedConnection:
-    """A connection to the file that has the name, made if need be, and that nobody puts another one in the place of."""
-    until_s = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        if not path.exists():
-            _make(path, tables)
-        named = _identity(path)
-        try:
-            connection = _connect(path)
-            try:
-                version_of(connection)  # from now on nobody is alone with the file
-                if named == _identity(path) and not is_being_exchanged(path):
-                    return connection
-            except BaseException:
-                connection.close()
-                raise
-            connection.close()
-        except (sqlite3.OperationalError, FileNotFoundError):
-            if named == _identity(path):  # otherwise another file has the name by now, or none
-                raise
-        if time.monotonic() > until_s:
-            raise StorageProblem(reason("store_in_use", path=path))
-        time.sleep(_ASK_AGAIN_S)
-
-
-def _connect(path: Path) -> WatchedConnection:
+def _connect(path: Path) -> StoreConnection:
+    """A connection that keeps others from replacing the file."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
         path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
     connection = sqlite3.connect(
-        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=WatchedConnection
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
     )
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted holds names
+        version_of(connection)  # SQLite holds its lock from the first reading on
     except BaseException:
         connection.close()
         raise
@@ -120,34 +140,45 @@ def _connect(path: Path) -> WatchedConnection:
 
 
 def _make(path: Path, tables: Tables) -> None:
-    """Make a new file. What a log of changes is left of one that is gone is set aside: it would be read as its own."""
-    if not any(companion.exists() for companion in companions(path)):
-        _make_new(path, tables)
-        return
-    with only_one(path, wait_s=_BUSY_TIMEOUT_S):
-        if not path.exists():  # or another program has made it, and what is there is its own
-            lose_companions(path)
-            _make_new(path, tables)
-
-
-def _make_new(path: Path, tables: Tables) -> None:
-    """Make a new file under another name and rename it, unless another program has made one meanwhile."""
+    """Make a new file under another name and rename it."""
     clear_abandoned(path.parent)
     beside = unfinished(path)
     try:
         make_empty(beside)
         with contextlib.closing(sqlite3.connect(beside)) as empty:
-            empty.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            empty.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             empty.execute("VACUUM")
         with contextlib.closing(_connect(beside)) as connection:
-            begin(connection, tables)
+            _make_tables(connection, tables)
             complete(connection)
-        with contextlib.suppress(FileExistsError):
-            _name(beside, path)
-        sync_folder(path.parent)
+        replace_durably(beside, path)
     finally:
-        for file in (beside, *companions(beside)):
-            file.unlink(missing_ok=True)
+        remove_files(beside)
+
+
+def _make_tables(connection: StoreConnection, tables: Tables) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) == 0:  # or another program made them while this one waited
+        for statement in tables:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:
+    """Refuse a file of another version, and one that holds more, or something else, than this program makes.
+
+    It may come from anywhere: a trigger could put another result in the place of ours. Raises StorageProblem:
+    database_other_version, or database_damaged: then the rows are kept when it is repaired.
+    """
+    version, found = version_of(connection), schema_of(connection)
+    if version == 0 and not found:  # an empty file, as a full disk leaves it
+        _make_tables(connection, tables)
+        version, found = version_of(connection), schema_of(connection)
+    if version > 0 and version != VERSION:
+        raise StorageProblem(reason("database_other_version", path=path))
+    if version != VERSION or found != made_by(tables):
+        raise damaged(path)
 
 
 def complete(connection: sqlite3.Connection) -> None:
@@ -158,52 +189,10 @@ def complete(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
-def _name(beside: Path, path: Path) -> None:
-    """Give a file its name. Raises FileExistsError if there is one already."""
-    try:
-        os.link(beside, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links; Windows alone refuses to rename onto a file
-        if not path.exists():
-            beside.rename(path)
-
-
-def begin(connection: sqlite3.Connection, tables: Tables) -> None:
-    """Make the tables in an empty file."""
-    with transaction(connection):
-        if version_of(connection) == 0:  # or another program made them while this one waited
-            for statement in tables:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    """The version of the tables of a database, 0 for an empty one."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def _require_ours(connection: sqlite3.Connection, path: Path, tables: Tables) -> None:
-    """Refuse a file of another version, and one that holds more, or something else, than this program makes.
-
-    It may come from anywhere. A trigger or a column that is computed would be run with each of our statements, and
-    could put another result in the place of ours. Raises StorageProblem: database_other_version, or database_damaged:
-    then the rows are kept when it is set aside.
-    """
-    version, found = version_of(connection), schema(connection)
-    if version == 0 and not found:  # an empty file, as a full disk leaves it
-        begin(connection, tables)
-        version, found = version_of(connection), schema(connection)
-    if version > 0 and version != VERSION:
-        raise StorageProblem(reason("database_other_version", path=path))
-    if version != VERSION or found != made_by(tables):
-        raise _damaged(path)
-
-
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All statements inside or none."""
+def transaction(connection: StoreConnection) -> Iterator[None]:
+    """All statements inside or none. Raises StorageProblem (store_gone), sqlite3.Error."""
+    connection.require_in_place()
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -224,33 +213,147 @@ def durably(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("PRAGMA synchronous = NORMAL")
 
 
-@contextlib.contextmanager
-def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
-    """Turn errors of the machine into a StorageProblem that names the database's file.
+def wipe_from_now_on(connection: sqlite3.Connection) -> None:
+    """Overwrite with zeros what is deleted."""
+    connection.execute("PRAGMA secure_delete = ON")
 
-    Other SQLite errors are bugs of this program and are not caught. A damaged file is marked; so is one that was opened
-    properly (`is_open`) and has lost tables since.
+
+def build_again(connection: sqlite3.Connection) -> bool:
+    """Build the file again without what is not needed, and take the log of changes over; whether that came to its end.
+
+    Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. What
+    was deleted is gone all the same.
+    """
+    is_small = True
+    try:
+        connection.execute("VACUUM")
+    except sqlite3.OperationalError:
+        is_small = False
+    for _ in range(_CHECKPOINT_TRIES):
+        try:
+            (is_busy, *_rest) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        if not is_busy:
+            return is_small
+    return False
+
+
+# ---- its files, and another one in its place
+
+
+def pictures_path(database: Path) -> Path:
+    """The file of the small pictures that belong to a file of results."""
+    return database.with_name(f"{database.stem}.pictures{database.suffix}")
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """All that may lie on the disk for a database."""
+    return (path, *companions(path), journal(path), damage_mark(path))
+
+
+def companions(path: Path) -> tuple[Path, ...]:
+    """The files that SQLite keeps beside a database: the log of changes first."""
+    return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
+
+
+def journal(path: Path) -> Path:
+    """Where SQLite would look for a change that it has to undo."""
+    return path.with_name(path.name + _JOURNAL)
+
+
+def remove_files(path: Path) -> None:
+    """Delete a database with all that lies beside it. Raises OSError."""
+    for file in files_of(path):
+        file.unlink(missing_ok=True)
+
+
+def keep_copy(path: Path, copy: Path) -> None:
+    """Give a file a second name; where a file has only one, copy it. Raises OSError."""
+    beside = unfinished(copy)
+    try:
+        try:
+            os.link(path, beside)
+        except OSError:
+            make_empty(beside)
+            shutil.copyfile(path, beside)
+        replace_durably(beside, copy)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def free_name(path: Path, word: str, ending: str = "") -> Path:
+    """A free name beside `path`, its number above the others: `results.lost-1.sqlite`, plus a companion's ending."""
+    number = 1 + max(numbered(path, word, ending), default=0)
+    return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{ending}")
+
+
+def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
+    """The files that have such names, by number: the highest is the last, whatever the clock said."""
+    begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
+    found = {place.name.removeprefix(begin).removesuffix(end): place for place in path.parent.glob(f"{begin}*{end}")}
+    return {int(number): place for number, place in found.items() if number.isascii() and number.isdigit()}
+
+
+def quarantine_journal(path: Path) -> None:
+    """Move a journal to where no database has it for its own. Raises OSError."""
+    if journal(path).exists():
+        journal(path).rename(free_name(path, "lost", _JOURNAL))
+
+
+def quarantine_companions(path: Path) -> None:
+    """The same of what SQLite kept beside a database that is gone."""
+    for companion, ending in zip(companions(path), COMPANIONS, strict=True):
+        if companion.exists():
+            companion.rename(free_name(path, "lost", ending))
+
+
+def _names_another_file(place: Path) -> bool:
+    """Whether this journal is there and names a super-journal, which SQLite deletes: any file of this user.
+
+    Only a transaction over several databases has one, and this program makes none. Raises OSError.
+    """
+    try:
+        with place.open("rb") as stream:
+            stream.seek(max(0, place.stat().st_size - len(_JOURNAL_END)))
+            return stream.read() == _JOURNAL_END
+    except FileNotFoundError:
+        return False
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Device and inode. Raises OSError."""
+    status = path.lstat()
+    return status.st_dev, status.st_ino
+
+
+# ---- errors, and damage
+
+
+@contextlib.contextmanager
+def storage_problems(path: Path) -> Iterator[None]:
+    """Turn errors of the machine into a StorageProblem that names the database's file; a damaged file is marked.
+
+    Other SQLite errors are bugs of this program and are not caught.
     """
     try:
         yield
     except sqlite3.Error as error:
-        code = code_of(error)
-        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and is_full(path.parent)):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # 0 where the error is Python's own
+        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and _is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
-        if code == sqlite3.SQLITE_IOERR:
+        is_new_damage = code in _DAMAGE and not damage_mark(path).exists()
+        if code == sqlite3.SQLITE_IOERR or (is_new_damage and _is_unreadable(path)):
             raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
-        if code in _DAMAGE and not damage_mark(path).exists() and is_unreadable(path, companions(path)[0]):
-            raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
-        has_lost_tables = is_open and code == sqlite3.SQLITE_ERROR and not _has_our_schema(path)
-        if code in _DAMAGE or _is_no_text(error) or has_lost_tables:
-            raise _damaged(path) from error
+        if code in _DAMAGE or (not code and str(error).startswith("Could not decode")):  # bytes that should be text
+            raise damaged(path) from error
         if code == sqlite3.SQLITE_BUSY:
             raise StorageProblem(reason("store_in_use", path=path)) from error
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
     except UnicodeDecodeError as error:  # SQLite's own error quotes a schema that is no text any more
-        raise _damaged(path) from error
+        raise damaged(path) from error
     except HeldError as error:
         raise StorageProblem(reason("store_in_use", path=path)) from error
     except OSError as error:
@@ -263,51 +366,34 @@ def damage_noticed(path: Path) -> Iterator[None]:
     try:
         yield
     except NONSENSE as error:
-        raise _damaged(path) from error
+        raise damaged(path) from error
 
 
-def _damaged(path: Path) -> StorageProblem:
+def damaged(path: Path) -> StorageProblem:
+    """Mark a database as damaged; what to raise then."""
     _mark(path)
-    return StorageProblem(reason("database_damaged", path=path))
+    return _damage(path)
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether SQLite calls a file damaged."""
-    return code_of(error) in _DAMAGE
+def damage_mark(path: Path) -> Path:
+    """The file that marks the database as damaged by its presence."""
+    return path.with_name(path.name + ".damaged")
 
 
-def _is_no_text(error: sqlite3.Error) -> bool:
-    """Whether bytes that should be text are none: Python's own error, which has no code of SQLite's."""
-    return not hasattr(error, "sqlite_errorcode") and str(error).startswith("Could not decode")
+def require_unmarked(path: Path) -> None:
+    """Raise StorageProblem (database_damaged or pictures_damaged) for a database that is marked."""
+    if damage_mark(path).exists():
+        raise _damage(path)
 
 
-def _has_our_schema(path: Path) -> bool:
-    """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
-    try:
-        with contextlib.closing(opened_to_read(path)) as found:
-            return schema(found) in (made_by(RESULTS), made_by(PICTURES))
-    except (sqlite3.Error, OSError):
-        return False
+def is_damage(problem: StorageProblem) -> bool:
+    """Whether a database is damaged, and not the machine."""
+    return problem.reason.code in ("database_damaged", "pictures_damaged")
 
 
-def _disarm(path: Path) -> None:
-    """Set a journal aside that would have SQLite delete another file; what it was to undo may be half written."""
-    if names_another_file(journal(path)):
-        lose_journal(path)
-        _mark(path)
-
-
-def lose_journal(path: Path) -> None:
-    """Move a journal to where no database has it for its own."""
-    if journal(path).exists():
-        journal(path).rename(free_name(path, "lost", JOURNAL))
-
-
-def lose_companions(path: Path) -> None:
-    """The same of what SQLite kept beside a database that is gone."""
-    for companion in companions(path):
-        if companion.exists():
-            companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
+def _damage(path: Path) -> StorageProblem:
+    is_of_pictures = ".pictures" in path.suffixes
+    return StorageProblem(reason("pictures_damaged" if is_of_pictures else "database_damaged", path=path))
 
 
 def _mark(path: Path) -> None:
@@ -315,58 +401,39 @@ def _mark(path: Path) -> None:
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
 
 
-# ---- a connection that notices when its file is no longer the one at its path
-# SQLite continues with a file that was moved, deleted or replaced, and reports success: what is written then is lost.
-
-
-COMPANIONS: Final = ("-wal", "-shm")
-_Identity = tuple[int, int]
-
-
-class WatchedConnection(sqlite3.Connection):
-    """Every statement first checks that the file is still there. Raises StorageProblem (store_gone) if it is not."""
-
-    _path: Path | None = None
-    _identity: _Identity | None = None
-    _companions: tuple[_Identity | None, ...] = ()
-
-    def watch(self, path: Path) -> None:
-        """Watch from now on. The file has been read by then, so that its companions exist."""
-        self._identity = _identity(path)
-        self._companions = tuple(_identity(companion) for companion in companions(path))
-        self._path = path
-
-    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
-        """As in SQLite, but only on the right file."""
-        if self._path is not None and (self._identity is None or _identity(self._path) != self._identity):
-            self._leave(self._path)
-            raise StorageProblem(reason("store_gone", path=self._path))
-        return super().execute(statement, values)
-
-    def _leave(self, path: Path) -> None:
-        """Move the companions away: the next to open a file here would read them as changes to that file."""
-        for companion, known in zip(companions(path), self._companions, strict=True):
-            if known is not None and _identity(companion) == known:
-                try:
-                    companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
-                except OSError:  # another thread was faster
-                    continue
-
-
-def companions(path: Path) -> tuple[Path, ...]:
-    """The files that SQLite keeps beside a database."""
-    return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
-
-
-def files_of(path: Path) -> tuple[Path, ...]:
-    """All that may lie on the disk for a database."""
-    return (path, *companions(path), journal(path), damage_mark(path))
-
-
-def _identity(path: Path) -> _Identity | None:
-    """Device and inode, or None if there is no file."""
+def _is_full(folder: Path) -> bool:
+    """Whether there is no room in a folder; a quota that is used up shows only where something is written."""
     try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(os.urandom(_FULL_BELOW_BYTES))
+    except OSError as error:
+        return storage_problem(error, folder).reason.code == "disk_full"
+    return False
+
+
+def _is_unreadable(database: Path) -> bool:
+    """Whether what SQLite calls damage is a page that cannot be read, or could not a moment ago: it says the same."""
+    try:
+        for file in filter(Path.exists, (database, companions(database)[0])):
+            _require_readable(file)
+        with contextlib.closing(opened_to_read(database)) as found:
+            return bool(found.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+
+
+def _require_readable(file: Path) -> None:
+    """Read all of a file. Raises OSError."""
+    if os.name != "posix":
+        with file.open("rb", buffering=0) as stream:
+            while stream.read(_PART_BYTES):
+                pass
+        return
+    known = _identity(file)
+    if known not in _read_through:
+        _read_through[known] = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    at = 0
+    while part := os.pread(_read_through[known], _PART_BYTES, at):
+        at += len(part)

@@ -1,4 +1,4 @@
-"""Deleting runs so that nothing of them is left in the store's files.
+"""Deleting runs, or all pictures, so that nothing of them is left in the store's files.
 
 What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
 of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
@@ -19,10 +19,17 @@ from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import clear_abandoned
 from fieldray.reasons import reason
-from fieldray.store.database import open_database, storage_problems, transaction
+from fieldray.store.database import (
+    StoreConnection,
+    build_again,
+    open_database,
+    pictures_path,
+    storage_problems,
+    transaction,
+    wipe_from_now_on,
+)
 from fieldray.store.locks import RunLocks
-from fieldray.store.pictures import PictureKey, keep_only, pictures_path, size_of
-from fieldray.store.wiping import build_again, wipe_from_now_on
+from fieldray.store.pictures import PictureDeletion, PictureKey, keep_only, size_of
 
 # A verdict is one even where the same result holds a copy of it in each of several runs.
 _VERDICTS: Final = """
@@ -64,8 +71,8 @@ class RunDeleter:
                     if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
                         raise UsageProblem(reason("history_grown"))
                     self._hold(connection, locks, plan.run_ids)
-                    _delete_rows(connection, _with_lost(connection, plan.run_ids))
-                    pictures = keep_only(self._path, pictured(connection))
+                    _delete_rows(connection, plan.run_ids)
+                    pictures = keep_only(self._path, _needed(connection))
                 for run_id in plan.run_ids:
                     locks.finish(run_id)
             finally:
@@ -82,8 +89,8 @@ class RunDeleter:
     # ---- inside
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(open_database(self._path)) as connection, storage_problems(self._path, is_open=True):
+    def _connection(self) -> Iterator[StoreConnection]:
+        with contextlib.closing(open_database(self._path)) as connection, storage_problems(self._path):
             connection.row_factory = sqlite3.Row
             yield connection
 
@@ -94,7 +101,6 @@ class RunDeleter:
         for run_id in wanted:
             if run_id not in known:
                 raise UsageProblem(reason("history_no_run", run=run_id))
-        runs = _listed(_with_lost(connection, wanted))
         (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
         found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
         kept = int(found["kept"])
@@ -122,14 +128,6 @@ def _set_aside(path: Path) -> Iterator[Path]:
         yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
 
 
-def _with_lost(connection: sqlite3.Connection, run_ids: Sequence[int]) -> Sequence[int]:
-    """These runs; where they are all there are, also those that were lost and of which mending kept results."""
-    if connection.execute(f"SELECT 1 FROM runs WHERE id NOT IN ({_listed(run_ids)}) LIMIT 1").fetchone():
-        return run_ids
-    lost = connection.execute("SELECT DISTINCT run_id FROM results WHERE run_id NOT IN (SELECT id FROM runs)")
-    return (*run_ids, *(row["run_id"] for row in lost.fetchall()))
-
-
 def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
     """Delete the runs with their results and verdicts."""
     runs = _listed(run_ids)
@@ -141,12 +139,34 @@ def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None
         connection.execute("DELETE FROM verdicts")  # on results that were lost in a damaged store
 
 
-def pictured(connection: sqlite3.Connection) -> Iterator[PictureKey]:
-    """The images of all results, in ascending order: their pictures are needed."""
-    query = "SELECT DISTINCT content_sha256, frame FROM results ORDER BY content_sha256, frame"
-    return ((content, frame) for content, frame in connection.execute(query))
-
-
 def _listed(run_ids: Sequence[int]) -> str:
     """Numbers for a statement: there may be more than it takes parameters."""
     return ", ".join(str(int(run_id)) for run_id in run_ids)
+
+
+# ---- room given back
+
+
+def compact(path: Path) -> tuple[int, bool]:
+    """Give back the room that nothing needs, that of pictures no result needs included.
+
+    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
+    a full disk. Raises StorageProblem.
+    """
+    before = size_of(path)
+    with contextlib.closing(open_database(path)) as connection, storage_problems(path):
+        pictures = keep_only(path, _needed(connection))
+        is_small = build_again(connection)
+    return before - size_of(path), is_small and pictures.is_wiped
+
+
+def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
+    """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
+    before = size_of(path)
+    return keep_only(path, ()), before - size_of(path)
+
+
+def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:
+    """The images of all results, in ascending order: their pictures are needed."""
+    query = "SELECT DISTINCT content_sha256, frame FROM results ORDER BY content_sha256, frame"
+    return ((content, frame) for content, frame in connection.execute(query))

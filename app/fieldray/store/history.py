@@ -10,7 +10,7 @@ from typing import Final
 from fieldray.domain.finding import Category
 from fieldray.domain.history import ResultBrief, RunSummary
 from fieldray.domain.run import ImageGist, Run, TakenOver, VerdictChoice
-from fieldray.store import stamps
+from fieldray.store import bookkeeping
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, checked, gist_of
@@ -70,7 +70,7 @@ class HistoryQuery(ResultQuery):
 
     def taken_over(self, run_id: int) -> TakenOver:
         """How many results of a run come from an earlier one, and by what their files were known."""
-        (row,) = self._all(stamps.TAKEN_OVER, run_id)
+        (row,) = self._all(bookkeeping.TAKEN_OVER, run_id)
         return TakenOver(by_sample=row["sampled"], by_content=row["resumed"] - row["sampled"])
 
     def shared_instances(self, run_id: int) -> int:

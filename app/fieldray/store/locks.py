@@ -1,4 +1,4 @@
-"""Who works on a run, and who shows results.
+"""Who opens or replaces the file of results, who works on a run, and who shows results.
 
 A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
 way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
@@ -12,6 +12,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sqlite3
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,10 +22,42 @@ from typing import Final
 from fieldray.domain.run import Run
 from fieldray.errors import StorageProblem
 from fieldray.persistence import FileLock, HeldError, storage_problem
+from fieldray.reasons import reason
 
 _numbers: Final = itertools.count(1)
 _WAIT_S: Final = 1.0  # for one that looks whether a killed session left this file
 _LOOK_S: Final = 0.1  # the same for a run
+EXCLUSIVE_WAIT_S: Final = 5.0  # for a program that has just looked at something
+_ASK_AGAIN_S: Final = 0.1
+
+
+@contextlib.contextmanager
+def swap_lock(path: Path, *, wait_s: float) -> Iterator[None]:
+    """While inside, nobody else opens the file at `path`, or replaces it. Raises HeldError, OSError."""
+    lock = FileLock(path.with_name(path.name + ".lock"), holder=str(os.getpid()), wait_s=wait_s)
+    try:
+        yield
+    finally:
+        lock.remove()
+
+
+def require_exclusive(path: Path) -> None:
+    """Require that nobody else has the file open; its log of changes is in it then.
+
+    Raises StorageProblem (store_in_use), and sqlite3.Error where the disk refuses.
+    """
+    until_s = time.monotonic() + EXCLUSIVE_WAIT_S
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        while True:
+            try:
+                if connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",):
+                    return
+            except sqlite3.OperationalError as error:
+                if not getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                    raise
+            if time.monotonic() > until_s:
+                raise StorageProblem(reason("store_in_use", path=path))
+            time.sleep(_ASK_AGAIN_S)
 
 
 class SessionLock:

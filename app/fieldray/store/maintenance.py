@@ -1,45 +1,104 @@
-"""Looking after the files of a store: checked, made small, copied during a run, put back, pictures dropped."""
+"""The files of a store looked after: checked, copied during a run, put back, repaired.
+
+A file is put in the place of another one under its lock, and only while nobody has it open. At every moment a whole
+file has the name, or the mark of a damaged one is there: then the next run repairs it, or goes on with that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, unfinished
-from fieldray.reasons import reason
+from fieldray.persistence import clear_abandoned, make_empty, replace_durably, require_plain, sync_folder, unfinished
+from fieldray.reasons import Reason, reason
+from fieldray.store.bookkeeping import checked_key, list_result
 from fieldray.store.database import (
+    COMPANIONS,
     Tell,
     companions,
+    complete,
     damage_mark,
     damage_noticed,
-    files_of,
+    free_name,
     is_damage,
-    lose_companions,
-    lose_journal,
+    keep_copy,
+    numbered,
     open_database,
+    opened_to_read,
+    pictures_path,
+    quarantine_companions,
+    quarantine_journal,
+    remove_files,
+    require_unmarked,
     storage_problems,
+    transaction,
 )
-from fieldray.store.deleting import pictured
-from fieldray.store.exchanging import alone, free_name, keep_copy, only_one
-from fieldray.store.locks import has_session
-from fieldray.store.mending import mend_pictures, put_aside
-from fieldray.store.pictures import PictureDeletion, adopt, keep_only, pictures_path, size_of, thumbnail_of
+from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
+from fieldray.store.pictures import merge_pictures, size_of, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import PICTURES, RESULTS, Tables, stated_version
-from fieldray.store.stamps import KEY, checked_key
-from fieldray.store.wiping import build_again
+from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
 
-_LAST_ID: Final = 2**62
+log = logging.getLogger(__name__)
+
 _PAGES: Final = 2048  # that are copied at once: 16 MB
-_RESULTS: Final = "SELECT results.*, spec AS of_run FROM results LEFT JOIN runs ON runs.id = run_id"
+_LAST_ID: Final = 2**62  # behind the last number there is no room for another
+_MOST_GAP: Final = 10_000_000  # so many numbers behind damage are tried; a damaged number may be huge
+_LAST_VERSION: Final = 1000  # a number beyond it is a damaged one
+# The second: where the text of SQLite's error quotes damaged words.
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
+
+
+# ---- rows that make sense: what a check asks of each, and which a repair keeps
+
+RowValidator = Callable[[sqlite3.Row], object]
+
+
+def _validate_result(row: sqlite3.Row) -> None:
+    outcome_of(row, spec_of(row["of_run"]))
+    if category_of(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
+        raise ValueError("this place in the list is not the outcome's")
+
+
+def _validate_verdict(row: sqlite3.Row) -> None:
+    verdict_of(row), category_in(row), moment_in(row, "given_s")
+
+
+def _validate_picture(row: sqlite3.Row) -> None:
+    if row["thumbnail"] is not None and thumbnail_of(row["thumbnail"], row["thumbnail_columns"]) is None:
+        raise ValueError("no thumbnail")
+
+
+# By table, in an order in which runs come before their results.
+_VALIDATORS: Final[Mapping[str, RowValidator]] = {
+    "runs": run_of,
+    "secrets": lambda row: checked_key(row["value"]),
+    "results": _validate_result,
+    "verdicts": _validate_verdict,
+    "pictures": _validate_picture,
+}
+
+
+def _tables_of(tables: Tables) -> Sequence[str]:
+    """Those whose rows are looked at; the work list is made of the others."""
+    return [name for name in _VALIDATORS if any(f"CREATE TABLE {name} " in statement for statement in tables)]
+
+
+def _of_run(table: str) -> str:
+    """What joins a result with the specification of its run, without which it cannot be read."""
+    return "results.*, (SELECT spec FROM runs WHERE runs.id = run_id) AS of_run" if table == "results" else "*"
+
+
+# ---- checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,69 +116,33 @@ def check(path: Path, *, tell: Tell) -> Checked:
 
     tell  hears which share of the work is done, 0..1
 
-    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run mends it.
+    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run repairs it.
     """
-    with _checked(path, RESULTS) as connection:
-        total, verdicts = _check_rows(connection, tell)
-    pictures = _check_pictures(path)
-    return Checked(results=total, verdicts=verdicts, pictures=pictures, size_bytes=size_of(path))
+    counts = _check_file(path, RESULTS, tell)
+    pictures = _check_file(pictures_path(path), PICTURES, tell)["pictures"] if pictures_path(path).exists() else 0
+    return Checked(results=counts["results"], verdicts=counts["verdicts"], pictures=pictures, size_bytes=size_of(path))
 
 
-def _check_rows(connection: sqlite3.Connection, tell: Tell) -> tuple[int, int]:
-    """How many results and verdicts there are. Raises ValueError and others for a row that makes no sense."""
-    for table in ("runs", "results", "verdicts"):
-        if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
-            raise ValueError("no row has this number")  # behind the last one there is no room for another
-    (total,) = connection.execute("SELECT COUNT(*) FROM results").fetchone()
-    for done, row in enumerate(connection.execute(_RESULTS)):
-        outcome_of(row, spec_of(row["of_run"]) if row["of_run"] else None)
-        if category_of(row["rank"]) != row["category"] or not 0 <= (row["score"] or 0) <= 1:
-            raise ValueError("this place in the list is not the outcome's")
-        if done % 1000 == 0:
-            tell(done / total)
-    for row in connection.execute("SELECT * FROM runs"):
-        run_of(row)
-    for row in connection.execute(KEY):
-        checked_key(row["value"])
-    verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
-    for row in verdicts:
-        verdict_of(row), category_in(row), moment_in(row, "given_s")
-    return total, len(verdicts)
-
-
-def _check_pictures(path: Path) -> int:
-    if not pictures_path(path).exists():
-        return 0
-    with _named_as_pictures(path), _checked(pictures_path(path), PICTURES) as connection:
-        count = 0
-        for row in connection.execute("SELECT thumbnail, thumbnail_columns FROM pictures"):
-            if row["thumbnail"] is not None and thumbnail_of(*row) is None:
-                raise ValueError("no thumbnail")
-            count += 1
-        return count
-
-
-@contextlib.contextmanager
-def _named_as_pictures(path: Path) -> Iterator[None]:
-    """Around work on the pictures beside the results at `path`: where they are damaged, no result is."""
-    try:
-        yield
-    except StorageProblem as problem:
-        about = problem.reason
-        if about.code != "database_damaged" or dict(about.parameters).get("path") != str(pictures_path(path)):
-            raise
-        raise StorageProblem(reason("pictures_damaged", path=pictures_path(path))) from problem
-
-
-@contextlib.contextmanager
-def _checked(path: Path, tables: Tables) -> Iterator[sqlite3.Connection]:
-    """A file that is whole, at one moment; what makes no sense in the block is damage. Raises StorageProblem."""
-    with closing(open_database(path, tables=tables)) as connection, storage_problems(path, is_open=True):
+def _check_file(path: Path, tables: Tables, tell: Tell) -> Mapping[str, int]:
+    """The number of rows by table. Raises StorageProblem."""
+    with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
         with damage_noticed(path):
             _require_whole(connection)
-            yield connection
+            return {table: _check_rows(connection, table, tell) for table in _tables_of(tables)}
+
+
+def _check_rows(connection: sqlite3.Connection, table: str, tell: Tell) -> int:
+    """How many there are. Raises ValueError and others for one that makes no sense."""
+    if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
+        raise ValueError("no row has this number")
+    (total,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
+    for done, row in enumerate(connection.execute(f"SELECT {_of_run(table)} FROM {table}")):
+        _VALIDATORS[table](row)
+        if done % 1000 == 0:
+            tell(done / total)
+    return int(total)
 
 
 def _require_whole(connection: sqlite3.Connection) -> None:
@@ -128,26 +151,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
         raise ValueError("the file is not whole")
 
 
-def compact(path: Path) -> tuple[int, bool]:
-    """Give back the room that nothing needs, that of pictures no result needs included.
-
-    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
-    a full disk. Raises StorageProblem.
-    """
-    before = size_of(path)
-    with closing(open_database(path)) as connection, storage_problems(path, is_open=True):
-        pictures = keep_only(path, pictured(connection))
-        is_small = build_again(connection)
-    return before - size_of(path), is_small and pictures.is_wiped
-
-
-def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
-    """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
-    before = size_of(path)
-    return keep_only(path, ()), before - size_of(path)
-
-
-# ---- copies
+# ---- copied, and put back
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple[Path, ...]:
@@ -166,11 +170,7 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple
         if os.path.lexists(target):
             raise UsageProblem(reason("store_backup_exists", path=target))
     for source, target, tables in zip(sources, targets, (RESULTS, PICTURES), strict=False):
-        with (
-            _named_as_pictures(path),
-            closing(open_database(source, tables=tables)) as connection,
-            storage_problems(target),
-        ):
+        with closing(open_database(source, tables=tables)) as connection, storage_problems(target):
             folder.mkdir(parents=True, exist_ok=True)
             _copy(connection, source, target, tell)
     return targets
@@ -194,8 +194,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, tell: Tell
                 _require_whole(copy)
         replace_durably(beside, target)
     finally:
-        for file in files_of(beside):
-            file.unlink(missing_ok=True)
+        remove_files(beside)
 
 
 @contextlib.contextmanager
@@ -203,8 +202,8 @@ def _as_damage_of(source: Path) -> Iterator[None]:
     """What is found damaged in a copy is damaged in what was copied. Raises StorageProblem, sqlite3.Error."""
     try:
         yield
-    except sqlite3.Error as error:
-        if not is_damage(error):
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # of the machine
             raise
         with storage_problems(source):
             raise
@@ -215,12 +214,11 @@ def restore(path: Path, folder: Path) -> Path | None:
 
     One that is damaged is set aside as such. Pictures of the copy join those that are here.
 
-    Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use).
+    Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use while anybody has it open).
     """
-    source = folder / path.name
+    source, beside = folder / path.name, unfinished(path)
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
-    beside = unfinished(path)
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_abandoned(path.parent)
@@ -228,10 +226,15 @@ def restore(path: Path, folder: Path) -> Path | None:
             _fetch(source, beside, RESULTS)
             if pictures_path(source).exists():
                 _fetch(pictures_path(source), pictures_path(beside), PICTURES)
-            return _swap(path, beside)
+            with swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+                replaced = _swap(path, beside)
+            if pictures_path(beside).exists():
+                with contextlib.suppress(StorageProblem):  # the results are in place all the same
+                    _join_pictures(beside, path)
+            return replaced
         finally:
-            for file in (*files_of(beside), *files_of(pictures_path(beside))):
-                file.unlink(missing_ok=True)
+            remove_files(beside)
+            remove_files(pictures_path(beside))
 
 
 def _fetch(source: Path, beside: Path, tables: Tables) -> None:
@@ -244,70 +247,195 @@ def _fetch(source: Path, beside: Path, tables: Tables) -> None:
                 shutil.copyfile(found, target)
         if stated_version(beside) == 0:  # an empty file would become an empty store
             raise UsageProblem(reason("store_not_ours", path=source))
-        with _checked(beside, tables) as connection:
-            if tables is RESULTS:
-                _check_rows(connection, lambda _share: None)
+        _check_file(beside, tables, lambda _share: None)
+        require_exclusive(beside)  # with all that its log of changes holds
     except StorageProblem as problem:
-        if problem.reason.code not in ("database_damaged", "database_other_version", "not_plain"):
+        if not is_damage(problem) and problem.reason.code not in ("database_other_version", "not_plain"):
             raise
         raise UsageProblem(reason("store_not_ours", path=source)) from problem
 
 
 def _swap(path: Path, beside: Path) -> Path | None:
-    """The old file gets another name and the new one its own.
-
-    At every moment a whole file has the name, or the mark of a damaged one is there and the next run mends it.
-    """
-    with only_one(path):
-        if has_session(path):
-            raise StorageProblem(reason("store_in_use", path=path))
-        with _out_of_the_way(path) as replaced:
-            alone(beside).close()  # with all that its log of changes holds
+    """The old file gets another name, which is returned, and the new one its own. Raises StorageProblem, OSError."""
+    if has_session(path):
+        raise StorageProblem(reason("store_in_use", path=path))
+    if not path.exists() and not damage_mark(path).exists():
+        quarantine_journal(path)  # it would be read as that of the next
+        quarantine_companions(path)
+        replace_durably(beside, path)
+        return None
+    try:
+        require_unmarked(path)
+        with storage_problems(path):
+            require_exclusive(path)
+    except StorageProblem as problem:
+        if not is_damage(problem):
+            raise
+        with _put_aside(path) as aside:
             replace_durably(beside, path)
-    _mend_pictures(path)
-    adopt(beside, path)  # pictures are those of the bytes, whoever kept them
+        return aside if aside.exists() else None
+    keep_copy(path, replaced := free_name(path, "replaced"))
+    replace_durably(beside, path)
     return replaced
 
 
+def _join_pictures(source: Path, target: Path) -> None:
+    """Pictures are those of the bytes, whoever kept them; others join them once those that are here are whole."""
+    if pictures_path(target).exists():
+        with contextlib.suppress(StorageProblem):
+            open_database(pictures_path(target), tables=PICTURES).close()
+        repair_pictures(target)
+    merge_pictures(source, target)
+
+
+# ---- repaired
+
+
+def repair(path: Path) -> Reason | None:
+    """Set the results at `path` aside if they are marked as damaged, and begin a new file with what can be read.
+
+    Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
+    nothing to fix. Raises StorageProblem (store_in_use while another program repairs it, database_other_version,
+    disk_full, not_writable).
+    """
+    if (found := _repaired(path, RESULTS)) is None:
+        return None
+    aside, kept = found
+    return reason("database_repaired", path=aside, results=kept["results"], verdicts=kept["verdicts"])
+
+
+def repair_pictures(database: Path) -> Reason | None:
+    """The same of the pictures beside the results at `database`."""
+    if (found := _repaired(pictures_path(database), PICTURES)) is None:
+        return None
+    aside, kept = found
+    return reason("pictures_repaired", path=aside, pictures=kept["pictures"])
+
+
+def _repaired(path: Path, tables: Tables) -> tuple[Path, Mapping[str, int]] | None:
+    """Where the old file is, and the number of rows kept per table."""
+    if not damage_mark(path).exists():
+        return None
+    with storage_problems(path), swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+        if not damage_mark(path).exists():
+            return None  # another program did it
+        _refuse_other_version(path)
+        with _put_aside(path) as aside:
+            return aside, _build_from(aside, path, tables)
+
+
+def _refuse_other_version(path: Path) -> None:
+    """Leave what another version made to that one: this one would not take over what it does not know.
+
+    Raises StorageProblem (database_other_version).
+    """
+    if path.exists():
+        with closing(opened_to_read(path)) as found, contextlib.suppress(*_UNREADABLE):
+            if version_of(found) != VERSION and 0 < version_of(found) <= _LAST_VERSION:
+                raise StorageProblem(reason("database_other_version", path=path))
+
+
 @contextlib.contextmanager
-def _out_of_the_way(path: Path) -> Iterator[Path | None]:
-    """While inside, the file at `path` has another name too, or is set aside where it is damaged; that name.
+def _put_aside(path: Path) -> Iterator[Path]:
+    """Move the damaged file at `path` away, to what is given; in the block another one gets its name.
 
-    What is left of the log of one that is gone is set aside as well: it would be read as that of the next.
+    Only when that came to its end the mark goes: until then nobody else opens a file there. Raises OSError.
     """
-    if not path.exists() and not damage_mark(path).exists():
-        lose_journal(path)
-        lose_companions(path)
-        yield None
-    elif _is_damaged(path):
-        with put_aside(path) as aside:
-            yield aside if aside.exists() else None
+    aside, earlier = free_name(path, "damaged"), numbered(path, "damaged")
+    if not path.exists() and earlier:
+        aside = earlier[max(earlier)]  # it was interrupted after this step before
     else:
-        keep_copy(path, replaced := free_name(path, "replaced"))
-        yield replaced
+        for companion, ending in zip(companions(path), COMPANIONS, strict=True):
+            if companion.exists():  # moved first: beside a new database they would be taken for its own
+                companion.rename(aside.with_name(aside.name + ending))
+        quarantine_journal(path)
+        if path.exists():
+            path.rename(aside)
+    sync_folder(path.parent)
+    yield aside
+    damage_mark(path).unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
-def _is_damaged(path: Path) -> bool:
-    """Whether a file is known to be damaged; one that is not has its log of changes taken over.
-
-    Raises StorageProblem (store_in_use).
-    """
-    if damage_mark(path).exists():
-        return True
+def _build_from(aside: Path, path: Path, tables: Tables) -> Mapping[str, int]:
+    """Build the new database from what can be read in the old one; the number of rows kept per table."""
+    beside = unfinished(path)
+    clear_abandoned(path.parent)
     try:
-        with storage_problems(path):
-            alone(path).close()
-    except StorageProblem as problem:
-        if problem.reason.code != "database_damaged":
-            raise
-        return True
-    return False
+        with closing(opened_to_read(aside)) as source, closing(open_database(beside, tables=tables)) as target:
+            source.row_factory = target.row_factory = sqlite3.Row
+            target.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result is lost waits for it
+            with transaction(target):
+                kept = {table: _copy_table(source, target, table) for table in _tables_of(tables)}
+                if tables is RESULTS:
+                    _keep_numbers(target)
+                    _list_results(target)
+            complete(target)
+        quarantine_companions(path)
+        replace_durably(beside, path)
+    finally:
+        remove_files(beside)
+    return kept
 
 
-def _mend_pictures(path: Path) -> None:
-    """Repair the pictures that are here if they are damaged: others are to join them."""
-    with contextlib.suppress(StorageProblem):  # the results are in place all the same
-        if pictures_path(path).exists():
-            open_database(pictures_path(path), tables=PICTURES).close()
-    with contextlib.suppress(StorageProblem):
-        mend_pictures(path)
+def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> int:
+    """Copy row by row what can be read and makes sense; how many rows. A page that is damaged may still give one."""
+    columns = [row["name"] for row in target.execute(f"PRAGMA table_info ({table})")]
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+    lost: Counter[str] = Counter()
+    for row_id in _row_ids(source, table):
+        try:
+            row = source.execute(f"SELECT {names} FROM {table} WHERE rowid = ?", (row_id,)).fetchone()
+            if row is not None:
+                target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row))
+                kept = target.execute(f"SELECT {_of_run(table)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
+                _VALIDATORS[table](kept)
+        except Exception as error:  # whatever reading a damaged row raises is the row's fault
+            lost[type(error).__name__] += 1
+            target.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
+    if lost:
+        log.warning("rows of %s that are lost: %s", table, dict(lost))
+    return int(target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
+    """The numbers of the rows as far as they can be read; behind the first damage, every number up to the last one."""
+    last = 0
+    try:
+        if not has_table(source, table):
+            return
+        found = source.execute(f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid BETWEEN 1 AND {_LAST_ID}")
+        for (row_id,) in found:
+            yield (last := row_id)
+    except _UNREADABLE:
+        yield from range(last + 1, min(_last_id(source, table), last + _MOST_GAP) + 1)
+
+
+def _last_id(source: sqlite3.Connection, table: str) -> int:
+    """The highest number of a row, or else the highest that was given out; 0 where neither can be read."""
+    highest = f"SELECT MAX(rowid) FROM {table} NOT INDEXED"
+    for query in (highest, f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'"):
+        with contextlib.suppress(*_UNREADABLE, TypeError):  # no row, or no number in it
+            return int(source.execute(query).fetchone()[0])
+    return 0
+
+
+def _keep_numbers(target: sqlite3.Connection) -> None:
+    """A future result must not get the number of a lost one with a verdict."""
+    last = target.execute("SELECT MAX(result_id) FROM verdicts").fetchone()[0] or 0
+    known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'results'").fetchone()
+    if known is None:
+        target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('results', ?)", (last,))
+    elif known[0] < last:
+        target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'results'", (last,))
+
+
+def _list_results(target: sqlite3.Connection) -> None:
+    """Make the work list and its counts of the results that were kept."""
+
+    def execute(query: str, *values: object) -> Sequence[sqlite3.Row]:
+        return target.execute(query, values).fetchall()
+
+    for row in target.execute(f"SELECT {_of_run('results')} FROM results WHERE absent_s IS NULL"):
+        outcome = outcome_of(row, spec_of(row["of_run"]), looks_inside=False)
+        list_result(execute, row["run_id"], row["id"], outcome)

@@ -19,9 +19,19 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, Outcome
 from fieldray.errors import StorageProblem
-from fieldray.store.database import WatchedConnection, files_of, open_database, storage_problems, transaction
+from fieldray.store.database import (
+    StoreConnection,
+    build_again,
+    files_of,
+    is_damage,
+    open_database,
+    pictures_path,
+    remove_files,
+    storage_problems,
+    transaction,
+    wipe_from_now_on,
+)
 from fieldray.store.schema import PICTURES
-from fieldray.store.wiping import build_again, wipe_from_now_on
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +55,6 @@ _KEYS: Final = """
 PictureKey = tuple[bytes, int]
 PictureRow = tuple[bytes, int, bytes | None, int, bytes | None]
 Thumbnail = NDArray[np.uint8]
-
-
-def pictures_path(database: Path) -> Path:
-    """The file of the pictures that belong to a file of results."""
-    return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
 def size_of(database: Path) -> int:
@@ -85,7 +90,7 @@ class Pictures:
 
     def __init__(self, database: Path) -> None:
         self._path = pictures_path(database)
-        self._connection: WatchedConnection | None = None
+        self._connection: StoreConnection | None = None
         self._has_problem = False
 
     def close(self) -> None:
@@ -97,7 +102,7 @@ class Pictures:
     def add(self, rows: Sequence[PictureRow]) -> None:
         """Keep these pictures, all or none, unless they are kept already."""
 
-        def add(connection: WatchedConnection) -> None:
+        def add(connection: StoreConnection) -> None:
             with transaction(connection):
                 connection.executemany(_ADD, rows)
 
@@ -128,12 +133,12 @@ class Pictures:
             return []
         return self._try(lambda connection: connection.execute(query, values).fetchall(), [])
 
-    def _try(self, work: Callable[[WatchedConnection], T], otherwise: T) -> T:
+    def _try(self, work: Callable[[StoreConnection], T], otherwise: T) -> T:
         """Work on the file, which is made if need be. A problem with it is logged and not raised."""
         if self._has_problem:
             return otherwise
         try:
-            with storage_problems(self._path, is_open=self._connection is not None):
+            with storage_problems(self._path):
                 self._connection = self._connection or open_database(self._path, tables=PICTURES)
                 return work(self._connection)
         except (StorageProblem, sqlite3.Error) as problem:
@@ -155,13 +160,13 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> PictureDeletion:
     if not path.exists():
         return discard(database)  # what is left of one
     try:
-        with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path, is_open=True):
+        with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
             wipe_from_now_on(connection)
             with transaction(connection):
                 deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
             return PictureDeletion(deleted=deleted, is_wiped=build_again(connection))
     except StorageProblem as problem:
-        if problem.reason.code != "database_damaged":
+        if not is_damage(problem):
             raise
         return discard(database)
 
@@ -170,20 +175,16 @@ def discard(database: Path) -> PictureDeletion:
     """Delete the file of the pictures. Raises StorageProblem."""
     path = pictures_path(database)
     with storage_problems(path):
-        for file in files_of(path):
-            file.unlink(missing_ok=True)
+        remove_files(path)
     return PictureDeletion(deleted=0, is_wiped=True)
 
 
-def adopt(source: Path, target: Path) -> None:
-    """Move the pictures beside the results at `source`, if there are any, to those beside `target`."""
-    beside = pictures_path(source)
-    if beside.exists():
-        with closing(open_database(beside, tables=PICTURES)) as found, closing(Pictures(target)) as pictures:
-            rows = found.execute(f"SELECT {_COLUMNS} FROM pictures")
-            while page := rows.fetchmany(_PAGE // 16):
-                pictures.add(page)
-        discard(source)
+def merge_pictures(source: Path, target: Path) -> None:
+    """Add the pictures beside the results at `source` to those beside `target`. Raises StorageProblem."""
+    with closing(open_database(pictures_path(source), tables=PICTURES)) as found, closing(Pictures(target)) as pictures:
+        rows = found.execute(f"SELECT {_COLUMNS} FROM pictures")
+        while page := rows.fetchmany(_PAGE // 16):
+            pictures.add(page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

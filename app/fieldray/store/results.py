@@ -15,11 +15,10 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +28,18 @@ from fieldray.domain.finding import Category, Outcome, ResultKind
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store import presence, stamps, verdicts, work_rows
-from fieldray.store.database import damage_noticed, durably, open_database, storage_problems, transaction
+from fieldray.store import bookkeeping
+from fieldray.store.columns import image_key, image_text, reason_text
+from fieldray.store.database import (
+    StoreConnection,
+    damage_noticed,
+    durably,
+    open_database,
+    storage_problems,
+    transaction,
+)
 from fieldray.store.locks import RunLocks, as_it_stands
 from fieldray.store.pictures import Pictures, picture_row
-from fieldray.store.refs import image_key, image_text, reason_text
 from fieldray.store.rows import (
     checked,
     earlier_verdict_of,
@@ -46,6 +52,7 @@ from fieldray.store.rows import (
     verdict_columns,
     verdict_of,
 )
+from fieldray.store.schema import VERSION
 
 T = TypeVar("T")
 
@@ -60,24 +67,31 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 class ResultQuery:
     """Reads results; for one thread. All methods raise StorageProblem when the file cannot be read."""
 
-    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
+    def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         self.path = path
-        self._connection = connect(path)
-        self._connection.row_factory = sqlite3.Row
+        self._connect = connect
+        self._opened: StoreConnection | None = None
         self._pictures = Pictures(path)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection."""
         self._pictures.close()
-        self._connection.close()
+        if self._opened:
+            self._opened.close()
+
+    @property
+    def _connection(self) -> StoreConnection:
+        """Opened when it is first needed. Raises StorageProblem."""
+        if self._opened is None:
+            self._opened = self._connect(self.path)
+            self._opened.row_factory = sqlite3.Row
+        return self._opened
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
@@ -114,8 +128,7 @@ class ResultQuery:
     def work_list(self, run_id: int) -> Iterator[StoredResult]:
         """The results of a run in the order of the work list (`WORK_LIST_ORDER`), the highest score first."""
         for row_ids in self._in_order(run_id):
-            stored = self._stored(SELECT, row_ids)
-            yield from self._results([stored[row_id] for row_id in row_ids if row_id in stored])
+            yield from self.results(row_ids)
 
     def _in_order(self, run_id: int) -> Iterator[list[int]]:
         """The rows of a run in the order of the work list, a page at a time."""
@@ -126,15 +139,21 @@ class ResultQuery:
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
-        return self._results([self._stored(SELECT, [row_id])[row_id]])[0]
+        if not (found := self.results([row_id])):
+            raise KeyError(row_id)
+        return found[0]
 
-    def these(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]:
-        """The results in these rows; whether a mask can be unpacked is not looked at."""
-        return self._results(list(self._stored(SELECT, row_ids).values()), looks_inside=False)
+    def results(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
+        """Those of these results that are still in the store, in this order.
+
+        looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
+        """
+        stored = self._stored(SELECT, row_ids)
+        return self._results([stored[row_id] for row_id in row_ids if row_id in stored], looks_inside=looks_inside)
 
     def kinds(self, row_ids: Sequence[int]) -> tuple[ResultKind, ...]:
         """What is counted of the results in these rows."""
-        return self._made(kind_of, self._named(stamps.KINDS, rows=json.dumps(row_ids)))
+        return self._made(kind_of, self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
@@ -158,7 +177,7 @@ class ResultQuery:
 
         They were given in this run or in another one, on other bytes or on what another pack found.
         """
-        return self._made(earlier_verdict_of, self._named(verdicts.EARLIER, run_id=run_id))
+        return self._made(earlier_verdict_of, self._all(bookkeeping.EARLIER, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -180,7 +199,7 @@ class ResultQuery:
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[tuple[bytes, int, bytes | None], ...]:
         """Key, row and stamp of the images of a run from the key `first` on, at most so many, in their order."""
-        rows = self._all(stamps.STAMPED, run_id, first, limit)
+        rows = self._all(bookkeeping.STAMPED, run_id, first, limit)
         return self._made(lambda row: (checked(row)["image_key"], row["id"], row["stamp"]), rows)
 
     def _stored(self, query: str, row_ids: Sequence[int]) -> dict[int, sqlite3.Row]:
@@ -188,18 +207,14 @@ class ResultQuery:
         found = self._all(f"{query} WHERE results.id IN (SELECT value FROM json_each(?))", json.dumps(row_ids))
         return {row["id"]: row for row in found}
 
-    def _all(self, query: str, *values: object) -> list[sqlite3.Row]:
-        with storage_problems(self.path, is_open=True):
-            return self._connection.execute(query, values).fetchall()
+    def _all(self, query: str, *values: object, **named: object) -> list[sqlite3.Row]:
+        with storage_problems(self.path):
+            return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
         """A column of whole numbers (n,), which as rows would take twenty times the memory."""
-        with storage_problems(self.path, is_open=True):
+        with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
-
-    def _named(self, query: str, **values: object) -> list[sqlite3.Row]:
-        with storage_problems(self.path, is_open=True):
-            return self._connection.execute(query, values).fetchall()
 
     def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
         """Rows of `SELECT` as results, with their thumbnails."""
@@ -219,9 +234,9 @@ class ResultQuery:
 class ResultStore(ResultQuery):
     """Reads and writes results; one at a time in a program. Methods raise StorageProblem (disk_full, ...)."""
 
-    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
+    def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
-        self._connection.create_function("is_another", 2, presence.is_another)
+        self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
         self._judged: frozenset[bytes] = frozenset()
         self._judged_version = -1
@@ -243,23 +258,20 @@ class ResultStore(ResultQuery):
         images, and takes over the results that the first one already has. So each has a complete list and cannot spoil
         the other's. Refusing would make a script fail because somebody left a window open.
         """
-        key = _request_key(spec)
+        key = hashlib.sha256(json.dumps(spec.work).encode()).hexdigest()
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
-            if is_open and self._locks.hold(newest[0]["id"]):
-                return self._continue(int(newest[0]["id"]))
+            if is_open and self._locks.hold(run_id := int(newest[0]["id"])):
+                self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
+                self.set_state(run_id, "running")
+                return run_id
             query = """INSERT INTO runs (request_key, spec, model_sha256, settings_hash, state, started_s)
                        VALUES (?, ?, ?, ?, 'running', ?) RETURNING id"""
-            about = key, spec_text(spec), spec.model_sha256, spec.settings_hash
-            run_id = int(self._all(query, *about, time.time())[0]["id"])
+            values = key, spec_text(spec), spec.model_sha256, spec.settings_hash, time.time()
+            run_id = int(self._all(query, *values)[0]["id"])
             self._locks.hold(run_id)
             return run_id
-
-    def _continue(self, run_id: int) -> int:
-        self.set_state(run_id, "running")
-        self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
-        return run_id
 
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen everything; the number of images that are no longer present.
@@ -270,13 +282,13 @@ class ResultStore(ResultQuery):
         bytes that are present under another name moves with them.
         """
         with self._transaction():
-            rows = self._all(presence.ROWS, run_id)
-            empty = presence.emptied(rows, self.run(run_id).spec.paths)
-            gone = presence.gone(rows, empty) | presence.moved(self._all(presence.TWINS, run_id))
+            rows = self._all(bookkeeping.ROWS, run_id)
+            empty = bookkeeping.emptied(rows, self.run(run_id).spec.paths)
+            gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
             for row_id in gone:
                 self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
-                work_rows.leave_out(self._all, run_id, row_id)
-            self._all(verdicts.TO_MOVED, run_id)
+                bookkeeping.unlist_result(self._all, run_id, row_id)
+            self._all(bookkeeping.TO_MOVED, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.finish(run_id)
@@ -335,8 +347,8 @@ class ResultStore(ResultQuery):
 
     def stamp_key(self) -> bytes:
         """The key of all stamps in this store, made when it is first asked for."""
-        self._all(stamps.NEW_KEY, secrets.token_bytes(stamps.KEY_BYTES))
-        (key,) = self._made(lambda row: stamps.checked_key(row["value"]), self._all(stamps.KEY))
+        self._all(bookkeeping.NEW_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
+        (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
         return key
 
     def take_over(self, run_id: int, *, own: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
@@ -348,18 +360,17 @@ class ResultStore(ResultQuery):
         Raises StorageProblem (results_lost) where one is gone.
         """
         with self._transaction():
-            found = stamps.see(self._connection, run_id, own) if own else []
-            copies = stamps.copy(self._connection, run_id, others) if others else []
+            found = bookkeeping.see_again(self._connection, run_id, own) if own else []
+            copies = bookkeeping.copy_rows(self._connection, run_id, others) if others else []
             if len(found) + len(copies) < len(own) + len(others):
                 counts = {"found": len(found) + len(copies), "saved": len(own) + len(others)}
                 raise StorageProblem(reason("results_lost", path=self.path, **counts))
             for row in copies:
                 self._bring_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
+            bookkeeping.list_copies(self._all, run_id, others)
             row_ids = tuple(row["id"] for row in (*found, *copies))
-            if copies:
-                work_rows.note_copies(self._all, run_id, others)
-            for row_id, row in self._stored(SELECT, work_rows.unlisted(self._all, run_id, row_ids)).items():
-                work_rows.note(self._all, run_id, row_id, self._results([row])[0].outcome)
+            for row_id, row in self._stored(SELECT, bookkeeping.unlisted(self._all, run_id, row_ids)).items():
+                bookkeeping.list_result(self._all, run_id, row_id, self._results([row])[0].outcome)
         return row_ids
 
     def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool) -> int:
@@ -371,11 +382,6 @@ class ResultStore(ResultQuery):
             "absent_s": None,
             "stamp": outcome.facts.stamp or None,
         }
-        row_id = self._save_row(run_id, columns)
-        work_rows.note(self._all, run_id, row_id, outcome)
-        return row_id
-
-    def _save_row(self, run_id: int, columns: Mapping[str, Any]) -> int:
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))
         changes += ", pass_number = excluded.pass_number"
         query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
@@ -383,6 +389,7 @@ class ResultStore(ResultQuery):
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
         row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
         self._bring_verdict(run_id, row_id, columns["result_hash"], columns["image_key"])
+        bookkeeping.list_result(self._all, run_id, row_id, outcome)
         return row_id
 
     def _bring_verdict(self, run_id: int, row_id: int, result_hash: bytes, image_key: bytes) -> None:
@@ -393,7 +400,7 @@ class ResultStore(ResultQuery):
             self._judged_version = row["data_version"]
         if result_hash in self._judged:
             about = {"result_hash": result_hash, "image_key": image_key}
-            self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
+            self._all(bookkeeping.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
 
     def set_verdict(
         self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
@@ -419,14 +426,14 @@ class ResultStore(ResultQuery):
             if verdict is None or found == verdict:
                 self._write()
             if verdict is None:
-                self._named(verdicts.WITHDRAW, **about)
+                self._all(bookkeeping.WITHDRAW, **about)
             elif found != verdict:
-                self._named(verdicts.TAKE_BACK, **about)
+                self._all(bookkeeping.TAKE_BACK, **about)
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
                 marks = ", ".join("?" * len(columns))
                 query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
                 self._all(query, *columns.values())
-                self._named(verdicts.TO_LATER_RUNS, **about)
+                self._all(bookkeeping.TO_LATER_RUNS, **about)
         return verdict
 
     def _write(self) -> None:
@@ -435,15 +442,9 @@ class ResultStore(ResultQuery):
         What a full disk refused may lie in the log all the same: a verdict that was refused and then withdrawn would
         come back. Only what is written in its place keeps it away.
         """
-        (row,) = self._all("PRAGMA user_version")
-        self._all(f"PRAGMA user_version = {row['user_version']}")
+        self._all(f"PRAGMA user_version = {VERSION}")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         with storage_problems(self.path), transaction(self._connection):
             yield
-
-
-def _request_key(spec: RunSpec) -> str:
-    request = json.dumps(spec.work)
-    return hashlib.sha256(request.encode()).hexdigest()

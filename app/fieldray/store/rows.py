@@ -1,4 +1,4 @@
-"""Outcomes and run specifications as columns, and back.
+"""Outcomes, references to images and run specifications as columns, and back.
 
 What all results of a run have in common is told by its specification and not said again in each row.
 """
@@ -9,9 +9,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, get_args
+from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,29 +37,36 @@ from fieldray.domain.finding import (
     why_of,
 )
 from fieldray.domain.history import ResultBrief
-from fieldray.domain.image import UPRIGHT, PixelMap, Turn
+from fieldray.domain.image import PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict, VerdictChoice
 from fieldray.domain.study import ImageRef
-from fieldray.store.json_columns import LUNG_VALUES, OF_RUN, Details, Found, Lungs, Why
-from fieldray.store.refs import (
+from fieldray.store.columns import (
+    LUNG_VALUES,
+    OF_RUN,
+    Details,
+    Found,
+    Lungs,
+    Why,
     compact,
     header_of,
     header_text,
     image_key,
     image_text,
-    place_of,
+    map_values,
+    path_of,
     reason_made,
     reason_of,
     reason_text,
     reasons_of,
+    why_of_reason,
 )
-from fieldray.store.stamps import SAMPLED
 from fieldray.typed_json import decoded
 
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
+SAMPLED: Final = 2  # the value of `is_resumed` where a file was known by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -89,12 +97,14 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
     points  of the run: they are not said again
     """
     facts, thumbnail = outcome.facts, outcome.facts.thumbnail
-    columns: dict[str, Any] = {
+    screened = outcome if isinstance(outcome, Screened) else None
+    maps = screened.class_maps if screened else None
+    return {
         "image_key": image_key(outcome.ref),
         "status": outcome.status,
         "category": outcome.category,
         "rank": WORK_LIST_ORDER.index(outcome.category),
-        "score": None,
+        "score": listed_score(screened.findings) if screened else None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
         "header": header_text(outcome.ref.header),
@@ -103,47 +113,48 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
         "frame": outcome.ref.frame,
         "decode_ms": facts.decode_ms,
         "grey": None if thumbnail is None else float(np.median(thumbnail)),
-        "backend": None,
-        "inference_ms": None,
-        "findings": "[]",
-        "class_maps": None,
-        "notes": compact([[note.code, note.parameters] for note in notes_of(outcome)]),
+        "backend": screened.backend if screened else None,
+        "inference_ms": screened.inference_ms if screened else None,
+        "findings": compact(_found(screened.findings, points) if screened else []),
+        "class_maps": None if maps is None else maps.astype(np.float32).tobytes(),
+        "notes": compact(list(map(why_of_reason, notes_of(outcome)))),
+        "details": compact(_details(outcome.ref, facts, screened)),
         **_lung_columns(lungs_of(outcome)),
     }
-    details: dict[str, Any] = {"kind": outcome.ref.kind, "rows": facts.rows, "columns": facts.columns}
-    details["notes"] = facts.notes
-    details["turn"] = [ref.turn.degrees, ref.turn.swaps_grey] if (ref := outcome.ref).turn != UPRIGHT else None
-    details["pixel_map"] = list(_fields(facts.pixel_map).values()) if facts.pixel_map else None
-    if problem := outcome.ref.problem:
-        details |= {"problem": [problem.code, problem.parameters], "is_refusal": outcome.ref.problem_is_refusal}
-    if isinstance(outcome, Screened):
-        _add_screened(outcome, columns, details, points)
-    return {**columns, "details": compact({name: value for name, value in details.items() if value})}
 
 
-def _add_screened(
-    outcome: Screened, columns: dict[str, Any], details: dict[str, Any], points: Sequence[OperatingPoint]
-) -> None:
-    maps, of_run = outcome.class_maps, {point.label: point for point in points}
-    columns["backend"] = outcome.backend
-    columns["inference_ms"] = outcome.inference_ms
-    columns["score"] = listed_score(outcome.findings)
-    findings = []
-    for found in outcome.findings:
-        is_of_run = found.point is not None and found.point == of_run.get(found.label)
-        findings.append([found.label, found.score, found.decision, OF_RUN if is_of_run else found.point])
-    columns["findings"] = json.dumps(findings, default=_fields, separators=(",", ":"))
-    columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
-    details["maps"] = None if maps is None else maps.shape
-    details["extra"] = dict(outcome.extra)
+def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> Details:
+    maps = screened.class_maps if screened else None
+    return Details(
+        kind=ref.kind,
+        rows=facts.rows,
+        columns=facts.columns,
+        notes=tuple(facts.notes),
+        pixel_map=map_values(facts.pixel_map) if facts.pixel_map else None,
+        problem=why_of_reason(ref.problem) if ref.problem else None,
+        is_refusal=ref.problem_is_refusal,
+        maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
+        extra=dict(screened.extra) if screened else {},
+        turn=(ref.turn.degrees, ref.turn.swaps_grey),
+    )
+
+
+def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> list[Found]:
+    of_run = {point.label: point for point in points}
+
+    def point(finding: Finding) -> OperatingPoint | Literal[1] | None:
+        is_of_run = finding.point is not None and finding.point == of_run.get(finding.label)
+        return OF_RUN if is_of_run else finding.point
+
+    return [Found(each.label, each.score, each.decision, point(each)) for each in findings]
 
 
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    kept, place = lungs.kept, list(_fields(lungs.pixel_map).values())
-    values = [getattr(lungs, name) for name in LUNG_VALUES]
-    return {"lungs": compact([kept.rows, kept.columns, kept.threshold, place, *values]), "lung_shares": kept.data}
+    kept, values = lungs.kept, [getattr(lungs, name) for name in LUNG_VALUES]
+    text = compact([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
+    return {"lungs": text, "lung_shares": kept.data}
 
 
 def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
@@ -176,14 +187,14 @@ def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
 
 def outcome_of(
     row: Row,
-    run: Judged | None,
+    run: Judged,
     *,
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
 ) -> Outcome:
     """The outcome of a row of `results`. Raises ValueError and others.
 
-    run           that the row belongs to; None where it is lost
+    run           that the row belongs to
     thumbnail     that was kept of the image, as its file lies
     looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
     """
@@ -210,8 +221,8 @@ def outcome_of(
         facts=facts,
         findings=findings_of(row["findings"], run),
         class_maps=_maps_of(row["class_maps"], details.maps),
-        pack_name=run.pack_name if run else "",
-        model_sha256=run.model_sha256 if run else "",
+        pack_name=run.pack_name,
+        model_sha256=run.model_sha256,
         backend=row["backend"],
         inference_ms=row["inference_ms"],
         extra=details.extra,
@@ -230,7 +241,7 @@ def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[
 
 
 def _ref_of(row: Row, details: Details) -> ImageRef:
-    path, member = place_of(row["image_key"])
+    path, member = path_of(row["image_key"])
     return ImageRef(
         path=path,
         member=member,
@@ -241,6 +252,22 @@ def _ref_of(row: Row, details: Details) -> ImageRef:
         problem_is_refusal=details.is_refusal,
         turn=Turn(*details.turn),
     )
+
+
+def ref_text(ref: ImageRef) -> str:
+    """A reference as JSON in ASCII, by the columns of a row."""
+    columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
+    return compact({**columns, "details": compact(_details(ref, ReadFacts(), None))})
+
+
+def ref_of(text: str) -> ImageRef:
+    """The reference of such a text. Raises ValueError."""
+    columns = decoded(text, dict[str, Any])
+    try:
+        row = checked({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
+        return _ref_of(row, decoded(row["details"], Details))
+    except (TypeError, LookupError) as error:
+        raise ValueError("no reference to an image") from error
 
 
 def stored_of(
@@ -257,13 +284,13 @@ def stored_of(
     )
 
 
-def findings_of(text: str, run: Judged | None) -> tuple[Finding, ...]:
+def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
     """The findings in a row of this run. Raises ValueError and others."""
     found = []
     for kept in decoded(text, tuple[Found, ...]):
         point = kept.point
         if point == OF_RUN:
-            point = _point_of(kept.label, run) if run else None
+            point = _point_of(kept.label, run)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
 
@@ -385,11 +412,6 @@ def moment_in(row: sqlite3.Row, name: str) -> float:
     if not 0 <= seconds < _LAST_S:
         raise ValueError(f"no time is {seconds}")
     return seconds
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a data class, for JSON; `dataclasses.asdict` copies deeply and took a third of the time per row."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def literal(value: object, kind: Any) -> Any:

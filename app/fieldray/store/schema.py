@@ -1,7 +1,14 @@
-"""The tables of a store, as statements. `PRAGMA user_version` is `VERSION` in both of its files."""
+"""The tables of a store, as statements, and whether a file holds these and nothing else.
+
+`PRAGMA user_version` is `VERSION` in both files of a store. A file that was copied from somewhere else may bring along
+what this program never made: a trigger, a view or a computed column is run with the statements of whoever opens it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sqlite3
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +22,11 @@ Tables = tuple[str, ...]
 # twice in a row, and nothing that its run says. Texts that may hold file names are JSON in ASCII or bytes: a name that
 # is not valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of the thumbnail.
 #
-# A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by
-# (see `stamps`), and `is_resumed` is 2 where a result was taken over by that alone. A verdict is on what was seen when
-# it was given (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one.
+# A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by,
+# and `is_resumed` is 2 where a result was taken over by that alone. A verdict is on what was seen when it was given
+# (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one.
 #
-# Of the work list and its counts see `work_rows`: a repair makes both again of the results. The statements are short,
+# Of the work list and its counts see `bookkeeping`: a repair makes both again of the results. The statements are short,
 # so that the schema has one page: a file that lost one of several is lost as a whole.
 RESULTS: Final[Tables] = (
     """CREATE TABLE runs (
@@ -108,8 +115,48 @@ PICTURES: Final[Tables] = (
 )
 
 
+# The tables of SQLite itself: numbers given out, and what ANALYZE counts. Indexes of its own have no statement.
+_OF_SQLITE: Final = (
+    "CREATE TABLE sqlite_sequence(name,seq)",
+    "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+)
+
+
 def stated_version(path: Path) -> int:
     """The version that a file states, 0 for an empty one. Raises OSError."""
     with path.open("rb") as stream:
         stream.seek(_VERSION_AT)
         return int.from_bytes(stream.read(4), "big")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of the tables of a database, 0 for an empty one."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
+    """All that a database holds beside rows: (type, name, the statement that made it).
+
+    What SQLite itself has made is left out, and known by its statement: anything can be given a name like that.
+    """
+    found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+    return {
+        (kind, name, sql) for kind, name, sql in found if not (sql in _OF_SQLITE or (sql is None and kind == "index"))
+    }
+
+
+@functools.cache
+def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
+    """The schema that these statements make of an empty database."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as made:
+        for statement in tables:
+            made.execute(statement)
+        return frozenset(schema_of(made))
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether this is a table of rows, and no view or virtual table, which may have any number of them."""
+    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql LIKE 'CREATE TABLE %'"
+    return bool(connection.execute(query, (name,)).fetchone()[0])

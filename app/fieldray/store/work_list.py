@@ -1,16 +1,16 @@
-"""The work list read from the store: which rows it has, the results of a few of them, and those of a patient.
+"""The work list: which rows it has, the results of a few of them, and those of a patient.
 
-Nothing here goes through all results: a list of a million is sorted, filtered and searched in its own narrow table.
-Rows by class, by patient and as they came are read in this order from an index. By any other column they are read by
-class and sorted by what the column holds; SQLite sorts nothing, for that would take a temporary file or much memory.
+A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
+image that is present in a run (see `bookkeeping`). Rows by class, by patient and as they came are read in this order
+from an index. By any other column they are read by class and sorted by what the column holds; SQLite sorts nothing, for
+that would take much memory.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +20,10 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.store import work_rows
-from fieldray.store.database import open_database, storage_problems
-from fieldray.store.refs import image_key
-from fieldray.store.results import SELECT, ResultQuery
+from fieldray.store.bookkeeping import key_of
+from fieldray.store.columns import image_key
+from fieldray.store.database import storage_problems
+from fieldray.store.results import ResultQuery
 
 # By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
 _BY_CLASS: Final = "rank, score DESC, result_id"
@@ -64,17 +64,14 @@ _OF_A_PATIENT: Final = """
 class WorkListQuery(ResultQuery):
     """Reads a run's work list; for one thread, but for `interrupt`. Methods raise StorageProblem."""
 
-    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
-        super().__init__(path, connect=connect)
-        self._all("PRAGMA temp_store = MEMORY")
-
     def interrupt(self) -> None:
         """Let what is being read raise sqlite3.OperationalError; from any thread."""
-        self._connection.interrupt()
+        if self._opened:
+            self._opened.interrupt()
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
         """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run."""
-        with self.at_one_moment(), storage_problems(self.path, is_open=True):
+        with self.at_one_moment(), storage_problems(self.path):
             counted = self._all("SELECT * FROM work_counts WHERE run_id = ?", run_id)
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
         counts = {category: counted[0][category] if counted else 0 for category in WORK_LIST_ORDER}
@@ -118,11 +115,6 @@ class WorkListQuery(ResultQuery):
         ranks[[places[text] for text in sorted(places)]] = np.arange(len(places))
         return np.asarray(ranks[keys.astype(np.int64)])
 
-    def results(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]:
-        """Those of these results that are still in the store, in this order."""
-        stored = self._stored(SELECT, row_ids)
-        return self._results([stored[row_id] for row_id in row_ids if row_id in stored])
-
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
         """The row of the first result of another study, going from a position down (step 1) or up (-1) these rows."""
         (here,) = self._studies(run_id, row_ids[position : position + 1])
@@ -146,8 +138,8 @@ class WorkListQuery(ResultQuery):
         which = f"rank != {WORK_LIST_ORDER.index('failed')}" if run_id is None else "run_id = :run_id"
         listed = f"""SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
                      WHERE patient_id = :key AND patient_id != x'' AND {which} ORDER BY result_id DESC LIMIT :most"""
-        values = {"key": work_rows.key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
-        found = self._results(self._named(_OF_A_PATIENT.format(listed), **values))
+        values = {"key": key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
+        found = self._results(self._all(_OF_A_PATIENT.format(listed), **values))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
 
     def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
@@ -181,7 +173,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
             f"""result_id IN (SELECT result_id FROM work_list AS found NOT INDEXED
                 WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
         )
-        values["text"] = work_rows.key_of(wanted.text)
+        values["text"] = key_of(wanted.text)
     index, terms = _READ[order]
     columns = "result_id, patient" if order.column == "patient" else "result_id"
     return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values

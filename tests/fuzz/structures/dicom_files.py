@@ -19,7 +19,7 @@ from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.store.refs import ref_of, ref_text
+from fieldray.store.rows import ref_of, ref_text
 from fuzz.structures.dicom_elements import PIXELS, Element, Encoding, Item, binary, break_elements
 from fuzz.structures.target import Read, Target, holds, outcome, refusals
 from phantoms import LOSSLESS, LOSSY, write_dicom

@@ -18,7 +18,7 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import choose
-from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
+from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
@@ -556,7 +556,7 @@ def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: P
     first = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     damage_mark(first.database).touch()
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
-    assert [dict(event.reason.parameters)["results"] for event in second.of(StoreMended)] == ["2"]
+    assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]
     assert all(event.is_resumed for event in second.of(OutcomeReady))
 

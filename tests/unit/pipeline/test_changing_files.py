@@ -142,7 +142,7 @@ def become(make: Callable[[Path], object]) -> Change:
     """The file is replaced at once, as by a copy program that writes beside and renames."""
 
     def change(path: Path) -> None:
-        beside = path.with_name(".beside")
+        beside = path.with_name(f".{path.name}.beside")  # two files change at the same time
         make(beside)
         beside.replace(path)
 

@@ -1,25 +1,63 @@
+"""The file itself: how it is opened, whose it is, and what is said where it is not what it should be."""
+
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sqlite3
 import stat
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.store.database import damage_mark, open_database, storage_problems
+from fieldray.store.locks import swap_lock
+from fieldray.store.maintenance import repair, restore
+from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
+from foreign_stores import journal_naming
+from outcomes import image_ref, run_spec, screened
+
+SPEC = run_spec()
+posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX; Windows holds open files")
+# An order that is called as what belongs to SQLite itself.
+CALLED = (
+    "PRAGMA writable_schema = ON;"
+    " UPDATE sqlite_master SET name = replace(name, 't', 'sqlite_t'), sql = replace(sql, ' t ', ' sqlite_t ')"
+)
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, i AS rowid FROM n"
 
 
-def test_a_new_file_has_the_newest_version_and_is_for_this_user_only(tmp_path: Path) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one result, closed in order."""
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        store.save(store.open_run(SPEC), screened(image_ref("a.dcm")), spec=SPEC)
+    return place
+
+
+def refusal(path: Path) -> str:
+    """The code of the reason for which it is not opened."""
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path).close()
+    return problem.value.reason.code
+
+
+def test_a_new_file_has_the_version_of_the_program_and_is_for_this_user_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.sqlite"
     with closing(open_database(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA temp_store").fetchone() == (2,)  # nothing of patients in temporary files
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["results.sqlite"]
 
 
 @pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1, 999])
@@ -30,52 +68,177 @@ def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path, ver
         open_database(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    with pytest.raises(StorageProblem) as problem:
-        open_database(path)
-    assert problem.value.reason.code == "database_other_version"
+    assert refusal(path) == "database_other_version"
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (version,)
     assert not damage_mark(path).exists()
 
 
-def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_and_a_place_that_cannot_be_written_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     path.write_bytes(b"these are no results" * 100)
-    with pytest.raises(StorageProblem) as problem:
-        open_database(path)
-    assert problem.value.reason.code == "database_damaged"
+    assert refusal(path) == "database_damaged"
+    assert refusal(path / "results.sqlite") == "not_writable"
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageProblem) as problem:
-        open_database(tmp_path / "file" / "results.sqlite")
-    assert problem.value.reason.code == "not_writable"
+@pytest.mark.parametrize("statement", ["SELECT * FROM nowhere", "INSERT INTO runs (id) VALUES (1)"])
+def test_a_fault_of_the_program_is_called_neither_one_of_the_disk_nor_damage(path: Path, statement: str) -> None:
+    with closing(open_database(path)) as connection, pytest.raises(sqlite3.Error), storage_problems(path):
+        connection.execute(statement)
+    assert not damage_mark(path).exists()
 
 
-@pytest.mark.parametrize(
-    ("statement", "is_ours"),
-    [("SELECT * FROM nowhere", True), ("INSERT INTO runs (id) VALUES (1)", True), ("PRAGMA journal_mode", False)],
-)
-def test_a_fault_of_the_program_is_not_called_one_of_the_disk(tmp_path: Path, statement: str, is_ours: bool) -> None:
-    path = tmp_path / "results.sqlite"
-    with closing(open_database(path)) as connection:
-        if is_ours:
-            with pytest.raises(sqlite3.Error), storage_problems(path):
-                connection.execute(statement)
-        else:
-            with storage_problems(path):
-                connection.execute(statement)
-
-
-def test_what_the_machine_does_is_told_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    with (
-        closing(open_database(path)) as first,
-        closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as second,
-    ):
+def test_what_another_program_does_is_told_as_such(path: Path) -> None:
+    with closing(open_database(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
         first.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageProblem) as problem, storage_problems(path):
             second.execute("BEGIN IMMEDIATE")
         assert problem.value.reason.code == "store_in_use"
-        first.execute("ROLLBACK")
+
+
+def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.maintenance.EXCLUSIVE_WAIT_S", 0.05)
+    (tmp_path / "copy").mkdir()
+    shutil.copy(path, tmp_path / "copy")
+    with swap_lock(path, wait_s=0.0):
+        assert refusal(path) == "store_in_use"
+        damage_mark(path).touch()
+        for act in (lambda: repair(path), lambda: restore(path, tmp_path / "copy")):
+            with pytest.raises(StorageProblem) as problem:
+                act()
+            assert problem.value.reason.code == "store_in_use"
+    assert repair(path) is not None
+    assert repair(path) is None
+
+
+# ---- a file that is no longer there, or leads elsewhere
+
+
+@posix
+@pytest.mark.parametrize("event", ["removed", "moved", "replaced", "replaced by a link"])
+def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_saved(
+    path: Path, tmp_path: Path, event: str
+) -> None:
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC, fresh=True)
+        outcome = screened(image_ref("b.dcm"))
+        row_id = store.save(run_id, outcome, spec=SPEC)
+        if event == "removed":
+            path.unlink()
+        elif event == "replaced":
+            backup.replace(path)
+        else:
+            path.rename(tmp_path / "elsewhere")
+            if event == "replaced by a link":
+                path.symlink_to(tmp_path / "elsewhere")
+        for act in (
+            lambda: store.save(run_id, screened(image_ref("new.dcm")), spec=SPEC),
+            lambda: store.set_verdict(row_id, Verdict(choice="agree"), judged=outcome),
+            lambda: store.finish(run_id),
+        ):
+            with pytest.raises(StorageProblem) as problem:
+                act()
+            assert problem.value.reason.code == "store_gone"
+    if event == "replaced":  # its changes were not taken for those of the backup
+        with ResultQuery(path) as query:
+            assert len(query.runs()) == 1
+            assert query._all("PRAGMA integrity_check")[0][0] == "ok"
+
+
+@posix
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
+def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "results.sqlite"
+    victim.write_bytes(b"")
+    path.with_name(path.name + ending).symlink_to(victim)
+    assert refusal(path) == "not_plain"
+    assert victim.read_bytes() == b""
+
+
+BEGIN = """
+import sys
+from pathlib import Path
+from fieldray.store.database import open_database
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    open_database(Path(sys.argv[1]) / f"{number}.sqlite").close()
+"""
+
+
+def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEGIN, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(3)]  # type: ignore[call-overload]
+        for program in programs:
+            program.stdout.readline()
+        for program in programs:
+            program.stdin.write("\n")
+            program.stdin.flush()
+        assert [program.communicate()[1] for program in programs] == [""] * 3
+    # Two that close at the same moment may each leave the journal to the other: one alone clears it.
+    for number in range(20):
+        open_database(tmp_path / f"{number}.sqlite").close()
+    assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20
+
+
+# ---- a store that somebody else made: opening it carries out no order of theirs
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    place = tmp_path / "image.png"
+    place.write_bytes(b"an X-ray" * 100)
+    return place
+
+
+def test_sqlite_itself_deletes_what_a_journal_names(path: Path, victim: Path) -> None:
+    """If it does so no more, `database._names_another_file` can go."""
+    path.with_name("results.sqlite-journal").write_bytes(journal_naming(victim, path))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("SELECT * FROM runs").fetchall()
+    assert not victim.exists()
+
+
+def test_a_journal_deletes_no_other_file(path: Path, victim: Path) -> None:
+    path.with_name("results.sqlite-journal").write_bytes(journal_naming(victim, path))
+    assert refusal(path) == "database_damaged"
+    repair(path)
+    assert victim.exists()
+    with ResultQuery(path) as query:
+        assert len(query.runs()) == 1
+    assert not path.with_name("results.sqlite-journal").exists()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
+        "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM results; END",
+        "CREATE TRIGGER sqlitex AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
+        f"CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET rank = 3; END; {CALLED} WHERE name = 't'",
+        "PRAGMA user_version = 0",
+        "PRAGMA user_version = -1",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE TABLE more (x)",
+        "CREATE INDEX i ON results (abs(score))",
+        "ALTER TABLE results ADD COLUMN y AS (abs(-9223372036854775808))",
+        "DROP TABLE verdicts",
+        f"DROP TABLE verdicts; CREATE VIEW verdicts AS {ENDLESS}",  # is not read to its end
+    ],
+)
+def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(order)
+    assert refusal(path) == "database_damaged"
+    assert repair(path) is not None
+    with ResultQuery(path) as query:
+        assert len(list(query.rows(query.runs()[0].run_id))) == 1
+    with closing(open_database(path)) as connection:
+        assert not connection.execute("SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchall()

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fieldray.domain.finding import Refused, Screened
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.history import HistoryQuery
-from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.results import ResultStore
 from fieldray.store.rows import result_hash
 from fieldray.store.work_list import WorkListQuery
 from lungs import SIDE, lungs, two_lungs
@@ -78,24 +76,3 @@ def test_a_mask_takes_little_room(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
         ((size,),) = connection.execute("SELECT LENGTH(lung_shares) FROM results")
     assert size < 256 * 256 / 32
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE results SET lung_shares = x'00'",
-        "UPDATE results SET lung_shares = NULL",
-        "UPDATE results SET lungs = replace(lungs, '[40,40,', '[40,41,')",
-        "UPDATE results SET lungs = replace(lungs, '[40,40,', '[40000,400000,')",
-        "UPDATE results SET lungs = '[]'",
-        "UPDATE results SET notes = 'x'",
-    ],
-)
-def test_a_damaged_mask_is_damage_of_the_store(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "results.sqlite"
-    kept(path, replace(screened(), lungs=lungs()))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(change)
-    with ResultQuery(path) as query, pytest.raises(StorageProblem) as problem:
-        query.row(1)
-    assert problem.value.reason.code == "database_damaged"

@@ -15,14 +15,12 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, replace_durably
-from fieldray.store.database import damage_mark
-from fieldray.store.deleting import RunDeleter
+from fieldray.persistence import replace_durably
+from fieldray.store.database import damage_mark, pictures_path
+from fieldray.store.deleting import RunDeleter, compact, drop_pictures
 from fieldray.store.history import HistoryQuery
 from fieldray.store.locks import SessionLock, has_session
-from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
-from fieldray.store.mending import mend, mend_pictures
-from fieldray.store.pictures import pictures_path
+from fieldray.store.maintenance import backup, check, repair, repair_pictures, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import image_ref, read_facts, run_spec, screened
 
@@ -74,7 +72,7 @@ def test_what_is_whole_is_counted(path: Path) -> None:
     found = check(path, tell=shares.append)
     assert (found.results, found.verdicts, found.pictures) == (COUNT, 1, COUNT)
     assert found.size_bytes == sum(file.stat().st_size for file in path.parent.iterdir())
-    assert shares == [0.0]  # told of every thousandth result
+    assert shares and all(0 <= share <= 1 for share in shares)
     drop_pictures(path)
     assert check(path, tell=nothing).pictures == 0
 
@@ -83,24 +81,6 @@ def write(path: Path, *orders: str) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         for order in orders:
             connection.execute(order)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE results SET lung_shares = x'00', lungs = '[1,1,128,[1,1,1,1],1,1,0,0,[],0,0,0,0,0]' WHERE id = 9",
-        "UPDATE results SET rank = 77 WHERE id = 16",
-        "UPDATE verdicts SET choice = 'perhaps'",
-        "UPDATE runs SET state = 'asleep'",
-    ],
-)
-def test_a_row_that_makes_no_sense_is_found_and_mended(path: Path, change: str) -> None:
-    write(path, change)
-    with pytest.raises(StorageProblem) as problem:
-        check(path, tell=nothing)
-    assert problem.value.reason.code == "database_damaged"
-    assert mend(path) is not None
-    assert check(path, tell=nothing).results >= COUNT - 1
 
 
 def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
@@ -114,7 +94,7 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         check(path, tell=nothing)
     assert problem.value.reason.code == "database_damaged"
-    mend(path)
+    repair(path)
     assert check(path, tell=nothing).results == COUNT
 
 
@@ -123,7 +103,7 @@ def test_damaged_pictures_are_told_as_such(path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         check(path, tell=nothing)
     assert problem.value.reason.code == "pictures_damaged"
-    assert mend_pictures(path) is not None
+    assert repair_pictures(path) is not None
     assert held(path)[0] == 1
 
 
@@ -259,17 +239,8 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark(path).exists()
-    assert (check(path, tell=nothing).results, mend(path)) == (COUNT, None)
+    assert (check(path, tell=nothing).results, repair(path)) == (COUNT, None)
     assert held(path) == (1, COUNT, 1)
-
-
-def test_a_damaged_store_that_another_program_mends_is_left_to_it(path: Path, copied: Path) -> None:
-    mark(path)
-    before = path.read_bytes()
-    with FileLock(damage_mark(path), holder="mending"), pytest.raises(StorageProblem) as problem:
-        restore(path, copied)
-    assert problem.value.reason.code == "database_damaged"
-    assert path.read_bytes() == before
 
 
 def test_pictures_that_are_damaged_here_do_not_cost_those_of_the_backup(path: Path, copied: Path) -> None:
@@ -320,7 +291,7 @@ def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: 
 def test_nothing_is_replaced_while_somebody_has_it_open(
     path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldray.store.exchanging._WAIT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.maintenance.EXCLUSIVE_WAIT_S", 0.05)
     with ResultStore(path) as store:
         run_id = add(store, "8")
         with pytest.raises(StorageProblem) as problem:
@@ -412,29 +383,3 @@ def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path,
     assert damage_mark(place).exists()
     written = {path.name} if is_of_pictures else set()
     assert {file.name for file in (tmp_path / "out").iterdir()} == written
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "results SET header = CAST(x'7bff7d' AS TEXT)",
-        "results SET id = 9223372036854775807",
-        "results SET rank = 5 - rank",
-        "results SET score = 9e999",
-        "runs SET state = 'zzz'",
-    ],
-)
-def test_rows_that_make_no_sense_are_seen_by_check_and_not_put_back(tmp_path: Path, change: str) -> None:
-    store, folder = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
-    with ResultStore(store) as opened:
-        opened.save(opened.open_run(SPEC), screened(), spec=SPEC)
-    check(store, tell=lambda _share: None)
-    backup(store, folder, has_pictures=False, tell=lambda _share: None)
-    with closing(sqlite3.connect(folder / store.name)) as connection, connection:
-        connection.execute(f"UPDATE {change}")
-    with pytest.raises(StorageProblem) as seen:
-        check(folder / store.name, tell=lambda _share: None)
-    assert seen.value.reason.code == "database_damaged"
-    with pytest.raises(UsageProblem) as refused_copy:
-        restore(store, folder)
-    assert refused_copy.value.reason.code == "store_not_ours"

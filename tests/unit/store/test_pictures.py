@@ -17,7 +17,7 @@ from fieldray.domain.image import Turn
 from fieldray.errors import StorageProblem
 from fieldray.store.database import companions, damage_mark
 from fieldray.store.history import HistoryQuery
-from fieldray.store.mending import mend_pictures
+from fieldray.store.maintenance import repair_pictures
 from fieldray.store.pictures import discard, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import image_ref, read_facts, run_spec, screened
@@ -114,14 +114,14 @@ def test_damage_costs_pictures_alone_and_what_can_be_read_is_kept(path: Path) ->
     assert damage_mark(pictures_path(path)).exists()
     with ResultStore(path) as store:  # until it is mended, no picture is kept
         store.save(store.open_run(SPEC), image("0"), spec=SPEC)
-    told = mend_pictures(path)
+    told = repair_pictures(path)
     assert told is not None
     parameters = dict(told.parameters)
     assert Path(parameters["path"]).read_bytes() == before
     kept = shown(path)
     assert 0 < len(kept) < 16
     assert int(parameters["pictures"]) == len(kept)
-    assert mend_pictures(path) is None
+    assert repair_pictures(path) is None
     assert results(path) == 16
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fieldray.store.presence import emptied, gone
+from fieldray.store.bookkeeping import emptied, gone
 
 
 class Row(dict[str, Any]):

@@ -15,8 +15,8 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.store.columns import image_key
 from fieldray.store.history import HistoryQuery
-from fieldray.store.refs import image_key
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 from lungs import lungs
@@ -210,11 +210,11 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
     ]
     rows = [store.save(run_id, outcome, spec=SPEC) for outcome in made]
     with ResultQuery(store.path) as query:
-        assert {row.row_id for row in query.these(rows[:2])} == set(rows[:2])
-        assert query.these([]) == ()
+        assert {row.row_id for row in query.results(rows[:2], looks_inside=False)} == set(rows[:2])
+        assert query.results([]) == ()
         with closing(sqlite3.connect(store.path)) as connection, connection:
             connection.execute("UPDATE results SET lung_shares = x'00' WHERE id = ?", rows[3:])
-        assert len(query.these(rows)) == 4  # what is told in a list needs no mask
+        assert len(query.results(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
         with pytest.raises(StorageProblem):
             query.row(rows[3])
         kinds = sorted(query.kinds(rows), key=lambda kind: kind.codes)

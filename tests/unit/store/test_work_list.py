@@ -20,10 +20,10 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
-from fieldray.store import work_rows
+from fieldray.store import bookkeeping
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.mending import mend
+from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, WorkListQuery, list_statement
 from outcomes import failed, image_ref, refused, run_spec, screened
@@ -268,7 +268,7 @@ def test_a_store_that_was_repaired_is_listed_as_before(path: Path) -> None:
         rows, number = listed(query, run_id), counts(query, run_id)
         store._connection.execute("DELETE FROM work_list")
     damage_mark(path).touch()
-    assert mend(path) is not None
+    assert repair(path) is not None
     with WorkListQuery(path) as query:
         assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
 
@@ -357,13 +357,13 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.rows(earlier)]
     assert len(rows) == len(OUTCOMES)
-    work_rows.leave_out(store._all, earlier, rows[1])
+    bookkeeping.unlist_result(store._all, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
     copies = [*store.take_over(run_id, own=(), others=rows[:5]), *store.take_over(run_id, own=(), others=rows[5:])]
     assert all_listed(store, run_id) == expected
 
-    work_rows.leave_out(store._all, run_id, copies[2])
+    bookkeeping.unlist_result(store._all, run_id, copies[2])
     assert all_listed(store, run_id) != expected
     store.take_over(run_id, own=copies, others=())
     assert all_listed(store, run_id) == expected

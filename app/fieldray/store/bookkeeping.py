@@ -1,0 +1,338 @@
+"""What is written along with results, in the same transaction: the work list, results taken over, verdicts copied.
+
+The work list has a narrow row for each image that is present in a run, and counts by class: a million results are
+sorted, searched and counted without reading one of them.
+
+A file that has not changed is known by a stamp that lies with its result (`imaging.source` makes them): the result is
+taken over. An image that a pass did not see is gone, as far as the file system shows. A verdict is a person's work and
+is never lost: it lies beside the row that was judged, and is copied to the row that the same image with the same result
+has in another run or under another name. All copies have the time of the original. Which one is the newest, their
+numbers say: the clock of a computer may jump.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, listed_score, why_of
+from fieldray.formatting import file_name, person, view_label
+from fieldray.store.rows import SAMPLED, category_of
+
+KEY_BYTES: Final = 32
+_GIVEN: Final = "id IN (SELECT value FROM json_each(:rows))"
+_SEPARATOR: Final = os.fsencode(os.sep)
+_MEMBER: Final = b"\0"
+_FRAME: Final = b"\0\0"
+
+
+# ---- the work list and its counts
+
+_LISTED: Final = (
+    "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study"
+)
+_KNOWN_LISTED: Final = f"SELECT {_LISTED} FROM work_list WHERE run_id = ? AND result_id = ?"
+_SAVE_LISTED: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COUNT_LISTED: Final = """
+    INSERT INTO work_counts (run_id, {category}) VALUES (?1, ?2)
+    ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
+"""
+
+_UNLISTED: Final = """
+    SELECT id FROM results WHERE id IN (SELECT value FROM json_each(?2))
+    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND result_id = results.id)
+"""
+# Copies of rows of other runs are listed as those are.
+_OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
+_COPY_LISTED: Final = f"""
+    INSERT INTO work_list ({_LISTED})
+    SELECT copy.run_id, copy.id, {_OF_LISTED}
+    FROM results AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.result_id = earlier.id
+    JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
+    WHERE earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
+"""
+
+# Executes a statement with these values on the store that is being changed; what it gives.
+Execute = Callable[..., Sequence[sqlite3.Row]]
+
+
+def list_result(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
+    """List a result, or what a row that is listed holds now."""
+    row, known = _listed_row(run_id, row_id, outcome), execute(_KNOWN_LISTED, run_id, row_id)
+    if known and tuple(known[0]) == row:
+        return
+    execute(_SAVE_LISTED, *row)
+    _count(execute, run_id, outcome.category, 1)
+    if known:
+        _count(execute, run_id, category_of(known[0]["rank"]), -1)
+
+
+def list_copies(execute: Execute, run_id: int, of: Sequence[int]) -> None:
+    """List the rows of a run that were copied from these of other runs, where those are listed."""
+    ranks = Counter(row["rank"] for row in execute(_COPY_LISTED, run_id, json.dumps(of)))
+    for rank, number in ranks.items():
+        _count(execute, run_id, category_of(rank), number)
+
+
+def unlisted(execute: Execute, run_id: int, row_ids: Sequence[int]) -> tuple[int, ...]:
+    """Those of a run's rows that are not listed."""
+    return tuple(row["id"] for row in execute(_UNLISTED, run_id, json.dumps(row_ids)))
+
+
+def unlist_result(execute: Execute, run_id: int, row_id: int) -> None:
+    """List a result no more: its image is not present."""
+    known = execute(_KNOWN_LISTED, run_id, row_id)
+    if known:
+        execute("DELETE FROM work_list WHERE run_id = ? AND result_id = ?", run_id, row_id)
+        _count(execute, run_id, category_of(known[0]["rank"]), -1)
+
+
+def key_of(text: str) -> bytes:
+    """A text as it is compared and searched, whatever its case. A name that is not valid Unicode has one, too."""
+    return text.casefold().encode("utf-8", "surrogatepass")
+
+
+def _count(execute: Execute, run_id: int, category: Category, more: int) -> None:
+    execute(_COUNT_LISTED.format(category=category), run_id, more)
+
+
+def _listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
+    header, file = outcome.ref.header, file_name(outcome.ref)
+    score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
+    study = hashlib.blake2b(outcome.ref.study_key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (
+        run_id,
+        row_id,
+        WORK_LIST_ORDER.index(outcome.category),
+        -1.0 if score is None else score,
+        outcome.backend if isinstance(outcome, Screened) else "",
+        key_of(person(header.patient_name) or file),
+        key_of(header.patient_id.strip()),
+        key_of(header.study_date),
+        key_of(file),
+        key_of(view_label(header)),
+        outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
+        why.code if (why := why_of(outcome)) else "",
+        int.from_bytes(study, signed=True),
+    )
+
+
+# ---- results taken over for files that have not changed
+
+NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
+KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
+
+# The files of a run in the order of their names. What failed is tried again: it is known, and has no stamp.
+STAMPED: Final = """
+    SELECT id, image_key, CASE status WHEN 'failed' THEN NULL ELSE stamp END AS stamp FROM results
+    WHERE run_id = ? AND image_key >= ? ORDER BY image_key LIMIT ?
+"""
+
+TAKEN_OVER: Final = f"""
+    SELECT COUNT(*) AS resumed, COALESCE(SUM(is_resumed = {SAMPLED}), 0) AS sampled FROM results
+    WHERE run_id = ? AND absent_s IS NULL AND is_resumed > 0
+"""
+
+# What is counted of results, each kind once with its number.
+KINDS: Final = f"SELECT category, reason, notes, COUNT(*) AS number FROM results WHERE {_GIVEN} GROUP BY 1, 2, 3"
+
+# Rows of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
+_SEEN: Final = f"""
+    UPDATE results SET is_resumed = {SAMPLED}, pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
+    WHERE run_id = :run_id AND {_GIVEN} RETURNING id, image_key, result_hash
+"""
+_PRESENT: Final = f"UPDATE results SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
+# Rows of other runs become new ones of this run.
+_COPY_ROWS: Final = f"""
+    INSERT INTO results ({{names}}) SELECT {{values}} FROM results
+    WHERE {_GIVEN} RETURNING id, image_key, result_hash
+"""
+_OF_COPY: Final = {
+    "run_id": ":run_id",
+    "pass_number": "(SELECT pass_number FROM runs WHERE id = :run_id)",
+    "is_resumed": str(SAMPLED),
+    "saved_s": ":now_s",
+    "absent_s": "NULL",
+}
+
+
+def checked_key(value: object) -> bytes:
+    """The key. Raises ValueError for what this program cannot have written."""
+    if not isinstance(value, bytes) or len(value) != KEY_BYTES:
+        raise ValueError("no key")
+    return value
+
+
+def see_again(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
+    """Rows of a run itself are results of its present pass: their id, image_key, result_hash."""
+    about = {"run_id": run_id, "rows": json.dumps(row_ids)}
+    seen = connection.execute(_SEEN, about).fetchall()
+    connection.execute(_PRESENT, about)
+    return seen
+
+
+def copy_rows(connection: sqlite3.Connection, run_id: int, row_ids: Sequence[int]) -> list[sqlite3.Row]:
+    """Make copies of rows of other runs, as `see_again` would tell of them."""
+    names = [row["name"] for row in connection.execute("PRAGMA table_info (results)") if row["name"] != "id"]
+    values = [_OF_COPY.get(name, name) for name in names]
+    query = _COPY_ROWS.format(names=", ".join(names), values=", ".join(values))
+    return connection.execute(query, {"run_id": run_id, "rows": json.dumps(row_ids), "now_s": time.time()}).fetchall()
+
+
+# ---- images that are gone
+
+# The images of a run, and whether its last pass saw them.
+ROWS: Final = """
+    SELECT results.id, image_key, stage, results.reason, results.pass_number = runs.pass_number AS is_seen
+    FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL
+"""
+# The images that a run's last pass saw whose bytes it saw more than once.
+TWINS: Final = """
+    WITH seen AS (SELECT results.id, image_key, content_sha256, frame FROM results JOIN runs ON runs.id = run_id
+                  WHERE run_id = ? AND results.pass_number = runs.pass_number AND content_sha256 != x'')
+    SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
+        SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
+"""
+
+
+def is_there(key: bytes) -> bool:
+    """Whether there is something at the place that an image's key (`columns.image_key`) names: the file, or its zip."""
+    return os.path.lexists(key.partition(_MEMBER)[0])
+
+
+def is_another(key: bytes, other: bytes) -> bool:
+    """Whether there is a file at the first place that is not, under a name by another way or case, the second one."""
+    (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
+    try:
+        return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
+    except OSError:
+        return is_there(key)
+
+
+def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
+    """The given paths under which there once were images, and of which the pass saw none."""
+    places = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
+    had, has = set(), set()
+    for row in rows:
+        key = row["image_key"]
+        under = places.intersection((key, *(place for place, _ in _places_around(key))))
+        had |= under
+        has |= under if row["is_seen"] else set()
+    return tuple(sorted(had - has))
+
+
+def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
+    """The rows that a pass did not see, except those in folders and zip files that it could not read, or `empty`."""
+    unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
+    spared = unread.union(empty)
+    return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
+
+
+def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
+    """Of the rows with the same bytes, those whose file has gone since it was read while another one is there."""
+    groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
+    for row in twins:
+        groups[row["content_sha256"], row["frame"]].append(row)
+    left: set[int] = set()
+    for group in groups.values():
+        lost = {row["id"] for row in group if not is_there(row["image_key"])}
+        left |= lost if len(lost) < len(group) else set()
+    return left
+
+
+def _is_partly(row: sqlite3.Row) -> bool:
+    """Whether the row is about a zip file of which all but a few members were read."""
+    return str(row["reason"]).startswith('["double_members"')
+
+
+def _places_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Each folder and file that an image's key begins with, and whether the image is a frame of that very file.
+
+    There are as many as the key has parts, however many places are asked about.
+    """
+    for end, byte in enumerate(key):
+        if byte in _SEPARATOR + _MEMBER:
+            yield key[:end], key.startswith(_FRAME, end)
+
+
+def _is_in_any(key: bytes, places: AbstractSet[bytes]) -> bool:
+    """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
+    around = [is_frame for place, is_frame in _places_around(key) if place in places]
+    return bool(around) and not any(around)
+
+
+# ---- verdicts, as statements
+
+_COPY_VERDICT: Final = """
+    INSERT OR IGNORE INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
+"""
+
+# Within a run: to the same bytes with the same outcome, and to a row that has no verdict of its own.
+TO_MOVED: Final = f"""{_COPY_VERDICT}
+    SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
+    FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
+    JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
+    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != x''
+"""
+
+# From other runs to a row: of the same image, of the same file by another name, or of the same bytes whose places are
+# empty now. Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where
+# the result was lost in a damaged store, its place counts as empty, and its run is NULL here.
+TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
+    SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
+           verdicts.score
+    FROM verdicts LEFT JOIN results ON results.id = result_id
+    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id IS NOT :run_id
+          AND (image_key = :image_key OR NOT EXISTS (
+               SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
+               WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
+                     AND is_another(judged.image_key, :image_key)))
+    ORDER BY image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
+"""
+
+# From a row to those of the same image and result in later runs that have not ended: they may have come by it before.
+_LATER: Final = """
+    FROM verdicts JOIN results ON results.id = result_id JOIN runs ON runs.id > results.run_id AND ended_s IS NULL
+    JOIN results AS later ON later.run_id = runs.id AND later.image_key = results.image_key
+                          AND later.result_hash = verdicts.result_hash
+    WHERE verdicts.result_id = :row_id AND verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x''
+"""
+TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
+    SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
+           verdicts.score {_LATER}
+"""
+# Before another one is given there: its copies go, and not what a person said in such a run.
+TAKE_BACK: Final = f"""
+    DELETE FROM verdicts
+    WHERE result_hash = :result_hash AND (result_id, given_s) IN (SELECT later.id, given_s {_LATER})
+"""
+
+# With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
+# back. One that was given after it in another run is not what is withdrawn here.
+WITHDRAW: Final = """
+    DELETE FROM verdicts WHERE result_hash = :result_hash AND EXISTS (
+        SELECT 1 FROM verdicts AS given WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND (
+            given.given_s = verdicts.given_s
+            OR verdicts.id < given.id AND EXISTS (
+               SELECT 1 FROM results AS judged JOIN results AS mine ON mine.image_key = judged.image_key
+               WHERE judged.id = verdicts.result_id AND mine.id = :row_id)))
+"""
+
+# Those on no result that is present in the run: on what its rows held before, or on what its images gave in other runs.
+EARLIER: Final = """
+    SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id
+    WHERE run_id = :run_id AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL)
+       OR run_id != :run_id AND EXISTS (
+          SELECT 1 FROM results AS mine WHERE mine.run_id = :run_id AND mine.image_key = results.image_key
+          AND mine.absent_s IS NULL AND mine.result_hash != verdicts.result_hash
+          AND NOT EXISTS (SELECT 1 FROM verdicts AS own
+                          WHERE own.result_id = mine.id AND own.result_hash = verdicts.result_hash))
+    GROUP BY image_key, verdicts.result_hash, choice, note, given_s ORDER BY verdicts.id
+"""

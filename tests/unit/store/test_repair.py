@@ -1,0 +1,301 @@
+"""A store that is damaged: it is noticed, set aside, and what can be read and makes sense is kept, in one act."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import Verdict
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.store.database import damage_mark, open_database
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.history import HistoryQuery
+from fieldray.store.maintenance import check, repair, restore
+from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.schema import VERSION
+from lungs import lungs
+from outcomes import image_ref, run_spec, screened
+
+SPEC = run_spec()
+AGREE = Verdict(choice="agree", note="seen")
+COUNT = 60
+PAGE_BYTES = 8192
+TABLE_LEAF = 13  # the first byte of a page with rows of a table
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one run, results and a verdict, closed in order."""
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        run_id = store.open_run(SPEC)
+        outcomes = [screened(image_ref(f"{number:03}.dcm")) for number in range(COUNT)]
+        store.save_all(run_id, outcomes, spec=SPEC)
+        store.set_verdict(COUNT, AGREE, judged=outcomes[-1])
+        store.set_state(run_id, "finished")
+    return place
+
+
+def damage(path: Path) -> None:
+    """Write nonsense over every other page of results, or of anything where there are none."""
+    data = bytearray(path.read_bytes())
+    places = [place for place in range(0, len(data), PAGE_BYTES) if data[place] == TABLE_LEAF]
+    results = [place for place in places if b'{"kind":' in data[place : place + PAGE_BYTES]]
+    for place in (results or places)[::2]:
+        data[place : place + PAGE_BYTES] = b"\xa5" * PAGE_BYTES
+    path.write_bytes(data)
+
+
+def names(path: Path) -> set[str]:
+    with ResultQuery(path) as query:
+        return {row.outcome.ref.path.name for run in query.runs() for row in query.rows(run.run_id)}
+
+
+def read_all(path: Path) -> None:
+    with ResultStore(path) as store:
+        store.stamp_key()
+    with HistoryQuery(path) as query:
+        query.summaries()
+        for run in query.runs():
+            list(query.rows(run.run_id))
+            list(query.work_list(run.run_id))
+            list(query.briefs(run.run_id))
+            query.not_present(run.run_id)
+            query.earlier_verdicts(run.run_id)
+
+
+def found_damaged(path: Path) -> str | None:
+    """The code of the reason that opening and reading it all gives."""
+    try:
+        read_all(path)
+    except StorageProblem as problem:
+        return problem.reason.code
+    return None
+
+
+def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -> None:
+    damage(path)
+    assert found_damaged(path) == "database_damaged"
+    before = path.read_bytes()
+    with pytest.raises(StorageProblem):  # marked: not opened again before it is repaired
+        open_database(path)
+    told = repair(path)
+    assert told is not None
+    parameters = dict(told.parameters)
+    assert Path(parameters["path"]).read_bytes() == before
+    kept = names(path)
+    assert 0 < len(kept) < COUNT
+    assert int(parameters["results"]) == len(kept)
+    assert not damage_mark(path).exists()
+    assert repair(path) is None
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), screened(image_ref("new.dcm")), spec=SPEC)
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_rows_behind_the_damage_and_between_two_places_of_it_are_kept(path: Path) -> None:
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC, fresh=True)
+        store.save_all(run_id, [screened(image_ref(f"{number}.png")) for number in range(4 * COUNT)], spec=SPEC)
+    data = bytearray(path.read_bytes())
+    leaves = [
+        place
+        for place in range(0, len(data), PAGE_BYTES)
+        if data[place] == TABLE_LEAF and b'{"kind":' in data[place : place + PAGE_BYTES]
+    ]
+    lost = (leaves[2], leaves[-1], leaves[len(leaves) // 2])
+    for place in lost:
+        data[place : place + PAGE_BYTES] = b"\xa5" * PAGE_BYTES
+    path.write_bytes(data)
+    assert found_damaged(path) == "database_damaged"
+    repair(path)
+    assert len(names(path)) >= 5 * COUNT - len(lost) * 12
+
+
+def test_a_second_damage_gets_a_place_of_its_own(path: Path) -> None:
+    for _ in range(2):
+        path.write_bytes(b"these are no results" * 100)
+        assert found_damaged(path) == "database_damaged"
+        assert repair(path) is not None
+    assert len(list(path.parent.glob("results.damaged-*.sqlite"))) == 2
+
+
+def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
+    """A copy of a store at work has its last results in the companion alone."""
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC, fresh=True), screened(image_ref("last.dcm")), spec=SPEC)
+        copy = tmp_path / "copy"
+        shutil.copytree(path.parent, copy)
+    place = copy / path.name
+    assert place.with_name(place.name + "-wal").stat().st_size > 0
+    damage_mark(place).touch()
+    assert repair(place) is not None
+    assert place.with_name("results.damaged-1.sqlite-wal").exists()
+    assert not place.with_name(place.name + "-wal").exists()
+    assert "last.dcm" in names(place)
+
+
+def test_a_repair_that_was_stopped_goes_on_with_the_last_file_set_aside_whatever_the_clock_said(path: Path) -> None:
+    """A new one must not be begun empty meanwhile, nor an older one taken, which a clock that jumped calls newer."""
+    damage_mark(path).touch()
+    for number in (1, 9):
+        older = path.with_name(f"results.damaged-{number}.sqlite")
+        older.write_bytes(b"an older file")
+        os.utime(older, (4e9, 4e9))
+    path.rename(path.with_name("results.damaged-10.sqlite"))
+    with pytest.raises(StorageProblem):
+        open_database(path)
+    assert not path.exists()
+    assert repair(path) is not None
+    assert len(names(path)) == COUNT
+    damage_mark(path).touch()
+    assert repair(path) is not None
+    assert path.with_name("results.damaged-11.sqlite").exists()
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_what_another_version_made_is_left_to_that_one(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    damage_mark(path).touch()
+    before = path.read_bytes()
+    with pytest.raises(StorageProblem) as problem:
+        repair(path)
+    assert problem.value.reason.code == "database_other_version"
+    assert path.read_bytes() == before
+    assert damage_mark(path).exists()
+
+
+def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
+    """Cut into the words of the schema: SQLite quotes them in its complaint, and Python cannot read that."""
+    data = path.read_bytes()
+    at = data.index(b"CREATE TABLE runs")
+    path.write_bytes(data[:at] + b"CREATE TABLE \xff\xfe\xff" + data[at + 16 :])
+    assert found_damaged(path) == "database_damaged"
+    assert repair(path) is not None
+    assert found_damaged(path) is None
+
+
+# ---- rows that no program of ours wrote
+
+LUNGS = "lungs = replace(lungs, '[40,40,', '{}')"
+READ = [
+    *(f"results SET {column} = 'zzz'" for column in ("rank", "category", "image_key", "content_sha256", "details")),
+    *(f"results SET {column} = {value}" for column, value in (("rank", 99), ("rank", -1), ("category", "x'00'"))),
+    "results SET backend = x'00'",
+    "results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own error
+    "results SET details = '{\"rows\": 1'",  # no JSON
+    "results SET details = '[]'",
+    f"""results SET details = replace(details, '"kind":', '"rows":{10**30},"kind":')""",
+    "results SET findings = '[[7]]'",
+    'results SET findings = \'[["no such label",0.5,"above",1]]\'',
+    "results SET status = 'refused', reason = NULL",
+    "results SET image_key = id, absent_s = 1",
+    "results SET lung_shares = x'00'",
+    "results SET lung_shares = NULL",
+    "results SET lungs = '[]'",
+    f"results SET {LUNGS.format('[40,41,')}",
+    f"results SET {LUNGS.format('[40000,400000,')}",
+    "results SET notes = 'x'",
+    "runs SET spec = '{}'",
+    'runs SET spec = replace(spec, \'"label": "\', \'"label": "x\')',
+    *(f"runs SET state = {value}" for value in ("'zzz'", "CAST('running' AS BLOB)")),
+    *(f"runs SET {column} = {value}" for column, value in (("started_s", "'zzz'"), ("started_s", 1e300))),
+    "runs SET ended_s = -4611686018427387904.0",
+    *(f"verdicts SET choice = {value}" for value in ("'zzz'", "CAST('agree' AS BLOB)")),
+    "verdicts SET note = x'00'",
+    *(f"verdicts SET given_s = {value}" for value in ("'zzz'", 1e300)),
+    *(f"verdicts SET {column} = 'zzz'" for column in ("category", "content_sha256")),
+    "secrets SET value = x'00'",
+]
+# Seen where all of a file is looked through.
+CHECKED = [
+    "results SET id = 9223372036854775807",
+    "results SET rank = 5 - rank",
+    "results SET score = 9e999",
+]
+
+
+@pytest.mark.parametrize("change", [*READ, *CHECKED])
+def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_once_repaired(
+    tmp_path: Path, change: str
+) -> None:
+    """Or each start of a run would set the store aside again, and none would ever screen."""
+    path = tmp_path / "home" / "results.sqlite"
+    outcome = replace(screened(), lungs=lungs())
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        for found in (outcome, replace(outcome, findings=(replace(outcome.findings[0], score=0.7),))):
+            store.set_verdict(store.save(run_id, found, spec=SPEC), AGREE, judged=found)  # the first is an earlier one
+        store.finish(run_id)
+        store.stamp_key()
+    assert (found_damaged(path), check(path, tell=lambda _share: None).verdicts) == (None, 2)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {change}")
+    (tmp_path / "copy").mkdir()
+    shutil.copy(path, tmp_path / "copy")
+    with pytest.raises(UsageProblem) as refused:
+        restore(path, tmp_path / "copy")
+    assert refused.value.reason.code == "store_not_ours"
+    assert not damage_mark(path).exists()
+    if change in READ:
+        assert found_damaged(path) == "database_damaged"
+        damage_mark(path).unlink()
+    with pytest.raises(StorageProblem) as problem:
+        check(path, tell=lambda _share: None)
+    assert problem.value.reason.code == "database_damaged"
+    assert repair(path) is not None
+    check(path, tell=lambda _share: None)
+    assert found_damaged(path) is None
+
+
+# ---- verdicts on what was lost
+
+
+def lose_the_last_result(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+    assert found_damaged(path) == "database_damaged"
+    told = repair(path)
+    assert told is not None and dict(told.parameters)["verdicts"] == "1"
+
+
+@pytest.mark.parametrize("state", ["finished", "cancelled"])
+def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, state: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET state = ?", (state,))
+    lose_the_last_result(path)
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        other = store.row(store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC))
+        assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
+        assert store.earlier_verdicts(run_id) == ()
+        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        assert again.verdict == AGREE
+        twin = store.row(store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC))
+        assert twin.verdict in (None, again.verdict)
+
+
+def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET state = 'asleep'")
+    damage_mark(path).touch()
+    told = repair(path)
+    assert told is not None and dict(told.parameters)["results"] == "0"  # none could be shown
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        assert (again.row_id, again.verdict) == (COUNT + 1, AGREE)
+        store.finish(run_id)
+    RunDeleter(path).delete([run_id])
+    with ResultQuery(path) as query:
+        assert query._all("SELECT * FROM verdicts") == []
