@@ -14,7 +14,6 @@ full-width ResNet50 with drawn weights can be written as well, for timing only.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -36,16 +35,15 @@ from fieldray_adapt.dataset import DATA, Dataset, dataset_of, refuse_seen
 from fieldray_adapt.edgetpu import place
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.evaluate import (
+    SHORTCUTS,
     Evaluated,
     auc_difference,
-    border_pixels,
     by_group,
     compare,
     known,
     shortcut_scores,
-    thumbnail_pixels,
 )
-from fieldray_adapt.files import content_digest, digest, publish, require_publishable, write_atomically
+from fieldray_adapt.files import content_digest, digest, publish, require_publishable, save_arrays
 from fieldray_adapt.layouts import refuse_leak
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.prune.tasks import prune_as_told
@@ -93,9 +91,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         evaluated = _evaluated_in(data, run, fold)
         for stage, found in _out_of_fold(run, data, fold, evaluated, part).items():
             scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
-    buffer = io.BytesIO()
-    np.savez(buffer, **scores, targets=data.targets)
-    write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
+    save_arrays(run.folder("cross") / "scores.npz", scores | {"targets": data.targets})
     results = _figures(run, data, scores)
     run.write("cross", "metrics.json", results)
     _publish(run, data, scores, results)
@@ -212,7 +208,7 @@ def _fold_auc(part: Evaluated, fold: int) -> float:
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     """The same images evaluated out of fold by their border alone and by a thumbnail."""
     found = {}
-    for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
+    for name, pixels in SHORTCUTS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
             evaluated = _evaluated_in(data, run, fold)

@@ -11,7 +11,6 @@ models: an estimate. For a compiled file the bytes are read from the file and ar
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import subprocess
 import tempfile
@@ -264,28 +263,6 @@ def describe(placement: Placement) -> str:
 
 
 PROGRAM: Final = "edgetpu_compiler"
-_UNITS: Final = {"B": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}
-_SIZE: Final = r"([\d.]+)\s*([KMG]?i?B)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerLog:
-    """What the compiler reports: bytes of weights on and off the chip, subgraphs, operators in all and on the CPU."""
-
-    cached_bytes: int
-    streamed_bytes: int
-    subgraphs: int
-    operators: int
-    left_on_cpu: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Compiled:
-    """The compiled file, the compiler's report, and the report read from the file itself."""
-
-    data: bytes
-    log: CompilerLog
-    placement: Placement
 
 
 def find_compiler() -> Path:
@@ -298,8 +275,8 @@ def find_compiler() -> Path:
 
 def compile_for_edgetpu(
     data: bytes, *, compiler: Path | None = None, least_runtime: int = 13, timeout_s: float = 600
-) -> Compiled:
-    """Compile an int8 file's bytes.
+) -> tuple[bytes, Placement]:
+    """Compile an int8 file's bytes: the compiled file, and the report read from it.
 
     Parameters
     ----------
@@ -325,10 +302,12 @@ def compile_for_edgetpu(
         made = source.with_name("model_edgetpu.tflite")
         if not made.is_file():
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
-        result = Compiled(data=made.read_bytes(), log=read_log(text), placement=place(made.read_bytes()))
-    if result.log.left_on_cpu or result.log.subgraphs != 1:
-        raise UsageProblem(reason("compiled_partly", subgraphs=result.log.subgraphs, operators=result.log.left_on_cpu))
-    return result
+        compiled = made.read_bytes()
+    found = place(compiled)
+    mapped, subgraphs = (found.mapped, found.subgraphs) if found.compiled else (0, 0)
+    if mapped < len(found.operators) or subgraphs != 1:
+        raise UsageProblem(reason("compiled_partly", subgraphs=subgraphs, operators=len(found.operators) - mapped))
+    return compiled, found
 
 
 def _run(command: list[str], *, timeout_s: float) -> str:
@@ -348,33 +327,6 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def read_log(text: str) -> CompilerLog:
-    """Read the compiler's words. Raises EnvironmentProblem (compiler_failed) if they are not as known."""
-    return CompilerLog(
-        cached_bytes=_bytes(text, r"On-chip memory used for caching model parameters"),
-        streamed_bytes=_bytes(text, r"Off-chip memory used for streaming uncached model parameters"),
-        subgraphs=_count(text, r"Number of Edge TPU subgraphs"),
-        operators=_count(text, r"Total number of operations"),
-        left_on_cpu=_count(text, r"Number of operations that will run on CPU", otherwise=0),
-    )
-
-
-def _bytes(text: str, label: str) -> int:
-    found = re.search(rf"{label}:\s*{_SIZE}", text)
-    if found is None or found[2] not in _UNITS:
-        raise EnvironmentProblem(reason("compiler_failed", detail=f"its log lacks: {label}"))
-    return round(float(found[1]) * _UNITS[found[2]])
-
-
-def _count(text: str, label: str, *, otherwise: int | None = None) -> int:
-    found = re.search(rf"{label}:\s*(\d+)", text)
-    if found is None:
-        if otherwise is None:
-            raise EnvironmentProblem(reason("compiler_failed", detail=f"its log lacks: {label}"))
-        return otherwise
-    return int(found[1])
-
-
 COMPILED_NAME: Final = "edgetpu.tflite"
 
 
@@ -392,12 +344,11 @@ def compile_step(run: Run, *, compiler: Path | None = None) -> Mapping[str, Any]
     path = run.folder("compile") / COMPILED_NAME
     path.unlink(missing_ok=True)
     try:
-        compiled = compile_for_edgetpu(converted(run, "int8").data, compiler=compiler)
+        data, placement = compile_for_edgetpu(converted(run, "int8").data, compiler=compiler)
     except EnvironmentProblem as problem:
         return {"compiled": False, "why": problem.reason.text}
-    write_atomically(path, compiled.data)
-    run.write("compile", "log.json", asdict(compiled.log))
-    return {"compiled": True, **_report(run, "compile", compiled.placement)}
+    write_atomically(path, data)
+    return {"compiled": True, **_report(run, "compile", placement)}
 
 
 def edgetpu_file(run: Run) -> dict[str, bytes]:

@@ -22,7 +22,6 @@ References
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import math
 import os
@@ -38,7 +37,7 @@ from scipy.special import softmax
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import arrays_in, digest, write_atomically
+from fieldray_adapt.files import arrays_in, digest, save_arrays
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.tables import key, table
 
@@ -203,9 +202,7 @@ class Checkpoint:
         found["more"] = dict(kept.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
         facts = json.dumps({**kept.facts, "key": _whole_key(type(engine), key)})
-        buffer = io.BytesIO()
-        np.savez(buffer, facts=np.frombuffer(facts.encode(), np.uint8), **arrays)
-        write_atomically(self.path, buffer.getvalue())
+        save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
         self._last_s = self.clock()
 
     def remove(self) -> None:
@@ -289,6 +286,29 @@ def train_epochs(
         kept = Kept(facts={"history": state.history, "steps": state.steps}, arrays=state.average)
         checkpoint.save_if_due(engine, kept, key=key)
         progress(state.history[-1])
+
+
+def train_whole(
+    task: TrainingTask,
+    engine: Trainable,
+    *,
+    average: Weights,
+    epochs: int,
+    folder: Path,
+    key: str,
+    progress: Progress,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train all epochs with one engine, or resume this very training from the folder's checkpoint.
+
+    Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
+    kept what came of it. Raises as `train_epochs`.
+    """
+    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT, every_s=0)
+    state.resume(checkpoint, engine, key=key)
+    train_epochs(
+        task, engine, state, until=epochs, epochs=epochs, facts={}, checkpoint=checkpoint, key=key, progress=progress
+    )
+    return state.average, state.history
 
 
 def _average(average: Weights, current: Weights, *, share: np.float32) -> None:

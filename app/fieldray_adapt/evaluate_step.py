@@ -5,7 +5,6 @@ A pack measured at another hospital: nothing of it is trained or chosen on, so t
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -19,8 +18,7 @@ from fieldray.domain.metrics import share
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray_adapt.dataset import Dataset, dataset_of, images_of, refuse_seen, targets_of
 from fieldray_adapt.evaluate import (
-    Evaluated,
-    border_pixels,
+    SHORTCUTS,
     by_group,
     choose_point,
     compare,
@@ -32,9 +30,8 @@ from fieldray_adapt.evaluate import (
     known,
     map_span,
     shortcut_scores,
-    thumbnail_pixels,
 )
-from fieldray_adapt.files import write_atomically
+from fieldray_adapt.files import save_arrays
 from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.layouts import Row, refuse_leak, refuse_settled
 from fieldray_adapt.quantise import Answers, answer
@@ -85,15 +82,20 @@ def figures_elsewhere(
     """
     targets = targets_of(others.rows, [label])[:, 0]
     evaluated = known(scores, targets, others.rows, aside=aside).calibrated(calibration)
+    return figures(evaluated, points=points) | {"shortcuts": _shortcuts(own, column, others.images, targets)}
+
+
+def _shortcuts(own: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]) -> dict[str, float]:
+    """AUC of the border's pixels alone and of a thumbnail of images, fitted on the same images as the network."""
     training = own.samples("training")
-    told = ~np.isnan(training.targets[:, column])
-    trained_on, truth = training.images[told], training.targets[told, column] >= 0.5
-    asked = others.images[~np.isnan(targets)]
-    shortcuts = {
-        name: metrics.auc(shortcut_scores(pixels(trained_on), truth, pixels(asked)), evaluated.truth)
-        for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels))
+    told, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
+    truth = training.targets[told, column] >= 0.5
+    return {
+        name: metrics.auc(
+            shortcut_scores(pixels(training.images[told]), truth, pixels(images[asked])), targets[asked] >= 0.5
+        )
+        for name, pixels in SHORTCUTS.items()
     }
-    return figures(evaluated, points=points) | {"shortcuts": shortcuts}
 
 
 _GATE_IMAGES: Final = 3000
@@ -124,12 +126,9 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         found = _evaluate_label(
             run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others, aside=aside
         )
-        column_in_data = run.recipe.labels.index(label)
-        test = known(
-            integer["test"].scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test")
-        )
-        same = known(whole.scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test"))
-        results["labels"][label.code] = found["figures"] | {"float_against_int8": compare(same, test)}
+        truths = data.samples("test").targets[:, run.recipe.labels.index(label)]
+        both = [known(own.scores[:, column], truths, data.rows("test")) for own in (whole, integer["test"])]
+        results["labels"][label.code] = found["figures"] | {"float_against_int8": compare(*both)}
         results["labels"][label.code] |= _map_figures(
             {part: integer[part].class_maps[:, column] for part in _PARTS},
             metrics.calibrated(integer["validation"].scores[:, column], found["calibration"]),
@@ -143,11 +142,14 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         results["gate"]["elsewhere_refused"] = _refused(gate, integer[_ELSEWHERE], others.rows)
     run.write("evaluate", "metrics.json", results)
     run.write("evaluate", "points.json", {"points": points, "calibration": calibrations})
-    _write_arrays(run, "gate.npz", {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)})
+    save_arrays(
+        run.folder("evaluate") / "gate.npz",
+        {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)},
+    )
     kept = [run.recipe.labels.index(label) for label in run.recipe.kept_labels]
-    truths = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
+    targets = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
     scores = {part: integer[part].scores for part in _PARTS} | {"test_float": whole.scores}
-    _write_arrays(run, "scores.npz", {**scores, **truths})
+    save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
     return {code: found["test"]["auc"] for code, found in results["labels"].items()}
 
 
@@ -202,7 +204,7 @@ def _evaluate_label(
     ]
     found = {part: figures(evaluated[part], points=points) for part in _PARTS}
     found["by_group"] = by_group(evaluated["test"])
-    found["shortcuts"] = _evaluate_shortcuts(data, column, evaluated["test"])
+    found["shortcuts"] = _shortcuts(data, column, data.samples("test").images, data.samples("test").targets[:, column])
     if others is not None:
         found[_ELSEWHERE] = figures_elsewhere(
             others,
@@ -230,18 +232,6 @@ def _map_figures(
     span = map_span(maps["validation"], validation_scores, threshold=threshold, zero=zero)
     found: dict[str, Any] = {} if span is None else {"heat_map": {"span": span}}
     return found if lungs is None else found | {"evidence_inside": evidence_figures(maps["test"], lungs, zero=zero)}
-
-
-def _evaluate_shortcuts(data: Dataset, column: int, test: Evaluated) -> dict[str, float]:
-    """AUC of the border's pixels alone and of a thumbnail, fitted and evaluated on the same images as the network."""
-    found = {}
-    training, evaluated = data.samples("training"), data.samples("test")
-    trained_on, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(evaluated.targets[:, column])
-    truth = training.targets[trained_on, column] >= 0.5
-    for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
-        scores = shortcut_scores(pixels(training.images[trained_on]), truth, pixels(evaluated.images[asked]))
-        found[name] = metrics.auc(scores, test.truth)
-    return found
 
 
 def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tuple[OodGate, dict[str, Any]]:
@@ -288,12 +278,6 @@ def _ood_rows(run: Run) -> list[Row]:
 
 def _refused(gate: OodGate, answers: Answers, rows: Sequence[Row]) -> dict[str, Any]:
     return asdict(share(distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows]))
-
-
-def _write_arrays(run: Run, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    buffer = io.BytesIO()
-    np.savez(buffer, **dict(arrays))
-    write_atomically(run.folder("evaluate") / name, buffer.getvalue())
 
 
 EVALUATE: Final = Step(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -59,6 +60,13 @@ def arrays_in(path: Path) -> Iterator[Mapping[str, Any]]:
     """The arrays of a `.npz` file of a run folder, while the block lasts. Raises OSError, and as `reading`."""
     with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a `.npz` file of a run folder, whole or not at all. Raises StorageProblem."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
 
 
 def content_digest(path: Path) -> str:

@@ -7,7 +7,6 @@ the lungs are found by the pack that finds them when screening, and read by the 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +32,7 @@ from fieldray.imaging.source import read_bytes
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.files import arrays_in, content_digest, digest, reading, write_atomically
+from fieldray_adapt.files import arrays_in, content_digest, digest, reading, save_arrays, write_atomically
 from fieldray_adapt.layouts import Row, read_source
 from fieldray_adapt.recipe_data import Source
 
@@ -223,6 +222,24 @@ def read_images(
     )
 
 
+def with_digests(rows: Iterable[Row]) -> list[Row]:
+    """The rows, each with the SHA-256 of its file as it is now ("" where that cannot be read)."""
+    return [replace(row, sha256=content_digest(row.path)) for row in rows]
+
+
+def read_every_image(
+    rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress
+) -> tuple[tuple[Row, ...], NDArray[np.uint8]]:
+    """The rows, which have digests, and their grey images (n, height, width), where none may be left out.
+
+    Raises as `read_images`, and UsageProblem (data_unreadable) naming the first image that cannot be read.
+    """
+    found = read_images(rows, spec, cache=cache, progress=progress)
+    for origin, sentence in found.left_out:
+        raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
+    return found.rows, found.images[..., 0]
+
+
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.str_], dict[str, str]]
 """Images, shares of lung (none without a finder), what becomes of them, and what is wrong with which image."""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8], str]
@@ -312,9 +329,8 @@ def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | No
 def _store(path: Path, key: str, stored: _Stored) -> None:
     images, lungs, aside, problems = stored
     facts = json.dumps({"key": key, "problems": problems})
-    buffer = io.BytesIO()
-    np.savez(buffer, images=images, lungs=lungs, aside=aside, facts=np.frombuffer(facts.encode(), np.uint8))
-    write_atomically(path, buffer.getvalue())
+    arrays = {"images": images, "lungs": lungs, "aside": aside}
+    save_arrays(path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
 def _load(path: Path, key: str) -> _Stored | None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import Scores, Truth
 from fieldray.paths import VERSION
 from fieldray.reports.outputs import GENERATOR
+from fieldray_adapt.files import write_atomically
 
 _NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
 _NOTHING: Final = ("", "-")
@@ -112,6 +113,13 @@ def page(report: Report) -> bytes:
         "number": lambda is_number: Markup(' class="number"') if is_number else "",
     }
     return environment.get_template("report.html").render(context).encode()
+
+
+def keep_page(run: Any, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+    """Write report.html of a run (`run.Run`); the facts of the step. Raises StorageProblem."""
+    path: Path = run.recipe.run / "report.html"
+    write_atomically(path, page(Report(title=title, lead=lead, sections=sections)))
+    return {"report": str(path)}
 
 
 def facts(rows: Mapping[str, Any], *, caption: str = "") -> Table:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, cast
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.engine import EngineName, Precision
-from fieldray_adapt.prune.recipe import PruneRecipe
+from fieldray_adapt.prune.loop import PruneRecipe
 from fieldray_adapt.recipe_data import (
     LabelRule,
     ProfileChoice,

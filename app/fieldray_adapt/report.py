@@ -16,7 +16,7 @@ from fieldray.domain import metrics
 from fieldray.domain.metrics import told
 from fieldray.domain.model import Calibration
 from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.files import content_digest, publish, write_atomically
+from fieldray_adapt.files import content_digest, publish
 from fieldray_adapt.layouts import PARTS
 from fieldray_adapt.page import (
     Code,
@@ -29,6 +29,7 @@ from fieldray_adapt.page import (
     Text,
     class_map_plots,
     facts,
+    keep_page,
     page,
     pruning_plots,
     score_plots,
@@ -78,10 +79,8 @@ def report_step(run: Run) -> Mapping[str, Any]:
         Section(title="Recipe", parts=_recipe(run)),
     ]
     texts = run.recipe.pack
-    path: Path = run.recipe.run / "report.html"
     lead = f"{texts.descriptions['en']} {texts.limits['en']}"
-    write_atomically(path, page(Report(title=f"{texts.names['en']} {texts.version}", lead=lead, sections=sections)))
-    return {"report": str(path)}
+    return keep_page(run, f"{texts.names['en']} {texts.version}", sections, lead=lead)
 
 
 def _steps(run: Run) -> Table:

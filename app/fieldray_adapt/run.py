@@ -22,7 +22,7 @@ from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 from fieldray_adapt.engine import remove_checkpoints
-from fieldray_adapt.files import content_digest, digest, reading, write_atomically
+from fieldray_adapt.files import arrays_in, content_digest, digest, reading, write_atomically
 from fieldray_adapt.recipe import Recipe
 from fieldray_adapt.specification import Weights
 
@@ -161,6 +161,15 @@ class Run:
         path = self.folder(step) / name
         with reading(path):
             return json.loads(path.read_text(encoding="utf-8"))
+
+    @contextmanager
+    def arrays(self, step: str, name: str) -> Iterator[Mapping[str, Any]]:
+        """The arrays that a step left. Raises UsageProblem (step_missing), StorageProblem (run_file_damaged)."""
+        path = self.folder(step) / name
+        if not path.is_file():
+            raise UsageProblem(reason("step_missing", step=step))
+        with arrays_in(path) as found:
+            yield found
 
     def tell_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
         """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""

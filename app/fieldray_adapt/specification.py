@@ -8,7 +8,6 @@ framework's graph. Spatial padding is "same" everywhere; arrays are (height, wid
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import arrays_in, write_atomically
+from fieldray_adapt.files import arrays_in, save_arrays
 
 Kind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
@@ -307,9 +306,7 @@ def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) ->
 
 def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
     """Write an .npz beside and rename it. Raises StorageProblem if it cannot be written."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **dict(weights))
-    write_atomically(path, buffer.getvalue())
+    save_arrays(path, weights)
 
 
 def load_weights(path: Path) -> Weights:

@@ -23,16 +23,13 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import auc
 from fieldray_adapt.augmentation import Augmentation, augment, draw_motion, moved
 from fieldray_adapt.engine import (
-    CHECKPOINT,
-    Checkpoint,
     Engine,
     EngineName,
     EngineSettings,
     Progress,
-    TrainingState,
     cosine_rate,
     open_engine,
-    train_epochs,
+    train_whole,
 )
 from fieldray_adapt.files import digest
 from fieldray_adapt.keras_engine import build_network, set_weights
@@ -169,21 +166,15 @@ def train(
     is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
     """
     own = open_engine(specification, weights, settings=settings, name=engine)
-    state, checkpoint = TrainingState(_copied(weights)), Checkpoint(folder / CHECKPOINT, every_s=0)
-    key = digest(specification, weights, training, validation, schedule, augmentation, settings)
-    state.resume(checkpoint, own, key=key)
-    train_epochs(
+    return train_whole(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
-        state,
-        until=schedule.epochs,
+        average={key: array.copy() for key, array in weights.items()},
         epochs=schedule.epochs,
-        facts={},
-        checkpoint=checkpoint,
-        key=key,
+        folder=folder,
+        key=digest(specification, weights, training, validation, schedule, augmentation, settings),
         progress=progress,
     )
-    return state.average, state.history
 
 
 @dataclass(eq=False, slots=True)
@@ -283,10 +274,6 @@ def recalibrate_batchnorm(
         chosen = order[start : start + schedule.batch_size]
         images, lungs = augmented_batch(samples, chosen, augmentation, generator)
         engine.step(images, samples.targets[chosen], learning_rate=0.0, lungs=lungs)
-
-
-def _copied(weights: Weights) -> Weights:
-    return {key: array.copy() for key, array in weights.items()}
 
 
 def augmented_batch(

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fake_compilers import LOG, fake_compiler
 from fieldray_adapt.augmentation import Augmentation
-from fieldray_adapt.edgetpu import compile_step, edgetpu_file, placement_step
 from fieldray_adapt.engine import Effort, EngineSettings
 from fieldray_adapt.networks import resnet50
-from fieldray_adapt.prune.loop import Constant, Laws, Plan, RunFolder, Stop, prune
+from fieldray_adapt.prune.loop import Constant, PruneRecipe, RunFolder, Stop, prune
 from fieldray_adapt.prune.tasks import ImageTask
-from fieldray_adapt.recipe import read_recipe
-from fieldray_adapt.run import Run
 from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.train import Samples, Schedule
-from tiny_models import tiny_model_bytes
 
 pytestmark = pytest.mark.adapt
 
@@ -58,14 +52,15 @@ def _network() -> tuple[Specification, Weights]:
 
 
 def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
-    laws = Laws(
+    plan = PruneRecipe(
         batch_size=Constant(start=8),
         epochs=Constant(start=1.5),
         learning_rate=Constant(start=1e-3),
         cut_off=Constant(start=0.0),
         minimum_channels=Constant(start=4),
+        stop=Stop(iterations=1),
+        multiple=4,
     )
-    plan = Plan(laws=laws, stop=Stop(iterations=1), multiple=4)
     folder = RunFolder(tmp_path, fingerprint="")
     assert prune(_task(tmp_path), plan, folder=folder, original=_network) == "iterations"
     first, second = folder.iterations()
@@ -93,36 +88,3 @@ def test_effort_may_be_less_than_an_epoch(tmp_path: Path) -> None:
     trained = _task(tmp_path).retrain(network, weights, effort=effort, seed=4)
     assert trained.keys() == weights.keys()
     assert any(not np.array_equal(trained[key], weights[key]) for key in weights)
-
-
-def _run(folder: Path) -> Run:
-    """A run whose quantise step has left the tiny network."""
-    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml")
-    run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
-    run.folder("quantise").mkdir(parents=True)
-    (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())
-    run.write("quantise", "outputs.json", {"int8": {"scores": 0}})
-    return run
-
-
-def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
-    run = _run(tmp_path)
-    facts = placement_step(run)
-    assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
-    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
-    assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
-
-
-def test_without_a_compiler_the_pack_is_for_the_cpu_alone(tmp_path: Path) -> None:
-    run = _run(tmp_path)
-    compile_step(run, compiler=fake_compiler(tmp_path, LOG))
-    assert edgetpu_file(run) == {"edgetpu": tiny_model_bytes()}
-    facts = compile_step(run, compiler=tmp_path / "none")
-    assert facts["compiled"] is False and "not installed" in facts["why"]
-    assert edgetpu_file(run) == {}
-
-
-def test_a_compiled_file_goes_with_its_log(tmp_path: Path) -> None:
-    run = _run(tmp_path)
-    assert compile_step(run, compiler=fake_compiler(tmp_path, LOG))["compiled"] is True
-    assert run.read("compile", "log.json")["subgraphs"] == 1

@@ -7,7 +7,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 from fieldray_adapt.networks import mobilenet
-from fieldray_adapt.prune.recipe import PruneRecipe
+from fieldray_adapt.prune.loop import PruneRecipe
 from fieldray_adapt.prune.selection import Cut, select
 from fieldray_adapt.prune.timing import LayerShape, channel_costs, layer_file, layer_milliseconds
 from fieldray_adapt.specification import Layer, Specification, parameters
@@ -134,4 +134,4 @@ def test_a_recipe_may_cut_by_time() -> None:
         "stop": {"iterations": 2},
     }
     found = parse(PruneRecipe, table)
-    assert isinstance(found, PruneRecipe) and found.plan(0).cut_kind == "time"
+    assert isinstance(found, PruneRecipe) and found.cut_kind == "time"

@@ -1,18 +1,32 @@
-"""The placement report on files made by code: what maps, what does not and why, and compiled files."""
+"""The placement report on files made by code: what maps, what does not and why; and compiling, by a stand-in."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import flatbuffers
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from fieldray.errors import UsageProblem
+from fake_compilers import fake_compiler
+from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral.compiled import read_package
-from fieldray_adapt.edgetpu import MIB, describe, estimate_ms, place
+from fieldray_adapt.edgetpu import (
+    MIB,
+    compile_for_edgetpu,
+    compile_step,
+    describe,
+    edgetpu_file,
+    estimate_ms,
+    place,
+    placement_step,
+)
+from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.run import Run
 from tiny_models import tiny_model_bytes
 
 
@@ -124,6 +138,12 @@ def _package(*executables: tuple[int, int]) -> bytes:
 
 def _compiled(model: Any) -> None:
     """All operators replaced by one that the compiler might have made."""
+    _compiled_partly(model)
+    model.subgraphs[0].operators = model.subgraphs[0].operators[-1:]
+
+
+def _compiled_partly(model: Any) -> None:
+    """Such an operator behind those there are."""
     graph = model.subgraphs[0]
     code = schema.OperatorCodeT()
     code.customCode, code.builtinCode = b"edgetpu-custom-op", schema.BuiltinOperator.CUSTOM
@@ -132,7 +152,7 @@ def _compiled(model: Any) -> None:
     row.opcodeIndex, row.inputs, row.outputs = len(model.operatorCodes), graph.inputs, graph.outputs
     row.customOptions = list(_package((1, 5000), (2, 300)))
     model.operatorCodes.append(code)
-    graph.operators = [row]
+    graph.operators = [*graph.operators, row]
 
 
 def test_a_compiled_file_says_it_exactly() -> None:
@@ -161,3 +181,45 @@ def test_options_without_a_package_are_a_plain_error() -> None:
 def test_the_report_says_what_is_an_estimate() -> None:
     text = describe(place(tiny_model_bytes()))
     assert "Forecast" in text and "an estimate, not measured" in text
+
+
+def _run(folder: Path) -> Run:
+    """A run whose quantise step has left the tiny network."""
+    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml")
+    run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
+    run.folder("quantise").mkdir(parents=True)
+    (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())
+    run.write("quantise", "outputs.json", {"int8": {"scores": 0}})
+    return run
+
+
+def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    facts = placement_step(run)
+    assert facts["mapped"] == facts["operators"] and facts["subgraphs"] == 1
+    assert run.read("placement", "placement.json")["left_on_cpu"] == {}
+    assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
+
+
+def test_a_compiled_file_goes_into_the_pack_and_without_a_compiler_none_does(tmp_path: Path) -> None:
+    run, made = _run(tmp_path), changed(_compiled)
+    assert compile_step(run, compiler=fake_compiler(tmp_path, made))["compiled"] is True
+    assert run.read("compile", "placement.json")["cached_bytes"] == 5000 and edgetpu_file(run) == {"edgetpu": made}
+    facts = compile_step(run, compiler=tmp_path / "none")
+    assert facts["compiled"] is False and "not installed" in facts["why"]
+    assert edgetpu_file(run) == {}
+
+
+def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
+    operators = len(place(tiny_model_bytes()).operators)
+    with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
+        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, changed(_compiled_partly)))
+    with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
+        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, tiny_model_bytes()))
+
+
+@pytest.mark.parametrize(("status", "made"), [(1, b"?"), (0, None)])
+def test_a_failure_repeats_the_last_words(tmp_path: Path, status: int, made: bytes | None) -> None:
+    says = "Invalid model: x\nCould not preprocess model"
+    with pytest.raises(EnvironmentProblem, match="Could not preprocess model"):
+        compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, made, says=says, status=status))

@@ -16,9 +16,8 @@ from fieldray_adapt.prune.loop import (
     ContextDependent,
     Iteration,
     Law,
-    Laws,
     Linear,
-    Plan,
+    PruneRecipe,
     RunFolder,
     Stop,
     best,
@@ -78,7 +77,7 @@ def original() -> tuple[Specification, Weights]:
     return network, initial_weights(network, seed=0)
 
 
-def laws(**changes: Law) -> Laws:
+def plan(stop: Stop, **changes: Law) -> PruneRecipe:
     given: dict[str, Law] = {
         "batch_size": Constant(start=32),
         "epochs": Constant(start=0.5),
@@ -86,14 +85,10 @@ def laws(**changes: Law) -> Laws:
         "cut_off": Constant(start=0.5),
         "minimum_channels": Constant(start=2),
     }
-    return Laws(**{**given, **changes})
+    return PruneRecipe(**{**given, **changes}, stop=stop, cut_kind="level")
 
 
-def plan(stop: Stop, **changes: Law) -> Plan:
-    return Plan(laws=laws(**changes), stop=stop, cut_kind="level")
-
-
-def run(folder: Path, wanted: Plan, task: FormulaTask | None = None) -> tuple[str, tuple[Iteration, ...]]:
+def run(folder: Path, wanted: PruneRecipe, task: FormulaTask | None = None) -> tuple[str, tuple[Iteration, ...]]:
     kept = RunFolder(folder, fingerprint="a")
     return prune(task or FormulaTask(), wanted, folder=kept, original=original), kept.iterations()
 

@@ -11,9 +11,8 @@ The data step: images, masks and images for the checks, read once, split by pati
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +24,8 @@ from scipy import ndimage
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.augmentation import CheckImages
-from fieldray_adapt.files import arrays_in, content_digest, digest, write_atomically
-from fieldray_adapt.image_set import read_images, read_rows, rows_digest
+from fieldray_adapt.files import content_digest, digest, save_arrays
+from fieldray_adapt.image_set import read_every_image, read_images, read_rows, rows_digest, with_digests
 from fieldray_adapt.layouts import Row, Wrong, find_rows, parts_of, table_rows
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource, recipe_of
 from fieldray_adapt.recipe_data import Source
@@ -339,17 +338,18 @@ def data_step(run: Run) -> Mapping[str, Any]:
     recipe = recipe_of(run)
     pairs = _pairs(recipe)
     require_whole([*double_images(pairs)])
-    rows = _with_digests([pair.row for pair in pairs])
-    images = read_images(rows, recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
-    if images.left_out:
-        origin, sentence = images.left_out[0]
-        raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
+    rows, images = read_every_image(
+        with_digests(pair.row for pair in pairs),
+        recipe.input,
+        cache=run.folder("data") / "images.npz",
+        progress=run.progress,
+    )
     parts = _image_parts(recipe, pairs)
     learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only}
     chests = _check_images(run, recipe.chests, "chests", taken=learnt)
     ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
     arrays = {
-        "images": images.images[..., 0],
+        "images": images,
         "masks": np.stack([shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
         "image_parts": np.array(parts),
         "image_patients": np.array([row.person for row in rows]),
@@ -359,9 +359,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
         **{f"chest{name}": found for name, found in chests.items()},
         **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
     }
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
+    save_arrays(run.folder("data") / _ARRAYS, arrays)
     facts = _facts(arrays)
     run.write("data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(parts)})
     return dict(facts["images"])
@@ -369,10 +367,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
 
 def data_of(run: Run) -> LungData:
     """What the data step left. Raises UsageProblem `step_missing`."""
-    path = run.folder("data") / _ARRAYS
-    if not path.is_file():
-        raise UsageProblem(reason("step_missing", step="data"))
-    with arrays_in(path) as arrays:
+    with run.arrays("data", _ARRAYS) as arrays:
         return LungData(**arrays)
 
 
@@ -383,10 +378,6 @@ def _pairs(recipe: LungRecipe) -> list[Pair]:
         require_whole(wrong)
         pairs += found
     return pairs
-
-
-def _with_digests(rows: Sequence[Row]) -> list[Row]:
-    return [replace(row, sha256=content_digest(row.path)) for row in rows]
 
 
 def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[str]) -> dict[str, NDArray[Any]]:
@@ -421,7 +412,7 @@ def _outside(run: Run) -> str:
     """Of everything that the step reads: images, masks and tables."""
     pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
     masks = [content_digest(pair.mask) for pair in pairs]
-    rows = _with_digests([pair.row for pair in pairs])
+    rows = with_digests(pair.row for pair in pairs)
     others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))
 

@@ -39,7 +39,6 @@ from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManife
 from fieldray.packs.verified import golden_files
 from fieldray.reasons import reason
 from fieldray_adapt.augmentation import DRAWN, WEIGHTS, CheckImages, apply
-from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import REFERENCE_SIDE, Fit, LungData, data_of, fit_of, read_mask
 from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
 from fieldray_adapt.lungs.train import (
@@ -53,10 +52,9 @@ from fieldray_adapt.lungs.train import (
     use_threads,
 )
 from fieldray_adapt.pack import GOLDEN_TOLERANCE, card, evaluated, phantom, provenance, whole_pack_step, write_whole
-from fieldray_adapt.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
+from fieldray_adapt.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.specification import Specification
 from fieldray_adapt.steps import converted, trained_weights
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
@@ -331,23 +329,12 @@ _MEASURE_TITLES: Final = {
 _HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def lung_card(
-    recipe: LungRecipe,
-    *,
-    specification: Specification,
-    size_bytes: int,
-    data: Facts,
-    metrics: Facts,
-    tools: Facts,
-) -> str:
+def lung_card(recipe: LungRecipe, *, data: Facts, metrics: Facts, **made: Any) -> str:
     """The card's Markdown. `data` are the facts of the data step, `metrics` those of the evaluation."""
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
     return card(
         "lungs_card.md",
         recipe.pack,
-        specification=specification,
-        size_bytes=size_bytes,
-        tools=tools,
         recipe=recipe,
         data=data,
         metrics=metrics,
@@ -355,6 +342,7 @@ def lung_card(
         both=sorted(set(evaluated_only) & set(data["chests"])),
         head=_HEAD,
         fits=[_fit_row(name, found) for name, found in metrics["masks"]["int8"].items()],
+        **made,
     )
 
 
@@ -384,9 +372,7 @@ def report_step(run: Run) -> Mapping[str, Any]:
         ),
         Section(title="Recipe", parts=[Code(run.text or json.dumps({}))]),
     ]
-    title = f"Lung fields: {recipe.pack.id} {recipe.pack.version}"
-    write_atomically(recipe.run / "report.html", page(Report(title=title, sections=sections)))
-    return {"report": str(recipe.run / "report.html")}
+    return keep_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 
 
 def _seen(row: Facts) -> list[str]:

@@ -26,7 +26,6 @@ from fieldray.domain.metrics import share
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.manifest import FeatureOutput, MatcherManifest
-from fieldray_adapt.files import write_atomically
 from fieldray_adapt.matcher.engine import specification_of
 from fieldray_adapt.matcher.matches import (
     Describe,
@@ -48,10 +47,9 @@ from fieldray_adapt.matcher.matches import (
 from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
 from fieldray_adapt.matcher.train import MatcherData, data_of
 from fieldray_adapt.pack import card, evaluated, filled, provenance, whole_pack_step, write_whole
-from fieldray_adapt.page import Code, Report, Section, Table, facts, page
+from fieldray_adapt.page import Code, Section, Table, facts, keep_page
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.specification import Specification
 from fieldray_adapt.steps import converted
 
 GROUPS: Final = ("near", "far", "two images, near", "two images, far")
@@ -273,19 +271,9 @@ Facts = Mapping[str, Any]
 _HEAD: Final = ("pairs", "template")
 
 
-def matcher_card(
-    recipe: MatcherRecipe, *, specification: Specification, size_bytes: int, data: Facts, metrics: Facts, tools: Facts
-) -> str:
+def matcher_card(recipe: MatcherRecipe, *, data: Facts, metrics: Facts, **made: Any) -> str:
     """The card's Markdown. `data` are the facts of the data step, `metrics` those of the evaluation."""
-    return card(
-        "matcher_card.md",
-        recipe.pack,
-        specification=specification,
-        size_bytes=size_bytes,
-        tools=tools,
-        data=data,
-        **_measured(recipe, metrics),
-    )
+    return card("matcher_card.md", recipe.pack, data=data, **made, **_measured(recipe, metrics))
 
 
 def _measured(recipe: MatcherRecipe, metrics: Facts) -> dict[str, Any]:
@@ -345,9 +333,7 @@ def report_step(run: Run) -> Mapping[str, Any]:
         Section(title="Training", parts=[_training(history)]),
         Section(title="Recipe", parts=[Code(run.text or json.dumps({}))]),
     ]
-    title = f"Matcher: {recipe.pack.id} {recipe.pack.version}"
-    write_atomically(recipe.run / "report.html", page(Report(title=title, sections=sections)))
-    return {"report": str(recipe.run / "report.html")}
+    return keep_page(run, f"Matcher: {recipe.pack.id} {recipe.pack.version}", sections)
 
 
 def _training(history: list[dict[str, Any]]) -> Table:

@@ -17,10 +17,9 @@ int8 and a float file for whole images.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,17 +32,9 @@ from fieldray.domain.image import locally_normalised
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.augmentation import augment_pair
-from fieldray_adapt.engine import (
-    CHECKPOINT,
-    Checkpoint,
-    Progress,
-    TrainingState,
-    cosine_rate,
-    share_of_some,
-    train_epochs,
-)
-from fieldray_adapt.files import arrays_in, content_digest, digest, write_atomically
-from fieldray_adapt.image_set import read_images, rows_digest
+from fieldray_adapt.engine import Progress, cosine_rate, share_of_some, train_whole
+from fieldray_adapt.files import digest, save_arrays
+from fieldray_adapt.image_set import read_every_image, rows_digest, with_digests
 from fieldray_adapt.layouts import Row, Wrong, parts_of, table_rows
 from fieldray_adapt.matcher.engine import MatcherEngine, Step, specification_of
 from fieldray_adapt.matcher.recipe import MatcherRecipe, PairSource, recipe_of
@@ -276,9 +267,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
         "is_far": np.array([pair.is_far for pair in pairs]),
         "likeness": np.array(likeness, np.float32),
     }
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
+    save_arrays(run.folder("data") / _ARRAYS, arrays)
     facts = _facts(arrays)
     run.write(
         "data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(list(arrays["parts"]))}
@@ -288,10 +277,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
 
 def data_of(run: Run) -> MatcherData:
     """What the data step left. Raises UsageProblem `step_missing`."""
-    path = run.folder("data") / _ARRAYS
-    if not path.is_file():
-        raise UsageProblem(reason("step_missing", step="data"))
-    with arrays_in(path) as arrays:
+    with run.arrays("data", _ARRAYS) as arrays:
         return MatcherData(**arrays)
 
 
@@ -309,16 +295,9 @@ def _rows(pairs: Sequence[ImagePair]) -> Iterator[Row]:
 
 
 def _images(run: Run, pairs: Sequence[ImagePair]) -> dict[Path, NDArray[np.uint8]]:
-    rows = [_with_digest(row) for row in _rows(pairs)]
-    found = read_images(rows, run.recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
-    if found.left_out:
-        origin, sentence = found.left_out[0]
-        raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
-    return {row.path: image[..., 0] for row, image in zip(found.rows, found.images, strict=True)}
-
-
-def _with_digest(row: Row) -> Row:
-    return replace(row, sha256=content_digest(row.path))
+    cache = run.folder("data") / "images.npz"
+    rows, images = read_every_image(with_digests(_rows(pairs)), run.recipe.input, cache=cache, progress=run.progress)
+    return {row.path: image for row, image in zip(rows, images, strict=True)}
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -334,7 +313,7 @@ def _outside(run: Run) -> str:
     """Of everything that the step reads: images and tables."""
     pairs = _pairs(recipe_of(run))
     couples = [[str(row.path.name) for row in (pair.prior, pair.current)] for pair in pairs]
-    return digest(rows_digest([_with_digest(row) for row in _rows(pairs)]), couples)
+    return digest(rows_digest(with_digests(_rows(pairs))), couples)
 
 
 MATCHER_DATA: Final = RunStep(
@@ -379,21 +358,16 @@ def train(
     """
     training = recipe.training
     key = digest(asdict(recipe.network), asdict(training), asdict(recipe.augmentation), data.priors, data.parts)
-    checkpoint, engine = Checkpoint(folder / CHECKPOINT, every_s=0), MatcherEngine(recipe.network, training)
-    state = TrainingState(engine.weights())
-    state.resume(checkpoint, engine, key=key)
-    train_epochs(
+    engine = MatcherEngine(recipe.network, training)
+    return train_whole(
         MatcherTask(recipe, data, engine),
         engine,
-        state,
-        until=training.epochs,
+        average=engine.weights(),
         epochs=training.epochs,
-        facts={},
-        checkpoint=checkpoint,
+        folder=folder,
         key=key,
         progress=progress,
     )
-    return state.average, state.history
 
 
 class MatcherTask:

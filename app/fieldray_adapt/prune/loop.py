@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -64,6 +64,17 @@ class Context:
     def __post_init__(self) -> None:
         if not all(ratio > 0 and math.isfinite(ratio) for ratio in (self.size, self.loss, self.time, self.batch)):
             raise ValueError(f"ratios of a context are finite and above 0: {self}")
+
+    @classmethod
+    def between(cls, earlier: Iteration, last: Iteration) -> Context:
+        """What the last of two iterations changed; it has settings."""
+        used = last.settings.batch_size if last.settings else math.nan
+        return cls(
+            size=last.parameters / earlier.parameters,
+            loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
+            time=last.seconds_per_image / earlier.seconds_per_image,
+            batch=(last.batch_size_proposed or used) / used,
+        )
 
 
 class Law(Protocol):
@@ -290,30 +301,6 @@ class Task(Protocol):
         """The batch size that trains this network fastest per image; None if there is nothing to choose."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Laws:
-    """A law for each setting of an iteration."""
-
-    batch_size: Law
-    epochs: Law
-    learning_rate: Law
-    cut_off: Law
-    minimum_channels: Law
-
-    def first(self) -> Settings:
-        """The settings of iteration 1."""
-        return Settings(**{field.name: getattr(self, field.name).start for field in fields(self)})
-
-    def next(self, previous: Settings, context: Context) -> Settings:
-        """The settings of the iteration after one that ran with `previous`."""
-        return Settings(
-            **{
-                field.name: getattr(self, field.name).next(getattr(previous, field.name), context)
-                for field in fields(self)
-            }
-        )
-
-
 @table
 class Stop:
     """When to stop: whichever rule comes first."""
@@ -339,16 +326,54 @@ class Stop:
         return "iterations" if last.number >= self.iterations else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A whole pruning run."""
+AnyLaw = Constant | Linear | Multiplicative | ContextDependent
 
-    laws: Laws
-    stop: Stop
-    cut_kind: CutKind = "deviation"
-    largest_share: float = 1.0
-    multiple: int = 1
-    seed: int = 0
+
+@table
+class PruneRecipe:
+    """Iterative pruning: five settings that move by laws, and when to stop.
+
+    A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
+    time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
+    """
+
+    batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
+    epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
+    learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
+    cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
+    minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
+    stop: Stop = key("When to stop.")
+    batch_sizes: tuple[int, ...] = key(
+        "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
+    )
+    cut_kind: CutKind = key(
+        "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
+        "deviations; time: the share of the time, from the channels that are used least for their cost.",
+        default="deviation",
+    )
+    largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
+    multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
+    calibration: int = key("Training images that the use is measured on.", default=200, unit="images", low=1)
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable text of all but the stop rules: a run may be continued with others."""
+        return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
+
+    def first(self) -> Settings:
+        """The settings of iteration 1."""
+        return Settings(**{name: getattr(self, name).start for name in _SETTINGS})
+
+    def following(self, rows: tuple[Iteration, ...]) -> Settings:
+        """The settings of the iteration that follows these."""
+        last = rows[-1]
+        if last.settings is None:
+            return self.first()
+        context = Context.between(rows[-2], last)
+        return Settings(**{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS})
+
+
+_SETTINGS: Final = tuple(field.name for field in fields(Settings))
 
 
 def speed_up(rows: tuple[Iteration, ...]) -> float:
@@ -364,9 +389,10 @@ def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
 
 def prune(
     task: Task,
-    plan: Plan,
+    plan: PruneRecipe,
     *,
     folder: RunFolder,
+    seed: int = 0,
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
     costs: Costs = channel_costs,
@@ -375,6 +401,8 @@ def prune(
 
     Parameters
     ----------
+    seed
+        The retraining of an iteration has this and its number.
     original
         The network to begin with; asked for only if the run has not begun.
     progress
@@ -388,13 +416,13 @@ def prune(
         folder.add(row, specification, weights)
         progress(row)
     while (why := plan.stop.why(folder.iterations())) is None:
-        progress(_iterate(task, plan, folder, costs))
+        progress(_iterate(task, plan, folder, costs, seed=seed))
     return why
 
 
-def _iterate(task: Task, plan: Plan, folder: RunFolder, costs: Costs) -> Iteration:
+def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, costs: Costs, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
-    number, settings = len(rows), next_settings(plan.laws, rows)
+    number, settings = len(rows), plan.following(rows)
     specification, weights = folder.network(number - 1)
     cut = Cut(
         kind=plan.cut_kind,
@@ -408,25 +436,10 @@ def _iterate(task: Task, plan: Plan, folder: RunFolder, costs: Costs) -> Iterati
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)
-    weights = task.retrain(specification, weights, effort=effort, seed=plan.seed + number)
+    weights = task.retrain(specification, weights, effort=effort, seed=seed + number)
     row = _measure(task, specification, weights, number=number, begun=begun, before=before, settings=settings)
     folder.add(row, specification, weights)
     return row
-
-
-def next_settings(laws: Laws, rows: tuple[Iteration, ...]) -> Settings:
-    """The settings of the iteration that follows these."""
-    last = rows[-1]
-    if last.settings is None:
-        return laws.first()
-    earlier = rows[-2]
-    context = Context(
-        size=last.parameters / earlier.parameters,
-        loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
-        time=last.seconds_per_image / earlier.seconds_per_image,
-        batch=(last.batch_size_proposed or last.settings.batch_size) / last.settings.batch_size,
-    )
-    return laws.next(last.settings, context)
 
 
 def _measure(

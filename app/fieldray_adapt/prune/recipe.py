@@ -2,69 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from fieldray_adapt.engine import Effort, Precision
-from fieldray_adapt.prune.loop import Constant, ContextDependent, Laws, Linear, Multiplicative, Plan, Stop
-from fieldray_adapt.prune.selection import Baseline, CutKind
+from fieldray_adapt.prune.loop import PruneRecipe
+from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.prune.timing import ROUNDS
 from fieldray_adapt.recipe_data import ProfileChoice
 from fieldray_adapt.tables import Rules, key, table
-
-AnyLaw = Constant | Linear | Multiplicative | ContextDependent
-
-
-@table
-class PruneRecipe:
-    """Iterative pruning: five settings that move by laws, and when to stop.
-
-    A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
-    time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
-    """
-
-    batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
-    epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
-    learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
-    cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
-    minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
-    stop: Stop = key("When to stop.")
-    batch_sizes: tuple[int, ...] = key(
-        "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
-    )
-    cut_kind: CutKind = key(
-        "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
-        "deviations; time: the share of the time, from the channels that are used least for their cost.",
-        default="deviation",
-    )
-    largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
-    multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
-    calibration: int = key("Training images that the use is measured on.", default=200, unit="images", low=1)
-
-    @property
-    def fingerprint(self) -> str:
-        """A stable text of all but the stop rules: a run may be continued with others."""
-        return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
-
-    def plan(self, seed: int) -> Plan:
-        """As the loop takes it."""
-        laws = Laws(
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            cut_off=self.cut_off,
-            minimum_channels=self.minimum_channels,
-        )
-        return Plan(
-            laws=laws,
-            stop=self.stop,
-            cut_kind=self.cut_kind,
-            largest_share=self.largest_share,
-            multiple=self.multiple,
-            seed=seed,
-        )
 
 
 @table

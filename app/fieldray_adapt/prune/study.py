@@ -362,8 +362,9 @@ class Study:
             self._take_measured_beginning(run, folder)
         return prune(
             self._task(run.name, run=run),
-            run.plan(self._recipe.seed),
+            run,
             folder=folder,
+            seed=self._recipe.seed,
             original=lambda: self._beginning(run),
             progress=lambda row: self._say(f"  {_line(row)}"),
         )
@@ -487,7 +488,7 @@ class Study:
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
     """Whether two runs do the same in their first iteration."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
-    return run.plan(0).laws.first() == other.plan(0).laws.first() and rest[0] == rest[1]
+    return run.first() == other.first() and rest[0] == rest[1]
 
 
 def _line(row: Iteration) -> str:

@@ -23,8 +23,7 @@ from fieldray_adapt.engine import Effort, EngineName, EngineSettings, FitProgres
 from fieldray_adapt.files import digest
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.profile import fastest_batch_size, inference_seconds
-from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
-from fieldray_adapt.prune.recipe import PruneRecipe
+from fieldray_adapt.prune.loop import Iteration, PruneRecipe, RunFolder, best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
@@ -290,8 +289,9 @@ def prune_as_told(
     kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
     why = prune(
         task,
-        chosen.plan(run.recipe.training.seed),
+        chosen,
         folder=kept,
+        seed=run.recipe.training.seed,
         original=lambda: original,
         progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
     )
