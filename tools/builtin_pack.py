@@ -13,7 +13,7 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 def table_line(folder: Path) -> str:
     """The line of `BUILTIN` for a pack that is whole. Raises PackProblem."""
     pack = read_files(folder, read_verified_manifest(folder))
-    return f'    "{folder.resolve().name}": "{pack.sealed.manifest_sha256}",'
+    return f'    "{folder.resolve().name}": "{pack.manifest.manifest_sha256}",'
 
 
 def main(arguments: Sequence[str]) -> int:

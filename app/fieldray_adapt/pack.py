@@ -232,9 +232,9 @@ def write_whole(recipe: Any, kind: type[PackManifest], contents: Mapping[str, by
 
 def pack_facts(place: Path) -> dict[str, Any]:
     """What the status has of a pack that was written, by which `is_as_written` knows it again."""
-    sealed = read_verified_manifest(place)
+    signed = read_verified_manifest(place)
     size = sum(path.stat().st_size for path in place.iterdir())
-    return {"pack": str(place), "signer": sealed.fingerprint, "manifest_sha256": sealed.manifest_sha256, "bytes": size}
+    return {"pack": str(place), "signer": signed.fingerprint, "manifest_sha256": signed.manifest_sha256, "bytes": size}
 
 
 def is_as_written(facts: Mapping[str, Any]) -> bool:

@@ -70,11 +70,11 @@ def check_packs(place: Place, told: Told, end: str) -> None:
 
 def _name_of(folder: Path) -> str:
     try:
-        sealed = read_verified_manifest(folder)
-        read_files(folder, sealed)
+        manifest = read_verified_manifest(folder)
+        read_files(folder, manifest)
     except FieldrayError as problem:
         raise Lost(f"half a pack: {folder.name}, {problem.reason.code}") from problem
-    return sealed.description.names["en"]
+    return manifest.description.names["en"]
 
 
 # ---- settings and the like

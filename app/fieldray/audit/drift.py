@@ -21,7 +21,7 @@ from typing import Final, Literal, cast
 
 import numpy as np
 
-from fieldray.domain.run import ImageGist
+from fieldray.domain.run import DriftSample
 from fieldray.reasons import Reason, reason
 
 Quantity = Literal["scores", "refused", "exposure", "evidence"]
@@ -117,19 +117,19 @@ def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def gist_counts(gists: Iterable[ImageGist], label: str, *, evidence_limit: float | None = None) -> Counts:
+def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
     """How often each quantity fell into each of its bins; a bin each for images read and for images refused.
 
     evidence_limit  below which share inside the lungs the evidence of few of the pack's own images lies
     """
-    gists = list(gists)
-    inside = [gist.evidence_inside for gist in gists if gist.evidence_inside is not None]
+    samples = list(samples)
+    inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
     below = sum(share < evidence_limit for share in inside) if evidence_limit is not None else 0
-    grey = Counter(int(gist.grey * EXPOSURE_BINS / 256) for gist in gists if gist.grey is not None)
-    refused = sum(gist.category == "refused" for gist in gists)
+    grey = Counter(int(sample.grey * EXPOSURE_BINS / 256) for sample in samples if sample.grey is not None)
+    refused = sum(sample.category == "refused" for sample in samples)
     return {
-        "scores": score_counts([gist.scores[label] for gist in gists if label in gist.scores]),
-        "refused": (len(gists) - refused, refused),
+        "scores": score_counts([sample.scores[label] for sample in samples if label in sample.scores]),
+        "refused": (len(samples) - refused, refused),
         "exposure": tuple(grey[place] for place in range(EXPOSURE_BINS)),
         "evidence": (len(inside) - below, below) if evidence_limit is not None else (),
     }

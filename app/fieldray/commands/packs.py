@@ -76,15 +76,15 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
     library = _library()
     folder = find_pack(library, options.pack)
-    sealed = read_verified_manifest(folder)
-    read_files(folder, sealed)
-    console.print_line(f"{sealed.pack_name}: complete, every file matches the signature")
+    manifest = read_verified_manifest(folder)
+    read_files(folder, manifest)
+    console.print_line(f"{manifest.pack_name}: complete, every file matches the signature")
     console.print_line(f"folder:      {folder}")
-    console.print_line(f"signed by:   {sealed.fingerprint}")
+    console.print_line(f"signed by:   {manifest.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
-    is_trusted = trust == "builtin" or sealed.fingerprint in {key.fingerprint for key in library.trusted()}
+    is_trusted = trust == "builtin" or manifest.fingerprint in {key.fingerprint for key in library.trusted()}
     console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
-    console.print_line(f"model:       {sealed.description.files['litert'].sha256}")
+    console.print_line(f"model:       {manifest.description.files['litert'].sha256}")
     return 0
 
 

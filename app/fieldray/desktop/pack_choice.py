@@ -236,7 +236,7 @@ class PackChoice(QObject):
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if entry.folder != self.source.folder]
-        best = min(new, key=lambda entry: entry.hindrance, default=None)  # a broken pack hides no other
+        best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         if best and self.may_switch():
             self.use(best, asked_for=False)
         elif best:

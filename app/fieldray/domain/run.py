@@ -141,7 +141,7 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageGist:
+class DriftSample:
     """The little of a stored result that one run is compared with others by.
 
     scores           calibrated, by label

@@ -146,7 +146,7 @@ class PackLibrary:
                 raise PackProblem(reason("pack_legacy"))
             return replace(load_legacy(folder), lungs=self.shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
-        self._require_own_name(pack.sealed, trust, named=signer)
+        self._require_own_name(pack.manifest, trust, named=signer)
         model = pack.model(trust)
         companions = [(each.kind, self._companion(folder, model, each)) for each in model.manifest.requires]
         required = next((found for kind, found in companions if kind == _LUNGS), None)
@@ -171,11 +171,11 @@ class PackLibrary:
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
         pack, trust = self._admitted(folder, allow_older=allow_older)
-        sealed = pack.sealed
-        self._require_own_name(sealed, trust, named=signer)
-        own = {MANIFEST_NAME: sealed.manifest_bytes, SIGNATURE_NAME: sealed.signature}
+        manifest = pack.manifest
+        self._require_own_name(manifest, trust, named=signer)
+        own = {MANIFEST_NAME: manifest.manifest_bytes, SIGNATURE_NAME: manifest.signature}
         clear_abandoned(self._installed_root)
-        return write_folder(self._installed_root / sealed.pack_name, contents={**pack.contents, **own})
+        return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
     # ---- trusting
 
@@ -205,43 +205,43 @@ class PackLibrary:
     def _keeps(self, name: str) -> bool:
         return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
 
-    def _require_own_name(self, sealed: VerifiedManifest, trust: Trust, *, named: str) -> None:
+    def _require_own_name(self, manifest: VerifiedManifest, trust: Trust, *, named: str) -> None:
         """No signer's pack passes for another's of the same id: not for one that ships, ran here or is installed.
 
         named  the fingerprint that a person named, or ""
         Raises PackProblem (pack_namesake, pack_namesake_shipped), StorageProblem.
         """
-        pack_id, own = sealed.description.id, sealed.fingerprint
+        pack_id, own = manifest.description.id, manifest.fingerprint
         if trust == "builtin" or own == named:
             return
-        installed = [_sealed(folder) for folder in self._installed_root.glob(f"{pack_id}-*")]
+        installed = [_readable_manifest(folder) for folder in self._installed_root.glob(f"{pack_id}-*")]
         known = {found.fingerprint for found in installed if found and found.description.id == pack_id}
         known |= self._store.signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
             raise _namesake(pack_id, own, known="" if pack_id in self._builtin_ids else min(known))
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
-        sealed = read_verified_manifest(folder)
-        pack = read_files(folder, sealed)
-        return pack, self._admit(folder, sealed, allow_older=allow_older)
+        manifest = read_verified_manifest(folder)
+        pack = read_files(folder, manifest)
+        return pack, self._admit(folder, manifest, allow_older=allow_older)
 
-    def _admit(self, folder: Path, sealed: VerifiedManifest, *, allow_older: bool) -> Trust:
+    def _admit(self, folder: Path, manifest: VerifiedManifest, *, allow_older: bool) -> Trust:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
-        if self._is_builtin(folder, sealed):
+        if self._is_builtin(folder, manifest):
             return "builtin"
-        if not self._store.is_trusted(sealed.fingerprint):
-            raise PackNotTrusted(sealed.fingerprint)
-        description = sealed.description
-        seen = self._store.highest_seen(sealed.fingerprint, pack_id=description.id)
+        if not self._store.is_trusted(manifest.fingerprint):
+            raise PackNotTrusted(manifest.fingerprint)
+        description = manifest.description
+        seen = self._store.highest_seen(manifest.fingerprint, pack_id=description.id)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
             raise PackProblem(reason("pack_older", version=description.version, seen=seen))
         return "signed"
 
-    def _is_builtin(self, folder: Path, sealed: VerifiedManifest) -> bool:
+    def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
         """By its path and by its content: a copy of a shipped pack on a drive is trusted by its key like any other."""
         path = folder.resolve()
         is_inside = path.parent == self._builtin_root.resolve()
-        return is_inside and self._builtin_table.get(path.name) == sealed.manifest_sha256
+        return is_inside and self._builtin_table.get(path.name) == manifest.manifest_sha256
 
     def _listed(
         self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
@@ -265,9 +265,9 @@ class PackLibrary:
         if _is_legacy(folder):
             require_legacy(folder)
             return _legacy_candidate(folder, origin)
-        sealed = read_verified_manifest(folder)
-        trust, unavailable_reason = self._standing(folder, sealed)
-        description = sealed.description
+        manifest = read_verified_manifest(folder)
+        trust, unavailable_reason = self._standing(folder, manifest)
+        description = manifest.description
         return PackCandidate(
             folder=folder,
             origin=origin,
@@ -276,32 +276,32 @@ class PackLibrary:
             pack_id=description.id,
             version=description.version,
             names=description.names,
-            fingerprint=sealed.fingerprint,
+            fingerprint=manifest.fingerprint,
             manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
             is_namesake=trust != "builtin" and description.id in self._builtin_ids,
         )
 
-    def _standing(self, folder: Path, sealed: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
+    def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
         try:
-            trust = self._admit(folder, sealed, allow_older=False)
-            self._require_own_name(sealed, trust, named="")
+            trust = self._admit(folder, manifest, allow_older=False)
+            self._require_own_name(manifest, trust, named="")
         except (PackNotTrusted, StorageProblem) as problem:
             return "unknown_key", problem.reason
         except PackProblem as problem:
             return "trusted", problem.reason
-        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, sealed, trust)
+        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, manifest, trust)
 
-    def _cannot_screen(self, folder: Path, sealed: VerifiedManifest, trust: Trust) -> Reason | None:
+    def _cannot_screen(self, folder: Path, manifest: VerifiedManifest, trust: Trust) -> Reason | None:
         """Why an admitted pack does not run: it is no classifier, or a pack that it requires is not at hand."""
         try:
-            if not isinstance(sealed.description, ClassifierManifest):
-                raise not_classifier(sealed.description)
-            requires = domain_manifest(sealed.description).requires
+            if not isinstance(manifest.description, ClassifierManifest):
+                raise not_classifier(manifest.description)
+            requires = domain_manifest(manifest.description).requires
             for requirement in requires:
-                self._companions(folder, requirement, may_serve=_serves(requirement, trust, sealed.fingerprint))
+                self._companions(folder, requirement, may_serve=_serves(requirement, trust, manifest.fingerprint))
             if not any(requirement.kind == _LUNGS for requirement in requires):
-                self._sealed_lungs()
+                self._shipped_lungs_manifest()
         except PackProblem as problem:
             return problem.reason
         return None
@@ -332,16 +332,16 @@ class PackLibrary:
 
         Raises PackProblem where it is damaged or gone: its checks would be missed without a word.
         """
-        found = self._sealed_lungs()
+        found = self._shipped_lungs_manifest()
         if found is None:
             return None
-        folder, sealed = found
+        folder, manifest = found
         try:
-            return read_files(folder, sealed).companion("builtin")
+            return read_files(folder, manifest).companion("builtin")
         except PackProblem as problem:
             raise _unusable(_LUNGS, problem) from problem
 
-    def _sealed_lungs(self) -> tuple[Path, VerifiedManifest] | None:
+    def _shipped_lungs_manifest(self) -> tuple[Path, VerifiedManifest] | None:
         """The folder and the manifest of the same, None where none ships. Raises PackProblem."""
         if not self._builtin_lungs:
             return None
@@ -349,12 +349,12 @@ class PackLibrary:
         if not folder.is_dir():
             raise PackProblem(reason("pack_companion_missing", companion=_LUNGS))
         try:
-            sealed = read_verified_manifest(folder)
-            if not self._is_builtin(folder, sealed):
+            manifest = read_verified_manifest(folder)
+            if not self._is_builtin(folder, manifest):
                 raise PackProblem(reason("pack_tampered", name=MANIFEST_NAME))
         except PackProblem as problem:
             raise _unusable(_LUNGS, problem) from problem
-        return folder, sealed
+        return folder, manifest
 
     def _companions(self, folder: Path, requirement: Requirement, *, may_serve: MayServe) -> Sequence[Path]:
         """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
@@ -364,8 +364,8 @@ class PackLibrary:
         """
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
         folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
-        found = {path: sealed for path in folders if (sealed := _sealed(path)) and _is_meant(sealed, requirement)}
-        ships = {path: self._is_builtin(path, sealed) for path, sealed in found.items()}
+        found = {path: one for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)}
+        ships = {path: self._is_builtin(path, manifest) for path, manifest in found.items()}
         fitting = [path for path in found if may_serve(found[path].fingerprint, ships[path])]
         versions = {path: version_key(found[path].description.version) for path in found}
         newest = sorted(fitting, key=lambda path: (not ships[path], versions[path]), reverse=True)
@@ -412,12 +412,12 @@ def wanted(requirement: Requirement) -> str:
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
 
-def _is_meant(sealed: VerifiedManifest, requirement: Requirement) -> bool:
-    description = sealed.description
+def _is_meant(manifest: VerifiedManifest, requirement: Requirement) -> bool:
+    description = manifest.description
     return kind_of(description) == requirement.kind and requirement.id in (None, description.id)
 
 
-def _sealed(folder: Path) -> VerifiedManifest | None:
+def _readable_manifest(folder: Path) -> VerifiedManifest | None:
     """None for a neighbour that is broken: it hides no other."""
     try:
         return read_verified_manifest(folder)

@@ -192,7 +192,7 @@ class PackCandidate:
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
-    def hindrance(self) -> int:
+    def usability_rank(self) -> int:
         """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
         if not self.can_screen:
             return 3
@@ -218,8 +218,8 @@ def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate
     """
     if not found:
         raise PackProblem(reason("pack_not_found", name=name))
-    least = min(candidate.hindrance for candidate in found)
-    packs = [candidate for candidate in found if candidate.hindrance == least]
+    least = min(candidate.usability_rank for candidate in found)
+    packs = [candidate for candidate in found if candidate.usability_rank == least]
     if len({candidate.pack_id for candidate in packs}) > 1:
         raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
     if len({candidate.lasting_name for candidate in packs}) > 1:

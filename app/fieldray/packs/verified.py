@@ -74,19 +74,19 @@ class VerifiedPack:
     signed_model    what these bytes mean: the model in memory, as one whose key is trusted
     """
 
-    sealed: VerifiedManifest
+    manifest: VerifiedManifest
     contents: Mapping[str, bytes]
     signed_model: Model
 
     def model(self, trust: Trust) -> Model:
         """The classifier in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
-        if not isinstance(self.sealed.description, ClassifierManifest):
-            raise not_classifier(self.sealed.description)
+        if not isinstance(self.manifest.description, ClassifierManifest):
+            raise not_classifier(self.manifest.description)
         return replace(self.signed_model, trust=trust)
 
     def companion(self, trust: Trust, *, kind: CompanionKind = "lung-fields") -> Model | None:
         """The lung-field pack, or the matcher, in memory; None for a pack of another kind."""
-        return replace(self.signed_model, trust=trust) if kind_of(self.sealed.description) == kind else None
+        return replace(self.signed_model, trust=trust) if kind_of(self.manifest.description) == kind else None
 
 
 def not_classifier(description: PackManifest) -> PackProblem:
@@ -98,18 +98,18 @@ def not_classifier(description: PackManifest) -> PackProblem:
 class _Parts:
     """What the files of a pack mean, by role."""
 
-    sealed: VerifiedManifest
+    manifest: VerifiedManifest
     files: Mapping[str, bytes]
 
     def model(self) -> Model:
         """The model. Raises PackProblem("pack_manifest") for files that do not fit."""
-        card, description = self.card(), self.sealed.description
+        card, description = self.card(), self.manifest.description
         gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
         manifest = domain_manifest(description, ood_gate=gate)
         return Model(
             manifest=manifest,
             trust="signed",
-            fingerprint=self.sealed.fingerprint,
+            fingerprint=self.manifest.fingerprint,
             model_sha256=description.files["litert"].sha256,
             files={role: data for role, data in self.files.items() if role not in _NOT_NETWORKS},
             golden=self._golden(description, scores=len(manifest.labels)),
@@ -167,22 +167,22 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
 
 
 @guarded
-def read_files(folder: Path, sealed: VerifiedManifest) -> VerifiedPack:
+def read_files(folder: Path, manifest: VerifiedManifest) -> VerifiedPack:
     """Copy every listed file into memory, check the copy and make the model. Files not listed are never read.
 
     Raises PackProblem.
     """
-    listed = sealed.description.files
+    listed = manifest.description.files
     files = {role: _read_listed(folder, file) for role, file in listed.items()}
     contents = {listed[role].name: data for role, data in files.items()}
-    return VerifiedPack(sealed=sealed, contents=contents, signed_model=_Parts(sealed, files).model())
+    return VerifiedPack(manifest=manifest, contents=contents, signed_model=_Parts(manifest, files).model())
 
 
 @guarded
 def read_card(folder: Path) -> str:
     """The model card of a pack whose signature is right, whoever signed it. Raises PackProblem."""
-    sealed = read_verified_manifest(folder)
-    return _Parts(sealed, {"card": _read_listed(folder, sealed.description.files["card"])}).card()
+    manifest = read_verified_manifest(folder)
+    return _Parts(manifest, {"card": _read_listed(folder, manifest.description.files["card"])}).card()
 
 
 def _read_signature(folder: Path) -> bytes:
@@ -307,10 +307,10 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
 
 def require_pack(folder: Path, *, fingerprint: str) -> None:
     """Require that a folder holds a whole pack by this key and nothing else. Raises PackProblem, OSError."""
-    sealed = read_verified_manifest(folder)
-    if sealed.fingerprint != fingerprint:
-        raise PackProblem(reason("pack_other_signer", there=sealed.fingerprint, here=fingerprint))
-    names = {MANIFEST_NAME, SIGNATURE_NAME, *read_files(folder, sealed).contents}
+    manifest = read_verified_manifest(folder)
+    if manifest.fingerprint != fingerprint:
+        raise PackProblem(reason("pack_other_signer", there=manifest.fingerprint, here=fingerprint))
+    names = {MANIFEST_NAME, SIGNATURE_NAME, *read_files(folder, manifest).contents}
     for entry in folder.iterdir():
         if entry.name not in names:
             raise PackProblem(reason("pack_not_of_it", name=entry.name))

@@ -9,7 +9,7 @@ from typing import Final
 
 from fieldray.domain.finding import Category
 from fieldray.domain.history import ResultBrief, RunSummary
-from fieldray.domain.run import ImageGist, Run, TakenOver, VerdictChoice
+from fieldray.domain.run import DriftSample, Run, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
@@ -87,11 +87,11 @@ class HistoryQuery(ResultQuery):
         (row,) = self._all(query, run_id)
         return int(row["files"])
 
-    def gists(self, run_id: int, *, limit: int) -> tuple[ImageGist, ...]:
+    def drift_samples(self, run_id: int, *, limit: int) -> tuple[DriftSample, ...]:
         """What a run is compared by, of the first `limit` images that did not fail."""
         return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
 
-    def earlier_gists(self, run: Run, *, limit: int) -> tuple[ImageGist, ...]:
+    def earlier_gists(self, run: Run, *, limit: int) -> tuple[DriftSample, ...]:
         """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
         same_work = "SELECT id FROM runs WHERE model_sha256 = ? AND settings_hash = ? AND id < ?"
         query = f"""{_GISTS} AND run_id IN ({same_work}) AND {_IDENTITY} NOT IN

@@ -40,7 +40,7 @@ from fieldray.domain.history import ResultBrief
 from fieldray.domain.image import PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict, VerdictChoice
+from fieldray.domain.run import DriftSample, EarlierVerdict, Run, RunSpec, StoredResult, Verdict, VerdictChoice
 from fieldray.domain.study import ImageRef
 from fieldray.store.columns import (
     LUNG_VALUES,
@@ -336,11 +336,11 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
     return ResultKind(category=category_in(row), codes=codes, number=row["number"])
 
 
-def gist_of(row: sqlite3.Row) -> ImageGist:
+def gist_of(row: sqlite3.Row) -> DriftSample:
     """What runs are compared by, of a row of `results`."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
-    return ImageGist(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
+    return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
 def spec_text(spec: RunSpec) -> str:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.audit.drift import Drift, compare, gist_counts, reference_counts
-from fieldray.domain.run import ImageGist
+from fieldray.audit.drift import Drift, compare, drift_counts, reference_counts
+from fieldray.domain.run import DriftSample
 
 
-def _gists(count: int, score: float, grey: float, refused: int = 0) -> list[ImageGist]:
-    seen = [ImageGist(category="normal", scores={"opacity": score}, grey=grey) for _ in range(count)]
-    return seen + [ImageGist(category="refused", scores={}, grey=None) for _ in range(refused)]
+def _gists(count: int, score: float, grey: float, refused: int = 0) -> list[DriftSample]:
+    seen = [DriftSample(category="normal", scores={"opacity": score}, grey=grey) for _ in range(count)]
+    return seen + [DriftSample(category="refused", scores={}, grey=None) for _ in range(refused)]
 
 
 def test_scores_refusals_and_exposure_are_counted() -> None:
-    counts = gist_counts([*_gists(3, 0.05, 0, refused=2), *_gists(1, 1.0, 255)], "opacity")
+    counts = drift_counts([*_gists(3, 0.05, 0, refused=2), *_gists(1, 1.0, 255)], "opacity")
     assert counts["scores"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     assert counts["exposure"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     assert counts["refused"] == (4, 2)
-    assert sum(gist_counts(_gists(5, 0.5, 9), "other")["scores"]) == 0
+    assert sum(drift_counts(_gists(5, 0.5, 9), "other")["scores"]) == 0
 
 
 def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
-    before = gist_counts(_gists(100, 0.25, 100, refused=2), "opacity")
-    same = gist_counts(_gists(60, 0.25, 100, refused=1), "opacity")
-    moved = gist_counts(_gists(60, 0.85, 30, refused=60), "opacity")
+    before = drift_counts(_gists(100, 0.25, 100, refused=2), "opacity")
+    same = drift_counts(_gists(60, 0.25, 100, refused=1), "opacity")
+    moved = drift_counts(_gists(60, 0.85, 30, refused=60), "opacity")
     assert not any(drift.is_out for drift in compare(same, before, against="earlier"))
     out = compare(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
@@ -33,15 +33,15 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
-    before = gist_counts(_gists(100, 0.25, 100), "opacity")
-    assert compare(gist_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
+    before = drift_counts(_gists(100, 0.25, 100), "opacity")
+    assert compare(drift_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
 
 
 def test_a_pack_gives_its_reference_or_none() -> None:
     counts = [5, 0, 0, 0, 0, 0, 0, 0, 0, 60]
     metrics = {"labels": {"opacity": {"reference": {"scores": counts}}}}
     assert reference_counts(metrics, "opacity") == {"scores": tuple(counts)}
-    now = gist_counts(_gists(80, 0.1, 100), "opacity")
+    now = drift_counts(_gists(80, 0.1, 100), "opacity")
     (found,) = compare(now, reference_counts(metrics, "opacity"), against="pack")
     assert found.is_out
     assert "the images that the pack was measured on" in found.told.text
@@ -60,8 +60,8 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 
     def found(below: int, number: int = 40) -> list[Drift]:
         shares = [0.5] * below + [0.95] * (number - below)
-        gists = [ImageGist(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
-        return list(compare(gist_counts(gists, "opacity", evidence_limit=0.86), before, against="pack"))
+        samples = [DriftSample(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
+        return list(compare(drift_counts(samples, "opacity", evidence_limit=0.86), before, against="pack"))
 
     assert [drift.is_out for drift in found(8)] == [False]
     (out,) = found(24)

@@ -49,7 +49,7 @@ def test_a_companion_is_listed_and_installed_but_does_not_screen(library: PackLi
     folder = make_lung_fields(drive)
     (listed,) = library.candidates(folder)
     assert (listed.kind, listed.trust, listed.pack_name) == ("lung-fields", "trusted", "test-lungs-1.0.0")
-    assert (listed.can_screen, listed.hindrance) == (False, 3)
+    assert (listed.can_screen, listed.usability_rank) == (False, 3)
     assert _refusal(library, folder).code == "pack_not_classifier"
     assert "lung-fields" in _refusal(library, folder).text
     assert _listed(library, folder) == _refusal(library, folder)
@@ -144,8 +144,8 @@ def test_what_does_not_ship_is_used_only_where_it_is_required(library: PackLibra
 def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     """A program that ships a lung-field pack."""
     folder = make_lung_fields(tmp_path / "models", key_number=3)
-    sealed = read_verified_manifest(folder)
-    table = {folder.name: sealed.manifest_sha256}
+    manifest = read_verified_manifest(folder)
+    table = {folder.name: manifest.manifest_sha256}
     made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table, builtin_lungs=folder.name)
     made.trust(FINGERPRINT)
     return made

@@ -92,13 +92,13 @@ def _flipped(data: bytes, position: int) -> bytes:
 def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
     names = sorted(path.name for path in pack.iterdir() if not path.name.startswith("manifest."))
     assert len(names) == 7
-    sealed = read_verified_manifest(pack)
+    manifest = read_verified_manifest(pack)
     for name in names:
         whole = (pack / name).read_bytes()
         for position in {*range(0, len(whole), 97), len(whole) - 1}:
             (pack / name).write_bytes(_flipped(whole, position))
             with pytest.raises(PackProblem) as caught:
-                read_files(pack, sealed)
+                read_files(pack, manifest)
             assert caught.value.reason.code == "pack_tampered"
             assert name in caught.value.reason.text
         (pack / name).write_bytes(whole)

@@ -238,15 +238,15 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
     store.save(run_id, failed(), spec=SPEC)
     with HistoryQuery(store.path) as query:
         brief, other, _ = query.briefs(run_id)
-        gists = query.gists(run_id, limit=9)
+        samples = query.drift_samples(run_id, limit=9)
     assert brief == ResultBrief(
         row_id=row_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
         category="abnormal", label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
     )  # fmt: skip
     assert (other.row_id, other.label, other.score, other.backend) == (side, "", None, "")
     assert (other.why, other.notes) == (refused().reason, ())
-    assert [(gist.category, gist.scores, gist.evidence_inside) for gist in gists] == [
+    assert [(sample.category, sample.scores, sample.evidence_inside) for sample in samples] == [
         ("abnormal", {"opacity": 0.8}, 0.25),
         ("refused", {}, None),
     ]
-    assert gists[0].grey == outcome_columns(made)["grey"] is not None
+    assert samples[0].grey == outcome_columns(made)["grey"] is not None
