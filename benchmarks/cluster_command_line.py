@@ -12,7 +12,7 @@ from fieldray.bench.report import Report
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 
-_TRAINING: Final = ("app/fieldray_cluster/speedup", "app/fieldray_cluster/training")
+_TRAINING: Final = ("app/fieldray_cluster/training",)
 
 
 def add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.report import Points, Report, Table
-from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.training.measure import Costs, measure_costs, step_s, task_of
+from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
 from fieldray_cluster.training.session import epochs, opened, places_of
 from fieldray_cluster.training.shard import Layout, ShardState
 from fieldray_cluster.training.tasks import DividedTask, Plan
+from fieldray_cluster.training.trainer import Costs, measure_costs, step_s, task_of
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15

@@ -26,8 +26,8 @@ from typing import IO, Any, Final, cast
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.report import Chart, Points, Report, Series, Table
-from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, estimated
-from fieldray_cluster.speedup.simulator import simulated_s
+from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, estimated
+from fieldray_cluster.training.simulator import simulated_s
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15

@@ -2,7 +2,7 @@
 
 Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
 accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
-three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_suspects`). Only the
+three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_faults`). Only the
 driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
 where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
 ends: nothing is lost and nothing is there twice.
@@ -16,13 +16,11 @@ import logging
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import distributed
 from distributed import Client, Future, KilledWorker
 
 from fieldray.domain.finding import Failed, Outcome
@@ -30,20 +28,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
-from fieldray_cluster.archive_chunk import (
-    ChunkAnswer,
-    ChunkOrder,
-    answer_bytes,
-    answer_of,
-    most_bytes,
-    packed,
-    replaced_rows,
-    results_of,
-    screen_chunk,
-)
-from fieldray_cluster.archive_files import contents_at_once
-from fieldray_cluster.archive_folder import ArchiveFolder, ImageList, Piece
-from fieldray_cluster.archive_progress import Reporting, Tally
+from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_request import (
     ArchiveRequest,
     NodeReport,
@@ -52,10 +37,20 @@ from fieldray_cluster.archive_request import (
     report_of_node,
     report_text,
 )
-from fieldray_cluster.archive_suspects import Suspects
+from fieldray_cluster.archive_worker import (
+    PieceResult,
+    PieceSpec,
+    answer_bytes,
+    answer_of,
+    contents_at_once,
+    most_bytes,
+    packed,
+    replaced_rows,
+    results_of,
+    screen_piece,
+)
 from fieldray_cluster.connection import (
     ConnectionSettings,
-    NotPlain,
     clock_note,
     is_connected,
     node_of,
@@ -63,20 +58,25 @@ from fieldray_cluster.connection import (
     said_by,
     workers_of,
 )
+from fieldray_cluster.pool import (
+    CONNECTIONS,
+    LOST,
+    ConnectionLost,
+    FaultCounts,
+    Piece,
+    WorkerRegistry,
+    wait_for_any,
+)
 
 log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
-_LOOK_EVERY_S: Final = 0.5
-_WAIT_S: Final = 0.2
 _ASKS: Final = 40  # of a worker that is there and does not answer
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
-_LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
-_CONNECTIONS: Final = 5  # tries in a row that bring no result
 _START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
-Judge = Callable[[ChunkOrder], ChunkAnswer]
+Screen = Callable[[PieceSpec], PieceResult]
 Inspect = Callable[..., NodeReport]
 
 
@@ -97,8 +97,93 @@ def patience_s(images: int) -> float:
     return _START_S + _IMAGE_S * images
 
 
-class _ClientLost(Exception):
-    """The scheduler is gone: what was given out is not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProgress:
+    """How many images a node has screened, and how many it screens per second."""
+
+    name: str
+    done: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveProgress:
+    """How far an archive is; `resumed` images had results before this start."""
+
+    done: int
+    total: int
+    resumed: int
+    images_per_s: float
+    remaining_s: float | None
+    nodes: tuple[NodeProgress, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Reporting:
+    """Whom an archive tells what.
+
+    Attributes
+    ----------
+    save
+        Receives the outcomes of every piece once, and whether they are from an earlier start.
+    progress
+        Receives how far it is, often.
+    note
+        Receives the name of a node and what there is to say of it.
+    """
+
+    save: Callable[[Sequence[Outcome], bool], None]
+    progress: Callable[[ArchiveProgress], None] = lambda _progress: None
+    note: Callable[[str, Reason], None] = lambda _name, _why: None
+
+
+@dataclass(eq=False, slots=True)
+class Tally:
+    """What was done since `begin`, and what each node has done since it was first given work.
+
+    Attributes
+    ----------
+    resumed
+        Images that had results before.
+    done
+        Images screened since.
+    """
+
+    resumed: int = 0
+    done: int = 0
+    _began_s: float = field(default_factory=time.monotonic)
+    _nodes_done: dict[str, int] = field(default_factory=dict)
+    _nodes_began_s: dict[str, float] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Screening begins now."""
+        self._began_s = time.monotonic()
+
+    def begin_node(self, node: str) -> None:
+        """A node is given work; all but the first time are nothing new."""
+        self._nodes_began_s.setdefault(node, time.monotonic())
+
+    def add(self, node: str, count: int) -> None:
+        """A node has screened so many images."""
+        self._nodes_done[node] = self._nodes_done.get(node, 0) + count
+
+    def progress(self, total: int) -> ArchiveProgress:
+        """How far it is, of so many images."""
+        now_s = time.monotonic()
+        rate = self.done / max(now_s - self._began_s, 1e-3)
+        done = self.resumed + self.done
+        nodes = (
+            NodeProgress(name=name, done=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3))
+            for name, count in sorted(self._nodes_done.items())
+        )
+        return ArchiveProgress(
+            done=done,
+            total=total,
+            resumed=self.resumed,
+            images_per_s=rate,
+            remaining_s=(total - done) / rate if rate else None,
+            nodes=tuple(nodes),
+        )
 
 
 class Archive:
@@ -106,7 +191,7 @@ class Archive:
 
     Parameters
     ----------
-    judge, inspect
+    screen, inspect
         What workers run on a piece, and what they say of themselves; both have to be importable there.
     sends_files
         Whether the driver reads the files and sends them with each piece.
@@ -123,23 +208,20 @@ class Archive:
         *,
         chunk_images: int = CHUNK_IMAGES,
         sends_files: bool = False,
-        judge: Judge = screen_chunk,
+        screen: Screen = screen_piece,
         inspect: Inspect = report_of_node,
         waits_s: Callable[[int], float] = patience_s,
     ) -> None:
         self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
-        self._judge, self._inspect, self._sends_files = judge, inspect, sends_files
+        self._screen, self._inspect, self._sends_files = screen, inspect, sends_files
         self._chunk_images, self._waits_s = chunk_images, waits_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
-        self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
-        self._unfit: dict[str, Reason] = {}
         self._asked = Counter[str]()
         self._nodes_aside: dict[str, Reason] = {}
-        self._suspects = Suspects()
+        self._faults = FaultCounts()
         self._tally = Tally()
-        self._looked_s = 0.0
 
     def run(self, connection: ConnectionSettings) -> None:
         """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
@@ -154,22 +236,15 @@ class Archive:
             try:
                 with open_client(connection) as client, client.as_current():
                     self._work(client)
-            except (_ClientLost, EnvironmentProblem) as problem:
+            except EnvironmentProblem as problem:
                 attempts = 1 if self._tally.done > done else attempts + 1
+                was_lost = isinstance(problem, ConnectionLost)
                 # An address that never answered is wrong; the driver's own scheduler may have been killed.
-                is_first = bool(connection.address) and not self._tally.done and not isinstance(problem, _ClientLost)
-                if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
-                    raise self._told(problem) from problem
+                is_first = bool(connection.address) and not self._tally.done and not was_lost
+                if is_first or problem.reason.code == "cluster_node_problem" or attempts >= CONNECTIONS:
+                    raise EnvironmentProblem(reason("cluster_lost")) if was_lost else problem from problem
             finally:
                 self._put_back()
-
-    @staticmethod
-    def _is_final(problem: Exception) -> bool:
-        return isinstance(problem, EnvironmentProblem) and problem.reason.code == "cluster_node_problem"
-
-    @staticmethod
-    def _told(problem: Exception) -> EnvironmentProblem:
-        return problem if isinstance(problem, EnvironmentProblem) else EnvironmentProblem(reason("cluster_lost"))
 
     def _take_over(self) -> None:
         """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
@@ -201,89 +276,51 @@ class Archive:
     # ---- with a client
 
     def _work(self, client: Client) -> None:
-        self._workers.clear()
-        self._unfit.clear()
-        self._looked_s = 0.0
-        self._look(client)
+        pool = WorkerRegistry[Reason](
+            client,
+            ask=lambda names: said_by(
+                names, client, report_text, self._inspect, self._request, needs_paths=not self._sends_files
+            ),
+            misfit=self._misfit,
+            note=self._reporting.note,
+            refused=_node_problem,
+            none_left=_node_problem,
+            nodes_aside=self._nodes_aside,
+        )
         while self._left or self._tasks:
-            self._look(client)
-            for address in [each for each in self._workers if each not in self._tasks]:
-                self._give(client, address)
-            self._wait()
+            for address in pool.look():
+                if task := self._tasks.pop(address, None):
+                    task.future.cancel()
+                    self._blame(pool, task.piece, task.node)
+            for address in [each for each in pool.workers if each not in self._tasks]:
+                self._give(client, pool, address)
+            wait_for_any(client, [task.future for task in self._tasks.values()])
             for address in [address for address, task in self._tasks.items() if task.future.done()]:
-                self._take(client, address)
+                self._take(client, pool, address)
             now_s = time.monotonic()
             for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
-                self._give_up(address)
+                self._give_up(pool, address)
             self._reporting.progress(self._tally.progress(len(self._images)))
 
-    def _look(self, client: Client) -> None:
-        """Who is there? New workers are asked what they are; the pieces of those that are gone are free again."""
-        if not is_connected(client):
-            raise _ClientLost
-        if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
-            return
-        is_first = not self._looked_s
-        self._looked_s = time.monotonic()
-        with _losses():
-            present = {address: each["name"] for address, each in workers_of(client).items()}
-            new = [address for address in present if address not in self._workers and address not in self._unfit]
-            if new:
-                self._admit(client, {address: present[address] for address in new}, is_first=is_first)
-        for address in [each for each in (*self._workers, *self._unfit) if each not in present]:
-            self._workers.pop(address, None)
-            self._unfit.pop(address, None)
-            if task := self._tasks.pop(address, None):
-                task.future.cancel()
-                self._blame(task.piece, task.node)
-        if self._unfit and not self._workers:
-            address, why = next(iter(self._unfit.items()))
-            name = node_of(present[address])
-            raise EnvironmentProblem(reason("cluster_node_problem", node=name, detail=why.text))
+    def _misfit(self, name: str, answer: object) -> Reason | None:
+        self._asked[name] += 1
+        if isinstance(answer, LOST) and self._asked[name] < _ASKS:
+            raise LookupError(name)
+        try:
+            report = report_of(answer)
+        except ValueError:
+            return reason("cluster_other_answer")
+        why = misfit(report, self._request)
+        del self._asked[name]
+        if not why and (note := clock_note(report.now_s)):
+            self._reporting.note(node_of(name), note)
+        return why
 
-    def _admit(self, client: Client, names: dict[str, str], *, is_first: bool) -> None:
-        """Ask workers what they are. At the start, one that does not fit ends it: a person should know.
-
-        Raises EnvironmentProblem (cluster_node_problem).
-        """
-        told = said_by(names, client, report_text, self._inspect, self._request, needs_paths=not self._sends_files)
-        for address, text in told.items():
-            node = node_of(names[address])
-            self._asked[address] += 1
-            if isinstance(text, _LOST) and self._asked[address] < _ASKS:
-                continue  # it has just gone, and is asked again when it is back
-            try:
-                report = report_of(text)
-                why = self._nodes_aside.get(node) or misfit(report, self._request)
-            except ValueError:
-                why = reason("cluster_other_answer")
-            if why:
-                if is_first and node not in self._nodes_aside:
-                    raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
-                self._set_aside(address, node, why)
-                continue
-            if note := clock_note(report.now_s):
-                self._reporting.note(node, note)
-            self._workers[address] = node
-            self._suspects.works(node, workers=list(self._workers.values()).count(node))
-
-    def _set_node_aside(self, node: str, why: Reason) -> None:
-        """Give a node nothing any more, whatever of it joins again."""
-        self._nodes_aside[node] = why
-        for address in [address for address, name in self._workers.items() if name == node]:
-            self._unfit[address] = why
-            del self._workers[address]
-        self._reporting.note(node, why)
-
-    def _set_aside(self, address: str, node: str, why: Reason) -> None:
-        self._unfit[address] = why
-        self._workers.pop(address, None)
-        self._reporting.note(node, why)
-
-    def _give(self, client: Client, address: str) -> None:
+    def _give(self, client: Client, pool: WorkerRegistry[Reason], address: str) -> None:
         if not self._left or address in self._tasks:
             return
-        node = self._workers[address]
+        node = pool.node(address)
+        self._faults.works(node, workers=sum(pool.node(other) == node for other in pool.workers))
         piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
@@ -293,9 +330,9 @@ class Archive:
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.refs(piece)
-        order = ChunkOrder(request=self._request, refs=refs, files=files)
+        spec = PieceSpec(request=self._request, refs=refs, files=files)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(answer_bytes, self._judge, order, key=key, workers=[address], pure=False)
+        future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._tally.begin_node(node)
         self._tasks[address] = _Task(
             future=future,
@@ -313,22 +350,14 @@ class Archive:
         self._left.remove(piece)
         return piece
 
-    def _wait(self) -> None:
-        futures = [task.future for task in self._tasks.values()]
-        if not futures:
-            time.sleep(_WAIT_S)
-            return
-        with contextlib.suppress(TimeoutError, CancelledError):
-            distributed.wait(futures, timeout=_WAIT_S, return_when="FIRST_COMPLETED")
-
-    def _take(self, client: Client, address: str) -> None:
+    def _take(self, client: Client, pool: WorkerRegistry[Reason], address: str) -> None:
         """What came of a piece; the worker has the next one before its results are written.
 
         But not before they are here: a worker that ends over the next piece would take them with it.
         """
         task = self._tasks.pop(address)
         if task.future.status != "finished":
-            self._failed(task)
+            self._failed(pool, task)
             return
         try:
             data = self._answer(client, task, address)
@@ -341,25 +370,25 @@ class Archive:
         except ValueError as error:
             log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)
-            self._set_node_aside(task.node, reason("cluster_other_answer"))
+            pool.set_node_aside(task.node, reason("cluster_other_answer"))
             return
         if answer.problem:
-            self._has_problem(task, address, answer.problem, is_fault=answer.is_fault)
+            self._has_problem(pool, task, address, answer)
             return
-        if address in self._workers:
-            self._give(client, address)
+        if address in pool.workers:
+            self._give(client, pool, address)
         self._keep(task.piece, answer.results, outcomes)
-        self._suspects.has_done(task.node, task.piece.size)
+        self._faults.has_done(task.node, task.piece.size)
         self._tally.add(task.node, task.piece.size)
 
-    def _has_problem(self, task: _Task, address: str, why: Reason, *, is_fault: bool) -> None:
+    def _has_problem(self, pool: WorkerRegistry[Reason], task: _Task, address: str, answer: PieceResult) -> None:
         """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
-        if is_fault:
-            self._blame(task.piece, task.node, why)
+        assert answer.problem
+        if answer.is_fault:
+            self._blame(pool, task.piece, task.node, answer.problem)
             return
         self._left.appendleft(task.piece)
-        if address in self._workers:
-            self._set_aside(address, task.node, why)
+        pool.set_aside(address, answer.problem)
 
     def _answer(self, client: Client, task: _Task, address: str) -> object:
         """The answer of a piece that is done; None where the worker went with it, or the scheduler did.
@@ -374,26 +403,24 @@ class Archive:
                 found: object = task.future.result(timeout=patience_s)
                 return b"" if found is None else found
             except TimeoutError:  # a slow line, or nobody at its other end
-                with contextlib.suppress(*_LOST):
+                with contextlib.suppress(*LOST):
                     if is_connected(client) and address in workers_of(client):
                         continue
                 return None
-            except _LOST:
+            except LOST:
                 return None
             except Exception as error:  # what Dask makes of bytes that are not what they should be
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
         raise ValueError("an answer that does not come")
 
-    def _give_up(self, address: str) -> None:
+    def _give_up(self, pool: WorkerRegistry[Reason], address: str) -> None:
         """A worker has been silent for too long: another one gets its piece, and it gets nothing any more."""
         task = self._tasks.pop(address)
         task.future.cancel()
-        self._suspect(self._suspects.failed(task.piece, task.node))
-        if address in self._workers:
-            minutes = round(self._waits_s(task.piece.size) / 60)
-            self._set_aside(address, task.node, reason("cluster_silent", minutes=minutes))
+        self._suspect(self._faults.failed(task.piece, task.node))
+        pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
-    def _failed(self, task: _Task) -> None:
+    def _failed(self, pool: WorkerRegistry[Reason], task: _Task) -> None:
         """A worker that died, a scheduler that is gone, or a worker that could not even begin."""
         if task.future.status in ("cancelled", "lost"):
             self._left.appendleft(task.piece)
@@ -401,24 +428,24 @@ class Archive:
         error = task.future.exception()
         is_death = isinstance(error, KilledWorker)
         why = None if is_death else reason("internal", detail=type(error).__name__)
-        self._blame(task.piece, task.node, why)
+        self._blame(pool, task.piece, task.node, why)
 
-    def _blame(self, piece: Piece, node: str, why: Reason | None = None) -> None:
+    def _blame(self, pool: WorkerRegistry[Reason], piece: Piece, node: str, why: Reason | None = None) -> None:
         """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""
-        piece = self._suspects.failed(piece, node)
+        piece = self._faults.failed(piece, node)
         is_last = not self._left and not self._tasks
-        nodes = set(self._workers.values()) | {node}
+        nodes = {node, *map(pool.node, pool.workers)}
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
-        elif piece.size == 1 and self._suspects.is_image_to_blame(piece, nodes, is_last=is_last):
+        elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
             told = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (Failed(ref=ref, stage="decode", reason=told),)
             self._keep(piece, packed(failed, self._request), failed)
         else:
             self._suspect(piece)
-        if node and node not in self._nodes_aside and self._suspects.is_node_to_blame(node):
-            self._set_node_aside(node, why or reason("cluster_node_deaths", times=self._suspects.times(node)))
+        if not pool.is_node_aside(node) and self._faults.is_node_to_blame(node):
+            pool.set_node_aside(node, why or reason("cluster_node_deaths", times=self._faults.times(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
         """Try these again, each behind another piece: between two of them a node can show that it works."""
@@ -441,10 +468,5 @@ class Archive:
         self._tasks.clear()
 
 
-@contextlib.contextmanager
-def _losses() -> Iterator[None]:
-    """What Dask raises when the other side is gone, or sends what is not read."""
-    try:
-        yield
-    except (*_LOST, NotPlain) as error:
-        raise _ClientLost from error
+def _node_problem(name: str, why: Reason) -> EnvironmentProblem:
+    return EnvironmentProblem(reason("cluster_node_problem", node=node_of(name), detail=why.text))

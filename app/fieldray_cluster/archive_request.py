@@ -23,7 +23,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.typed_json import decoded
 from fieldray_cluster.node import versions
-from fieldray_cluster.result_key import result_key
+from fieldray_cluster.pool import result_key
 
 # What a node has to do as the driver does it; all else is its own affair.
 _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")

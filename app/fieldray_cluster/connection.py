@@ -46,8 +46,7 @@ from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.certificates import Role, make_certificates, require_certificates
-from fieldray_cluster.node import NodeSettings, all_versions, require_own_settings, security
-from fieldray_cluster.nodes import NodeGroup
+from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions, require_own_settings, security
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1

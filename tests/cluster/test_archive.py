@@ -24,16 +24,13 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
-from fieldray_cluster.archive import Archive
-from fieldray_cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, results_of
-from fieldray_cluster.archive_files import SentFiles, contents_of
-from fieldray_cluster.archive_folder import ArchiveFolder, Piece
-from fieldray_cluster.archive_progress import ArchiveProgress, Reporting
+from fieldray_cluster.archive import Archive, ArchiveProgress, Reporting
+from fieldray_cluster.archive_folder import ArchiveFolder, list_images
 from fieldray_cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
-from fieldray_cluster.archive_store import list_images
+from fieldray_cluster.archive_worker import PieceResult, PieceSpec, SentFiles, contents_of, packed, results_of
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.node import NodeSettings
-from fieldray_cluster.nodes import NodeGroup, NodeProcess
+from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
+from fieldray_cluster.pool import Piece
 
 HASH = "0" * 64
 TWO_WORKERS = ConnectionSettings(workers=2)
@@ -42,10 +39,10 @@ TWO_WORKERS = ConnectionSettings(workers=2)
 def stand_ins() -> dict[str, Callable[..., Any]]:
     """What workers run in these tests. Only functions inside a function travel to a process that has no tests."""
 
-    def judge(order: ChunkOrder) -> ChunkAnswer:
+    def screen(spec: PieceSpec) -> PieceResult:
         """Every image is blank; those called `poison` end their worker, `once` does so the first time."""
         outcomes = []
-        for text in order.refs:
+        for text in spec.refs:
             ref = ref_of(text)
             flag = ref.path.with_name(f"{ref.path.name}.died")
             if ref.path.name == "poison" or (ref.path.name == "once" and not flag.exists()):
@@ -54,36 +51,36 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
             if ref.path.name == "fault":
                 raise ArithmeticError
             outcomes.append(Refused(ref=ref, reason=reason("blank")))
-        return ChunkAnswer(results=packed(outcomes, order.request))
+        return PieceResult(results=packed(outcomes, spec.request))
 
-    def judge_on_full_disk(order: ChunkOrder) -> ChunkAnswer:
-        return ChunkAnswer(problem=reason("disk_full", path="scratch"))
+    def screen_on_full_disk(spec: PieceSpec) -> PieceResult:
+        return PieceResult(problem=reason("disk_full", path="scratch"))
 
-    def judge_badly(order: ChunkOrder) -> ChunkAnswer:
+    def screen_badly(spec: PieceSpec) -> PieceResult:
         raise ArithmeticError
 
-    def judge_but_on_bad_node(order: ChunkOrder) -> ChunkAnswer:
-        """As `judge`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
-        faults = ref_of(order.refs[0]).path.with_name("faults")
+    def screen_but_on_bad_node(spec: PieceSpec) -> PieceResult:
+        """As `screen`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
+        faults = ref_of(spec.refs[0]).path.with_name("faults")
         if str(distributed.get_worker().name).startswith("bad/"):
             with faults.open("a") as stream:
                 stream.write("x")
             raise ArithmeticError
         while not faults.exists() or faults.stat().st_size < 6:
             time.sleep(0.01)
-        return judge(order)
+        return screen(spec)
 
-    def judge_files(order: ChunkOrder) -> ChunkAnswer:
+    def screen_files(spec: PieceSpec) -> PieceResult:
         """Fails images whose file did not come along; a worker would look for them itself without any."""
-        if order.files is None:
+        if spec.files is None:
             raise ArithmeticError
-        refs = [ref_of(text) for text in order.refs]
-        came = [(order.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        refs = [ref_of(text) for text in spec.refs]
+        came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         outcomes = [
             Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
             for ref, has in zip(refs, came, strict=True)
         ]
-        return ChunkAnswer(results=packed(outcomes, order.request))
+        return PieceResult(results=packed(outcomes, spec.request))
 
     def inspect(request: ArchiveRequest, *, needs_paths: bool = True, **other: object) -> NodeReport:
         """A node that fits, but for `other`, whatever packs are there."""
@@ -105,30 +102,31 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
 STAND_INS = stand_ins()
 
 
-def bad_nodes() -> Callable[[ChunkOrder], ChunkAnswer]:
-    judge = STAND_INS["judge"]
+def bad_nodes() -> Callable[[PieceSpec], PieceResult]:
+    screen = STAND_INS["screen"]
 
-    def judge_but_on_bad_nodes(order: ChunkOrder) -> ChunkAnswer:
-        """As `judge`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
-        from fieldray_cluster import archive_chunk
+    def screen_but_on_bad_nodes(spec: PieceSpec) -> PieceResult:
+        """As `screen`, but each node called `bad-...` answers badly in its own way, and the others wait for them."""
+
+        from fieldray_cluster import archive_worker
 
         name = str(distributed.get_worker().name).partition("/")[0]
-        begun = ref_of(order.refs[0]).path.parent / "begun"
+        begun = ref_of(spec.refs[0]).path.parent / "begun"
         begun.mkdir(exist_ok=True)
         (begun / name).touch()
         if name == "bad-rows":
-            return judge(dataclasses.replace(order, refs=order.refs[::-1]))
+            return screen(dataclasses.replace(spec, refs=spec.refs[::-1]))
         if name == "bad-size":
-            return ChunkAnswer(results=bytes(2**25))
+            return PieceResult(results=bytes(2**25))
         if name == "bad-type":
-            archive_chunk.answer_bytes = lambda *_: None  # what it is to run with the next piece
+            archive_worker.answer_bytes = lambda *_: None  # what it is to run with the next piece
         if name == "bad-silent":
             time.sleep(600)
         while len(list(begun.iterdir())) < 5:
             time.sleep(0.01)
-        return judge(order)
+        return screen(spec)
 
-    return judge_but_on_bad_nodes
+    return screen_but_on_bad_nodes
 
 
 @pytest.fixture
@@ -184,7 +182,7 @@ def run(
 
     with folder.open_list() as images:
         reporting = Reporting(save=save, progress=progress.append, note=note)
-        choices = {"chunk_images": 4, "judge": STAND_INS["judge"], "inspect": STAND_INS["inspect"], **options}
+        choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
         archive = Archive(folder, request_made, images, reporting, **choices)  # type: ignore[arg-type]
         archive.run(connection)
         counts = Counter(outcome.ref.path.name for outcome in saved)
@@ -340,7 +338,7 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(
     write_list(folder, tmp_path, 4)
     notes: list[tuple[str, Reason]] = []
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: The disk"):
-        run(folder, request_made, judge=STAND_INS["judge_on_full_disk"], notes=notes)
+        run(folder, request_made, screen=STAND_INS["screen_on_full_disk"], notes=notes)
     assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
     assert folder.done(4) == ()
 
@@ -359,7 +357,7 @@ def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_fai
 ) -> None:
     write_list(folder, tmp_path, 3000)
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
-        run(folder, request_made, judge=STAND_INS["judge_badly"], chunk_images=3000)
+        run(folder, request_made, screen=STAND_INS["screen_badly"], chunk_images=3000)
     assert folder.done(3000) == ()
 
 
@@ -369,7 +367,7 @@ def test_files_are_sent_where_nodes_do_not_see_them(
     write_list(folder, tmp_path, 6)
     for number in range(6):
         (tmp_path / f"image-{number}").write_bytes(f"image-{number}".encode())
-    saved = run(folder, request_made, judge=STAND_INS["judge_files"], sends_files=True)
+    saved = run(folder, request_made, screen=STAND_INS["screen_files"], sends_files=True)
     assert {outcome.category for outcome in saved} == {"refused"}
 
 
@@ -378,7 +376,7 @@ def test_files_that_cannot_be_read_or_are_empty_are_never_looked_for_by_a_worker
 ) -> None:
     write_list(folder, tmp_path, 6)
     (tmp_path / "image-5").write_bytes(b"image-5")
-    saved = run(folder, request_made, judge=STAND_INS["judge_files"], sends_files=True, chunk_images=2)
+    saved = run(folder, request_made, screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
     assert Counter(outcome.category for outcome in saved) == {"failed": 5, "refused": 1}
 
 
@@ -465,7 +463,7 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
         with open_client(connection) as client:  # one that is alone and does not fit would end the start
             client.wait_for_workers(2)
         saved = run(
-            folder, request_made, judge=STAND_INS["judge_but_on_bad_node"], connection=connection, chunk_images=1,
+            folder, request_made, screen=STAND_INS["screen_but_on_bad_node"], connection=connection, chunk_images=1,
             notes=notes,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
@@ -488,7 +486,7 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(
         with open_client(connection) as client:
             client.wait_for_workers(5)
         saved = run(
-            folder, request_made, judge=bad_nodes(), connection=connection, chunk_images=2,
+            folder, request_made, screen=bad_nodes(), connection=connection, chunk_images=2,
             notes=notes, waits_s=lambda _images: 5.0,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}

@@ -11,8 +11,9 @@ import pytest
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.rows import ref_text
-from fieldray_cluster.archive_folder import ArchiveFolder, Piece
+from fieldray_cluster.archive_folder import ArchiveFolder
 from fieldray_cluster.archive_request import ArchiveRequest
+from fieldray_cluster.pool import Piece
 
 
 def test_a_range_is_never_empty_and_is_halved_without_a_gap() -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from fieldray_cluster.archive_folder import Piece
-from fieldray_cluster.archive_suspects import Suspects
+from fieldray_cluster.pool import FaultCounts, Piece
 
 ONE = Piece(7, 8)
 
 
-def failed(suspects: Suspects, piece: Piece, *nodes: str) -> Piece:
+def failed(suspects: FaultCounts, piece: Piece, *nodes: str) -> Piece:
     for node in nodes:
         piece = suspects.failed(piece, node)
     return piece
 
 
 def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> None:
-    suspects, both = Suspects(), ("ward", "attic")
+    suspects, both = FaultCounts(), ("ward", "attic")
     assert not suspects.is_image_to_blame(failed(suspects, ONE, "ward", "attic"), both, is_last=False)  # twice only
     assert not suspects.is_image_to_blame(failed(suspects, ONE, "ward", "ward", "ward"), both, is_last=True)
     assert suspects.is_image_to_blame(failed(suspects, ONE, "ward", "ward", "attic"), both, is_last=False)
 
 
 def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
-    suspects, both = Suspects(), ("ward", "attic")
+    suspects, both = FaultCounts(), ("ward", "attic")
     suspects.has_done("ward", 100)  # before: it may have gone bad after that
     piece = failed(suspects, ONE, "ward", "ward", "ward")
     assert not suspects.is_image_to_blame(piece, both, is_last=False)
@@ -33,7 +32,7 @@ def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() ->
 
 
 def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left() -> None:
-    suspects = Suspects()
+    suspects = FaultCounts()
     piece = failed(suspects, ONE, "ward", "ward", "ward")
     assert not suspects.is_image_to_blame(piece, ("ward",), is_last=False)
     assert suspects.is_image_to_blame(piece, ("ward",), is_last=True)
@@ -42,7 +41,7 @@ def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left()
 
 
 def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once() -> None:
-    suspects = Suspects()
+    suspects = FaultCounts()
     suspects.works("ward", workers=2)
     failed(suspects, ONE, *["ward"] * 11)
     assert not suspects.is_node_to_blame("ward")
@@ -53,6 +52,6 @@ def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once()
 
 
 def test_what_is_known_of_a_piece_is_known_of_its_halves() -> None:
-    suspects = Suspects()
+    suspects = FaultCounts()
     suspects.has_done("ward", 5)
     assert [half.nodes for half in failed(suspects, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2

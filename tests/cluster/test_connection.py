@@ -30,8 +30,7 @@ from fieldray_cluster.connection import (
     state_here,
     workers_of,
 )
-from fieldray_cluster.node import NodeSettings
-from fieldray_cluster.nodes import NodeGroup
+from fieldray_cluster.node import NodeGroup, NodeSettings
 
 
 def free_port() -> int:

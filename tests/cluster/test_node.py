@@ -18,8 +18,7 @@ from cluster.test_connection import free_port
 from fieldray.errors import EnvironmentProblem
 from fieldray.paths import python_command
 from fieldray_cluster.connection import ConnectionSettings, open_client, require_same_version
-from fieldray_cluster.node import NodeSettings, all_versions
-from fieldray_cluster.nodes import NodeGroup
+from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
 from waiting import wait_for
 
 needs_addresses = pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray_cluster.result_key import result_key, state_of
+from fieldray_cluster.pool import result_key, state_of
 
 
 def test_another_version_is_another_result() -> None:

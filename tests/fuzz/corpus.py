@@ -99,7 +99,7 @@ def _chunk(**changes: Any) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fieldray_cluster.archive_chunk import _SCHEMA
+    from fieldray_cluster.archive_worker import _SCHEMA
 
     of_request = {"model_sha256": "0123456789abcdef" * 4, "settings_hash": "0123456789abcdef" * 4}
     stream = io.BytesIO()

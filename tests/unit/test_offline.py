@@ -59,8 +59,8 @@ def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
         "fieldray.__main__",
         "fieldray.processes.child_main",
         "fieldray_cluster.node_main",
-        "fieldray_cluster.sweep.trial",
         "fieldray_cluster.workflow.guard",
+        "fieldray_cluster.workflow.trial",
     ]
     assert child_command("fieldray.bench.parallel_load:handle")[-2:] == [
         "fieldray.processes.child_main",
@@ -112,9 +112,8 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.surroundings": "the installed window, which begins with the guard",
-    "fieldray_cluster.node": "nothing: it speaks with its cluster by asyncio",
-    "fieldray_cluster.nodes": "processes of a cluster, which begin with the guard",
-    "fieldray_cluster.workflow.perform": "the guard of a command",
+    "fieldray_cluster.node": "processes of a cluster, which begin with the guard and speak by asyncio",
+    "fieldray_cluster.workflow.tasks": "the guard of a command",
     "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
     "fieldray_adapt.edgetpu": "the compiler the user installed",
     "fieldray.inference.coral.usb": "ioreg, of the system",

@@ -17,8 +17,8 @@ from fieldray_cluster.commands.cluster import add_connection_options, cluster_mo
 if TYPE_CHECKING:
     from fieldray.domain.run import RunSpec
     from fieldray.settings import Settings
+    from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
-    from fieldray_cluster.archive_progress import ArchiveProgress
     from fieldray_cluster.archive_request import ArchiveRequest
 
 NOTHING_THERE: Final = 4
@@ -61,9 +61,8 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
         from fieldray.settings import load
-        from fieldray_cluster.archive_folder import ArchiveFolder
+        from fieldray_cluster.archive_folder import ArchiveFolder, failed_in, is_merged, list_images
         from fieldray_cluster.archive_request import make_request
-        from fieldray_cluster.archive_store import failed_in, is_merged, list_images
 
     settings, _ = load()
     if options.device:
@@ -103,9 +102,8 @@ class _Screening:
 
     def run(self, spec: RunSpec, database: Path) -> int:
         """Screen what is left; the exit code. Raises FieldrayError."""
-        from fieldray_cluster.archive import Archive
-        from fieldray_cluster.archive_progress import Reporting
-        from fieldray_cluster.archive_store import open_run
+        from fieldray_cluster.archive import Archive, Reporting
+        from fieldray_cluster.archive_folder import open_run
 
         keeps_previews = bool(self._settings["keep_previews"])
         with (

@@ -95,8 +95,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
     with cluster_modules():
         from fieldray_cluster.certificates import told_of
         from fieldray_cluster.connection import require_host
-        from fieldray_cluster.node import NodeSettings
-        from fieldray_cluster.nodes import NodeGroup
+        from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_encryption(options)
     if options.certificates:
@@ -134,8 +133,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
             scheduler_state,
             share_of_cores,
         )
-        from fieldray_cluster.node import NodeSettings
-        from fieldray_cluster.nodes import NodeGroup
+        from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_encryption(options)
     if options.certificates:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.speedup.formulas import (
+from fieldray_cluster.training.formulas import (
     MODES,
     SERVERS,
     Measured,
@@ -24,8 +24,8 @@ from fieldray_cluster.speedup.formulas import (
     estimated,
     estimates,
 )
-from fieldray_cluster.speedup.placement import REFERENCE_NETWORKS
-from fieldray_cluster.speedup.simulator import MOST_TRANSFERS, simulated_s, transfers_of
+from fieldray_cluster.training.placement import REFERENCE_NETWORKS
+from fieldray_cluster.training.simulator import MOST_TRANSFERS, simulated_s, transfers_of
 
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
@@ -127,7 +127,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with training_modules():
-        from fieldray_cluster.training.measure import measure_costs
+        from fieldray_cluster.training.trainer import measure_costs
     costs = measure_costs(
         options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats
     )
@@ -251,7 +251,7 @@ def _write(options: argparse.Namespace, console: Console, measured: Measured, wo
     server = options.server or _USUAL_SERVER
     known = list(estimates(measured, mode=options.mode, server=server, most_workers=workers))
     if options.output == "plot":
-        from fieldray_cluster.speedup.plot import write_plot
+        from fieldray_cluster.training.plot import write_plot
 
         write_plot(options.picture, known)
         console.print_line(f"Written: {options.picture}")

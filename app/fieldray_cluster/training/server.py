@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 
 from fieldray.typed_json import converted
-from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
+from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
 
 _Kind = TypeVar("_Kind")

@@ -31,8 +31,8 @@ from fieldray_cluster.connection import (
     receives,
     workers_of,
 )
-from fieldray_cluster.speedup.placement import Runs
 from fieldray_cluster.training.channel import Channel, Encryption, open_channels
+from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.server import DRIVER, Service
 from fieldray_cluster.training.shard import Layout, ShardState, scatter
 from fieldray_cluster.training.tasks import DividedTask, Plan

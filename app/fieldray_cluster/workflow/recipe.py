@@ -5,23 +5,148 @@ says on which cluster: another address, another number of workers, machines that
 recipe with a table `[sweep]` looks for the best values of a recipe of `fieldray adapt` instead.
 
 Source: D. Buniatyan's Hyper. The key names, retries and preemption are this program's own.
+
+Samples of parameters: form the Cartesian product of the discrete ones; take n of it with the fewest repetitions; draw
+n numbers for each continuous range; combine by index. Up to the size of the product nothing is repeated; beyond it each
+combination appears as often as any other, or once more (D. Buniatyan's thesis on Hyper).
 """
 
 from __future__ import annotations
 
 import graphlib
+import math
+import random
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeGuard, get_args
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.tables import Document, Key, Problem, RecipeProblems, require, require_ranges, template
-from fieldray_cluster.workflow.sampling import Parameter, combinations
+
+# ---- parameters and their samples
+
+
+Value = int | float | str | bool
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """Values that a placeholder takes: one constant, several discrete ones, or a continuous range.
+
+    Attributes
+    ----------
+    values
+        One value is a constant; empty for a range.
+    low, high
+        Of a range, both within it.
+    scale
+        Whether numbers are drawn evenly between them (linear), or their logarithms are (log).
+    """
+
+    values: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    scale: Scale = "linear"
+    is_constant: bool = False
+
+    def __post_init__(self) -> None:
+        if self.values:
+            return
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError("must have a low below its high")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError("must have a low above 0 where the scale is log")
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is continuous."""
+        return not self.values
+
+    @classmethod
+    def from_document(cls, value: object) -> Parameter:
+        """From a TOML value: a list is discrete, a table is a range, anything else a constant. Raises ValueError."""
+        if _is_value(value):
+            return cls(values=(value,), is_constant=True)
+        if isinstance(value, list):
+            known = tuple(item for item in value if _is_value(item))
+            if not value or len(known) != len(value):
+                raise ValueError("must be a list of numbers, texts, true and false, and not empty")
+            if len({(type(item), item) for item in known}) != len(known):
+                raise ValueError("must not name a value twice")
+            return cls(values=known)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a value, a list or a range {{ low = 1.0, high = 2.0 }}, not {value}")
+        unknown = set(value) - {"low", "high", "scale"}
+        if unknown or not {"low", "high"} <= set(value):
+            raise ValueError("must have low and high, may have scale, and has no other key")
+        if not all(isinstance(value[key], int | float) and not isinstance(value[key], bool) for key in ("low", "high")):
+            raise ValueError("must have numbers as low and high")
+        if value.get("scale", "linear") not in get_args(Scale):
+            raise ValueError(f"must have one of {', '.join(get_args(Scale))} as scale, not {value['scale']}")
+        return cls(low=float(value["low"]), high=float(value["high"]), scale=value.get("scale", "linear"))
+
+
+def combinations(parameters: Mapping[str, Parameter]) -> int:
+    """Size of the product of the discrete parameters; 1 where there is none."""
+    return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
+
+
+def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+    """The values of `count` tasks, each a value by parameter; the same seed gives the same.
+
+    Raises ValueError for a negative count.
+    """
+    if count < 0:
+        raise ValueError("a count of samples is 0 or more")
+    generator = random.Random(f"{seed}")
+    discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
+    chosen = _spread(combinations(parameters), count, generator)
+    drawn = {
+        name: [_draw(known, generator) for _ in range(count)] for name, known in parameters.items() if known.is_range
+    }
+    rows = []
+    for index, number in enumerate(chosen):
+        row = _combination(discrete, number) | {name: numbers[index] for name, numbers in drawn.items()}
+        rows.append({name: row[name] for name in parameters})
+    return rows
+
+
+def _spread(size: int, count: int, generator: random.Random) -> list[int]:
+    """`count` numbers below `size`, none of them more than once more often than another, in a random order."""
+    rounds, left = divmod(count, size)
+    found = [number for _ in range(rounds) for number in generator.sample(range(size), size)]
+    return found + generator.sample(range(size), left)
+
+
+def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[str, Value]:
+    """The combination of that number, the last parameter counting fastest, as in `itertools.product`."""
+    found = {}
+    for name in reversed(tuple(discrete)):
+        number, index = divmod(number, len(discrete[name]))
+        found[name] = discrete[name][index]
+    return found
+
+
+def _draw(known: Parameter, generator: random.Random) -> float:
+    if known.scale == "log":
+        number = math.exp(generator.uniform(math.log(known.low), math.log(known.high)))
+    else:
+        number = generator.uniform(known.low, known.high)
+    return min(max(number, known.low), known.high)  # rounding may lead out of the range
+
+
+def _is_value(value: object) -> TypeGuard[Value]:
+    return isinstance(value, int | float | str | bool) and not (isinstance(value, float) and math.isnan(value))
+
+
+# ---- the recipe
+
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 BUILT_IN: Final = ("index", "run", "folder", "here")
@@ -54,7 +179,7 @@ def _command_problem(text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class RetryPolicy:
     """How a task is tried, of an experiment or of a sweep's trials."""
 
     workers: Annotated[int, Key(doc="Tasks at the same time at most; 0: as many as there are workers.", low=0)] = 0
@@ -83,7 +208,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(Effort):
+class Experiment(RetryPolicy):
     """One command, and the values that its tasks are run with."""
 
     command: Annotated[
@@ -112,7 +237,7 @@ class Experiment(Effort):
 
     def __post_init__(self) -> None:
         # Not super(): a dataclass with slots is a new class, which super() does not know.
-        Effort.__post_init__(self)
+        RetryPolicy.__post_init__(self)
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         require(
@@ -141,7 +266,7 @@ class Pruning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep(Effort):
+class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
     recipe: Annotated[Path, Key(doc="The recipe of `fieldray adapt` whose keys are tried.")]
@@ -157,7 +282,7 @@ class Sweep(Effort):
     pruning: Annotated[Pruning | None, Key(doc="How poor trials are ended early; without it, none is.")] = None
 
     def __post_init__(self) -> None:
-        Effort.__post_init__(self)
+        RetryPolicy.__post_init__(self)
         require((any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"))
 
 

@@ -3,14 +3,20 @@
 The driver holds the run folder's lock, keeps the journal, and resolves the dependencies itself: a parent's result that
 lived in a lost worker would be computed again by Dask, and one failed task would take all its descendants with it
 without a word.
+
+Edges run between experiments: every task of a child waits for all tasks of its parents. What makes a task what it is,
+is its key: the program's version, command, values, inputs, and the keys of the tasks before it. A task with the key of
+one that is done is done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import graphlib
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +29,115 @@ from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.run import locked
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.workflow.crew import Crew
-from fieldray_cluster.workflow.graph import TASKS, Graph, Task, compiled
-from fieldray_cluster.workflow.perform import Order, driver_of
-from fieldray_cluster.workflow.recipe import Cluster, Workflow, read_workflow
-from fieldray_cluster.workflow.roster import ConnectionLost, NodesUnfit, require_resources
-from fieldray_cluster.workflow.state import Event, Journal, Outcome, Status, read_events
+from fieldray_cluster.pool import CONNECTIONS, ConnectionLost, NodesUnfit, result_key, state_of
+from fieldray_cluster.workflow.recipe import PLACEHOLDER, Cluster, Experiment, Value, Workflow, read_workflow, samples
+from fieldray_cluster.workflow.runner import TaskRunner, require_resources
+from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events
+
+# ---- tasks and what they wait for
+
+
+TASKS: Final = "tasks"
+"""The folder, within the run's, that has a folder for each task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One command of an experiment with its values.
+
+    Attributes
+    ----------
+    name
+        The experiment's name and the number of its sample, from 1.
+    command
+        The words, with the values filled in.
+    values
+        What was sampled, by parameter.
+    folder
+        Its own; everything that is known of it lies there.
+    inputs
+        Files and folders that it reads.
+    """
+
+    name: str
+    experiment: str
+    command: tuple[str, ...]
+    values: Mapping[str, Value]
+    folder: Path
+    inputs: tuple[Path, ...] = ()
+
+    def key(self, before: str) -> str:
+        """The digest of what decides its result; `before` is that of all tasks that it waits for.
+
+        Its inputs are read now. Raises FileNotFoundError for one that is not there, OSError.
+        """
+        return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """All tasks, by experiment in an order in which each comes after those that it depends on."""
+
+    tasks: Mapping[str, tuple[Task, ...]]
+    parents: Mapping[str, tuple[str, ...]]
+
+    @property
+    def count(self) -> int:
+        """How many tasks there are."""
+        return sum(map(len, self.tasks.values()))
+
+
+def compiled(workflow: Workflow, *, here: Path) -> Graph:
+    """The graph of a workflow; `here` is its recipe's folder. Its reading has excluded cycles."""
+    parents = {name: own.depends_on for name, own in workflow.experiments.items()}
+    order = list(graphlib.TopologicalSorter(parents).static_order())
+    return Graph(
+        tasks={name: _tasks(name, workflow.experiments[name], workflow, here) for name in order},
+        parents={name: parents[name] for name in order},
+    )
+
+
+def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
+    """The command's words with the values in place of the placeholders.
+
+    The template is split first and filled in afterwards: a value stays within its word, whatever spaces, quotes or
+    semicolons are in it, and no shell ever sees it.
+    """
+    return tuple(_fill(word, values) for word in shlex.split(command))
+
+
+def text_of(value: Value) -> str:
+    """A value as a word of a command."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
+    # Another seed for each experiment: two with the same ranges would otherwise draw the same numbers.
+    rows = samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
+    found = []
+    for index, values in enumerate(rows, start=1):
+        own = f"{name}-{index:04d}"
+        folder = workflow.run / TASKS / own
+        known = {**values, "index": index, "run": str(workflow.run), "folder": str(folder), "here": str(here)}
+        found.append(
+            Task(
+                name=own,
+                experiment=name,
+                command=filled(experiment.command, known),
+                values=values,
+                folder=folder,
+                inputs=tuple(here / _fill(text, known) for text in experiment.inputs),
+            )
+        )
+    return tuple(found)
+
+
+def _fill(word: str, values: Mapping[str, Value]) -> str:
+    return PLACEHOLDER.sub(lambda match: text_of(values[match[1]]), word)
+
+
+# ---- the run
+
 
 Say = Callable[[str], None]
 Counts = dict[Status, int]
@@ -37,7 +146,6 @@ DRIVER: Final = "driver.json"
 RECIPE_TEXT: Final = "recipe.toml"
 _STOPS: Final = "stops"
 _WAIT_S: Final = 0.5
-_CONNECTIONS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +172,7 @@ def run_workflow(path: Path, *, say: Say) -> Counts:
         if progress.is_over:
             say("Everything was done before.")
         else:
-            with_crew(workflow, journal, progress.drive, say=say)
+            with_runner(workflow, journal, progress.drive, say=say)
         return counted(states_of(graph, journal.latest))
 
 
@@ -98,22 +206,22 @@ def _make_folders(*folders: Path) -> None:
             raise storage_problem(error, folder) from error
 
 
-def with_crew(workflow: Workflow, journal: Journal, drive: Callable[[Crew], None], *, say: Say) -> None:
+def with_runner(workflow: Workflow, journal: Journal, drive: Callable[[TaskRunner], None], *, say: Say) -> None:
     """Let `drive` work with the cluster's workers, once more where the scheduler was lost on the way.
 
     Raises what `drive` raises, UsageProblem and EnvironmentProblem of the cluster.
     """
     cluster = workflow.cluster
-    efforts = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
-    for connection in range(1, _CONNECTIONS + 1):
+    policies = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
+    for connection in range(1, CONNECTIONS + 1):
         with open_client(connection_of(cluster)) as client:
             try:
-                crew = Crew(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
-                require_resources(client, efforts)
-                drive(crew)
+                runner = TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
+                require_resources(client, policies)
+                drive(runner)
                 return
             except ConnectionLost as lost:
-                if connection == _CONNECTIONS:
+                if connection == CONNECTIONS:
                     raise
                 say(str(lost))
 
@@ -167,7 +275,7 @@ class TaskState:
 
 
 def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
-    """The state of each task of a graph by the latest events, in the graph's order."""
+    """The state of each task of a graph by the latest events, in the graph's spec."""
     found = []
     for task in (own for tasks in graph.tasks.values() for own in tasks):
         event = latest.get(task.name)
@@ -247,22 +355,22 @@ class _Progress:
             elif all(parent.is_over for parent in parents):
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
-    def drive(self, crew: Crew) -> None:
-        """Keep the crew busy until no task is left. Raises ConnectionLost, StorageProblem, KeyboardInterrupt."""
+    def drive(self, runner: TaskRunner) -> None:
+        """Keep the runner busy until no task is left. Raises ConnectionLost, StorageProblem, KeyboardInterrupt."""
         self._call_back()
         try:
             while not self.is_over and not self._stop.exists():
-                self._send(crew)
-                for order, event in crew.ended(_WAIT_S):
-                    self._end(order.task, event)
+                self._send(runner)
+                for spec, event in runner.ended(_WAIT_S):
+                    self._end(spec.task, event)
                 if not self._stop.exists():  # children of what was stopped are not begun
                     self.take_stock()
-            ended = crew.stop(self._stop) if self._stop.exists() else []
+            ended = runner.stop(self._stop) if self._stop.exists() else []
         except (KeyboardInterrupt, NodesUnfit):
-            crew.stop(self._stop)
+            runner.stop(self._stop)
             raise
-        for order, event in ended:
-            self._end(order.task, event)
+        for spec, event in ended:
+            self._end(spec.task, event)
         if self._stop.exists():
             self._stop_the_rest()
 
@@ -292,18 +400,18 @@ class _Progress:
             self._journal.add(Event(task=task.name, key="", status="blocked", outcome=Outcome(problem=text)))
             self._say(f"{task.name}: blocked. {text}")
 
-    def _send(self, crew: Crew) -> None:
+    def _send(self, runner: TaskRunner) -> None:
         for name, stage in self._stages.items():
-            effort = self._workflow.experiments[name]
-            while stage.waiting and crew.room(effort.resources) > 0:
+            policy = self._workflow.experiments[name]
+            while stage.waiting and runner.room(policy.resources) > 0:
                 busy = len(stage.left) - len(stage.waiting)
-                if effort.workers and busy >= effort.workers:
+                if policy.workers and busy >= policy.workers:
                     break
                 task = stage.waiting.pop(0)
-                crew.start(self._order(task, stage.keys[task.name]), effort)
+                runner.start(self._spec(task, stage.keys[task.name]), policy)
 
-    def _order(self, task: Task, key: str) -> Order:
-        return Order(
+    def _spec(self, task: Task, key: str) -> TaskSpec:
+        return TaskSpec(
             task=task.name,
             key=key,
             number=self._journal.next_number(task.name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fieldray.translation import Translator
-from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, advise, estimates
+from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, advise, estimates
 
 SQUEEZENET = Measured(gradient_s=0.758, transfer_s=0.033, batches=128)
 VGG = Measured(gradient_s=0.719, transfer_s=5.153, batches=128)

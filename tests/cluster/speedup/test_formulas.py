@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fieldray_cluster.speedup.formulas import (
+from fieldray_cluster.training.formulas import (
     SERVERS,
     Asynchronous,
     Measured,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fieldray_cluster.speedup.formulas import Measured, Mode, estimated
-from fieldray_cluster.speedup.placement import (
+from fieldray_cluster.training.formulas import Measured, Mode, estimated
+from fieldray_cluster.training.placement import (
     INCEPTIONS,
     REFERENCE_NETWORKS,
     Runs,

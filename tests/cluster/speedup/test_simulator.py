@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from fieldray_cluster.speedup.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.speedup.placement import REFERENCE_NETWORKS
-from fieldray_cluster.speedup.simulator import Links, simulated_s, transfers_of
+from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
+from fieldray_cluster.training.placement import REFERENCE_NETWORKS
+from fieldray_cluster.training.simulator import Links, simulated_s, transfers_of
 
 CASES = 2000
 

@@ -22,7 +22,7 @@ from distributed import Client
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_adapt.specification import Weights
 from fieldray_cluster.certificates import make_certificates
-from fieldray_cluster.training import measure, session
+from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import Epoch, epochs, opened
 from fieldray_cluster.training.shard import Layout, Shard, ShardState
 from fieldray_cluster.training.tasks import Plan
@@ -239,16 +239,16 @@ def test_servers_that_nobody_can_connect_to_are_named(
 def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
     own_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = measure.round_trips
+    measured = trainer.round_trips
 
     def kill_first(*arguments: Any, **more: Any) -> list[tuple[float, float]]:
         psutil.Process(_processes(own_client)[0]).send_signal(signal.SIGKILL)
         return measured(*arguments, **more)
 
-    monkeypatch.setattr(measure, "opened", lambda _plan: contextlib.nullcontext(own_client))
-    monkeypatch.setattr(measure, "round_trips", kill_first)
+    monkeypatch.setattr(trainer, "opened", lambda _plan: contextlib.nullcontext(own_client))
+    monkeypatch.setattr(trainer, "round_trips", kill_first)
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1, with which transfers are measured"):
-        measure._transfers(1000, address=None, certificates=None, repeats=3)
+        trainer._transfers(1000, address=None, certificates=None, repeats=3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")

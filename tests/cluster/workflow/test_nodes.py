@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +20,21 @@ from distributed import Client, get_worker
 
 from fieldray.errors import UsageProblem
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.node import NodeSettings
-from fieldray_cluster.nodes import NodeGroup, NodeProcess
-from fieldray_cluster.workflow.crew import Crew
-from fieldray_cluster.workflow.perform import Answer, Node, Order, driver_of, look, perform
+from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
+from fieldray_cluster.pool import NodesUnfit
 from fieldray_cluster.workflow.recipe import Experiment
-from fieldray_cluster.workflow.roster import NodesUnfit, Roster
-from fieldray_cluster.workflow.state import Event, Journal, Outcome
+from fieldray_cluster.workflow.runner import TaskRunner
+from fieldray_cluster.workflow.tasks import (
+    Event,
+    Journal,
+    NodeReport,
+    Outcome,
+    TaskResult,
+    TaskSpec,
+    driver_of,
+    look,
+    perform,
+)
 from waiting import wait_for
 
 
@@ -47,22 +56,22 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def begun(folder: Path) -> Iterator[Journal]:
-    """A run in this folder as its driver keeps it; `order_in` makes its orders."""
+    """A run in this folder as its driver keeps it; `spec_in` makes its tasks."""
     folder.mkdir(exist_ok=True)
     with Journal(folder) as journal:
         driver_of(folder / "stop").touch()
         yield journal
 
 
-def stand_ins() -> dict[str, Callable[[Path], Node]]:
+def stand_ins() -> dict[str, Callable[[Path], NodeReport]]:
     """What workers say instead. Only functions inside a function travel to a process that has no tests."""
 
-    def other_version(folder: Path) -> Node:
-        return Node(version="Fieldray 0.0.1", sees_folder=True, clock=look(folder).clock)
+    def other_version(folder: Path) -> NodeReport:
+        return NodeReport(version="Fieldray 0.0.1", sees_folder=True, clock=look(folder).clock)
 
-    def other_clock(folder: Path) -> Node:
+    def other_clock(folder: Path) -> NodeReport:
         node = look(folder)
-        return Node(version=node.version, sees_folder=True, clock=node.clock - 1000)
+        return NodeReport(version=node.version, sees_folder=True, clock=node.clock - 1000)
 
     return {"other_version": other_version, "other_clock": other_clock}
 
@@ -72,24 +81,30 @@ STAND_INS = stand_ins()
 
 def test_a_node_of_another_version_is_named_before_any_work(client: Client, run: Path) -> None:
     with pytest.raises(UsageProblem, match=r"local/1 has Fieldray 0\.0\.1, and this computer has Fieldray"):
-        Roster(client, run=run, say=lambda _: None, ask=STAND_INS["other_version"])
+        looked_at(client, run, say=lambda _: None, ask=STAND_INS["other_version"])
 
 
 def test_a_node_that_does_not_see_the_run_is_named_before_any_work(client: Client, run: Path, tmp_path: Path) -> None:
-    Roster(client, run=run, say=lambda _: None)
+    looked_at(client, run, say=lambda _: None)
     (tmp_path / "lost-share").mkdir()  # a share that is not mounted leaves an empty folder
     with pytest.raises(UsageProblem, match="local/1 cannot see"):
-        Roster(client, run=tmp_path / "lost-share", say=lambda _: None)
+        looked_at(client, tmp_path / "lost-share", say=lambda _: None)
 
 
 def test_a_clock_that_is_far_off_is_said(client: Client, run: Path) -> None:
     said = list[str]()
-    Roster(client, run=run, say=said.append, ask=STAND_INS["other_clock"])
+    looked_at(client, run, say=said.append, ask=STAND_INS["other_clock"])
     assert len(said) == 1 and said[0].startswith("The clock of local/1 differs from this computer's by 1000 s.")
 
 
-def order_in(folder: Path, number: int = 1, *, ends: str = "0") -> Order:
-    return Order(
+def looked_at(client: Client, run: Path, *, say: Callable[[str], None], **ask: Callable[[Path], NodeReport]) -> None:
+    """A driver's first look at its workers."""
+    with tempfile.TemporaryDirectory() as own, Journal(Path(own)) as journal:
+        TaskRunner(client, journal, run=run, preemptible=False, say=say, **ask)  # type: ignore[arg-type]
+
+
+def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
+    return TaskSpec(
         task="a-0001",
         key="k",
         number=number,
@@ -109,7 +124,7 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
         pytest.skip("no file system can be mounted here")
     try:
         with begun(small):
-            answer = perform(order_in(small))
+            answer = perform(spec_in(small))
         outcome = answer.outcome
         assert answer.is_of_node and not outcome.is_done and outcome.node and outcome.exit_code is None
         assert outcome.problem.startswith(f"{outcome.node} could not work on it: ")
@@ -119,19 +134,19 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
 
 def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) -> None:
     for _ in range(2):  # the second time it is only told again
-        assert perform(order_in(run, ends="3")).outcome.exit_code == 3
+        assert perform(spec_in(run, ends="3")).outcome.exit_code == 3
     assert (run / "a-0001" / "output-1.txt").read_text().count("begun") == 1
-    assert perform(order_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
+    assert perform(spec_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
     assert (run / "a-0001" / "output-2.txt").exists()
 
 
 @pytest.mark.parametrize("lost", ["journal.jsonl", "stop.driver"])
 def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Path, lost: str) -> None:
     (run / lost).unlink()
-    answer = perform(order_in(run))
+    answer = perform(spec_in(run))
     assert answer.is_of_node and "cannot see" in answer.outcome.problem
     away = run / "not-mounted" / "run"
-    answer = perform(order_in(away))
+    answer = perform(spec_in(away))
     assert answer.is_of_node and "cannot see" in answer.outcome.problem
     assert not away.parent.exists() and not (run / "a-0001").exists()
 
@@ -139,18 +154,18 @@ def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Pat
 def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with begun(folder):
-        order = order_in(folder, ends=f"__import__('shutil').rmtree({str(folder)!r})")
-        answer = perform(order)
+        spec = spec_in(folder, ends=f"__import__('shutil').rmtree({str(folder)!r})")
+        answer = perform(spec)
     assert answer.is_of_node and not folder.exists()
 
 
 KILLED = """
 import json, sys
 from pathlib import Path
-from fieldray_cluster.workflow.perform import Order, perform
+from fieldray_cluster.workflow.tasks import TaskSpec, perform
 told = json.loads(sys.argv[1])
 places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop")}
-perform(Order(**told, **places, command=(sys.executable, "-c", told_command)))
+perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
 """.replace(
     "told_command",
     '\'import os, signal; open("begun", "w").close(); \''
@@ -160,37 +175,37 @@ perform(Order(**told, **places, command=(sys.executable, "-c", told_command)))
 
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
 def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
-    assert perform(order_in(run)).outcome.is_done
+    assert perform(spec_in(run)).outcome.is_done
     told = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
     told |= {"run": str(run), "stop": str(run / "stop")}
     done = subprocess.run([sys.executable, "-c", KILLED, json.dumps(told)], check=False)
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
-    assert perform(order_in(run, 3)).outcome.is_done
+    assert perform(spec_in(run, 3)).outcome.is_done
     assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's
 
 
-def performers() -> dict[str, Callable[[Order], Answer]]:
+def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
     """What workers run in place of `perform`."""
 
-    def name_the_folder(order: Order) -> Answer:
-        time.sleep(0.3)  # both orders are with the scheduler before the first one is done
-        return Answer(order=order, outcome=Outcome(exit_code=0, problem=str(order.folder)))
+    def name_the_folder(spec: TaskSpec) -> TaskResult:
+        time.sleep(0.3)  # both tasks are with the scheduler before the first one is done
+        return TaskResult(spec=spec, outcome=Outcome(exit_code=0, problem=str(spec.folder)))
 
-    def answer_another(order: Order) -> Answer:
-        return Answer(order=dataclasses.replace(order, folder=order.folder / "b"), outcome=Outcome(exit_code=0))
+    def answer_another(spec: TaskSpec) -> TaskResult:
+        return TaskResult(spec=dataclasses.replace(spec, folder=spec.folder / "b"), outcome=Outcome(exit_code=0))
 
-    def fail_on_bad_node(order: Order) -> Answer:
+    def fail_on_bad_node(spec: TaskSpec) -> TaskResult:
         name = str(get_worker().name)
         is_bad = name.startswith("bad/")
         if not is_bad:
-            order.folder.mkdir(exist_ok=True)
+            spec.folder.mkdir(exist_ok=True)
         problem = "The disk is full." if is_bad else ""
-        return Answer(order=order, outcome=Outcome(exit_code=0, node=name, problem=problem), is_of_node=is_bad)
+        return TaskResult(spec=spec, outcome=Outcome(exit_code=0, node=name, problem=problem), is_of_node=is_bad)
 
-    def end(order: Order) -> Answer:
+    def end(spec: TaskSpec) -> TaskResult:
         """As a worker that is ending does, the first time."""
-        outcome = Outcome(node="local/1", was_stopped=True) if order.number == 1 else Outcome(exit_code=0)
-        return Answer(order=order, outcome=outcome)
+        outcome = Outcome(node="local/1", was_stopped=True) if spec.number == 1 else Outcome(exit_code=0)
+        return TaskResult(spec=spec, outcome=outcome)
 
     return {name: function for name, function in locals().items() if callable(function)}
 
@@ -199,39 +214,39 @@ PERFORMERS = performers()
 ONCE = Experiment(command="none", retries=0)
 
 
-def ended(crew: Crew, count: int = 1) -> list[Event]:
-    """The events of so many orders."""
+def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
+    """The events of so many tasks."""
     found = list[Event]()
-    wait_for(lambda: found.extend(event for _, event in crew.ended(0.2)) or len(found) >= count)
+    wait_for(lambda: found.extend(event for _, event in runner.ended(0.2)) or len(found) >= count)
     return found
 
 
 def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     with begun(mine) as one, begun(other) as two:
-        crews = [
-            Crew(client, journal, run=folder, preemptible=False, say=print, work=PERFORMERS["name_the_folder"])
+        runners = [
+            TaskRunner(client, journal, run=folder, preemptible=False, say=print, work=PERFORMERS["name_the_folder"])
             for journal, folder in ((one, mine), (two, other))
         ]
-        for crew, folder in zip(crews, (mine, other), strict=True):
-            crew.start(order_in(folder), ONCE)
-        problems = [ended(crew)[0].outcome.problem for crew in crews]
+        for runner, folder in zip(runners, (mine, other), strict=True):
+            runner.start(spec_in(folder), ONCE)
+        problems = [ended(runner)[0].outcome.problem for runner in runners]
     assert problems == [str(mine / "a-0001"), str(other / "a-0001")]
 
 
-def test_an_answer_that_is_not_its_own_order_s_is_refused(client: Client, run: Path) -> None:
+def test_an_answer_that_is_not_its_own_task_s_is_refused(client: Client, run: Path) -> None:
     with Journal(run) as journal:
-        crew = Crew(client, journal, run=run, preemptible=False, say=print, work=PERFORMERS["answer_another"])
-        crew.start(order_in(run), ONCE)
-        (event,) = ended(crew)
+        runner = TaskRunner(client, journal, run=run, preemptible=False, say=print, work=PERFORMERS["answer_another"])
+        runner.start(spec_in(run), ONCE)
+        (event,) = ended(runner)
     assert event.status == "failed" and event.outcome.problem.startswith("The answer of another task came back")
 
 
 def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> None:
     with Journal(run) as journal:
-        crew = Crew(client, journal, run=run, preemptible=True, say=print, work=PERFORMERS["end"])
-        crew.start(order_in(run), ONCE)
-        (event,) = ended(crew)
+        runner = TaskRunner(client, journal, run=run, preemptible=True, say=print, work=PERFORMERS["end"])
+        runner.start(spec_in(run), ONCE)
+        (event,) = ended(runner)
     assert event.status == "done" and event.number == 2
 
 
@@ -243,13 +258,13 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
         nodes.add(bad).address()
         with open_client(ConnectionSettings(address=address)) as client:
             work = PERFORMERS["fail_on_bad_node"]
-            crew = Crew(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
+            runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
             nodes.add(msgspec.structs.replace(bad, name="good/1")).address()
-            first = dataclasses.replace(order_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
-            crew.start(first, ONCE)
+            first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
+            runner.start(first, ONCE)
             for number in range(1, 3):
-                crew.start(dataclasses.replace(order_in(tmp_path), task=f"a-{number:04d}"), ONCE)
-            events = ended(crew, 3)
+                runner.start(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
+            events = ended(runner, 3)
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}
     assert [line for line in said if "bad is given no more work" in line] == said
@@ -266,11 +281,11 @@ def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(t
         first.address()
         try:
             with open_client(ConnectionSettings(address=address)) as client:
-                crew = Crew(client, journal, run=tmp_path, preemptible=False, say=print)
+                runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
                 first.close()
-                crew.start(order_in(tmp_path), dataclasses.replace(ONCE, resources={"GPU": 1.0}))
+                runner.start(spec_in(tmp_path), dataclasses.replace(ONCE, resources={"GPU": 1.0}))
                 nodes.add(msgspec.structs.replace(able, name="able/2")).address()
-                (event,) = ended(crew)
+                (event,) = ended(runner)
         finally:
             first.close()
     assert event.status == "done" and event.outcome.node == "able/2"
@@ -278,10 +293,10 @@ def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(t
 
 def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Client, run: Path) -> None:
     with Journal(run) as journal:
-        crew = Crew(client, journal, run=run, preemptible=False, say=print)
+        runner = TaskRunner(client, journal, run=run, preemptible=False, say=print)
         (run / "stop.driver").unlink()
-        crew.start(order_in(run), ONCE)
+        runner.start(spec_in(run), ONCE)
         with pytest.raises(NodesUnfit, match=r"local: local/1 cannot see .*run the same command again"):
-            ended(crew)
-        crew.stop(run / "stop")
+            ended(runner)
+        runner.stop(run / "stop")
         assert journal.latest["a-0001"].status == "stopped"

@@ -6,8 +6,8 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.tables import RecipeProblems
-from fieldray_cluster.workflow.graph import compiled, filled
 from fieldray_cluster.workflow.recipe import new_workflow, read_workflow
+from fieldray_cluster.workflow.run import compiled, filled
 
 TEXT = """
 [cluster]

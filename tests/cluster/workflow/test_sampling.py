@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray_cluster.workflow.sampling import Parameter, combinations, samples
+from fieldray_cluster.workflow.recipe import Parameter, combinations, samples
 
 LISTS = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),

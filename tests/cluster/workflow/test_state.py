@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_cluster.workflow.state import JOURNAL, Event, Journal, Outcome, read_events
+from fieldray_cluster.workflow.tasks import JOURNAL, Event, Journal, Outcome, read_events
 
 
 def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:

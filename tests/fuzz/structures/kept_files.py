@@ -76,7 +76,7 @@ def _requests(folder: Path) -> object:
 
 
 def _journal(folder: Path) -> list[object]:
-    from fieldray_cluster.workflow.state import read_events
+    from fieldray_cluster.workflow.tasks import read_events
 
     return list(read_events(folder))
 
@@ -281,7 +281,7 @@ def make_chunk(chance: random.Random) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fieldray_cluster.archive_chunk import _SCHEMA
+    from fieldray_cluster.archive_worker import _SCHEMA
 
     of_request = {"model_sha256": _HASH, "settings_hash": _HASH, "thumbnail_columns": 0}
     outcomes = chance.choices(
@@ -321,7 +321,7 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
 
 def chunk_reader(_folder: Path) -> Read:
     """What the driver of an archive does with what a worker sends."""
-    from fieldray_cluster.archive_chunk import unpacked
+    from fieldray_cluster.archive_worker import unpacked
 
     request = replace(_request(), settings_hash=_HASH)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from fieldray_cluster.speedup.formulas import Measured, Mode, Server, split_corrected_s
-from fieldray_cluster.speedup.placement import shares_of
+from fieldray_cluster.training.formulas import Measured, Mode, Server, split_corrected_s
+from fieldray_cluster.training.placement import shares_of
 
 Links = Literal["exclusive", "shared"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from fieldray.reasons import Reason, reason
-from fieldray_cluster.speedup.placement import shares_of
+from fieldray_cluster.training.placement import shares_of
 
 Mode = Literal["async", "sync-join", "sync-split"]
 Server = Literal["central", "distributed"]

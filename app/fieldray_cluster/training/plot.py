@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.reports.outputs import write_own
-from fieldray_cluster.speedup.formulas import Estimate
+from fieldray_cluster.training.formulas import Estimate
 
 with contextlib.chdir(Path(__file__).parent):  # as in `fieldray_adapt.page`
     from matplotlib import rc_context

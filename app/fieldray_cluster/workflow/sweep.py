@@ -28,16 +28,12 @@ from fieldray_adapt.command import kind_of
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import HISTORY
 from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
-from fieldray_cluster.result_key import result_key, state_of
-from fieldray_cluster.sweep.trial import changed
-from fieldray_cluster.workflow.crew import Crew
-from fieldray_cluster.workflow.graph import TASKS
-from fieldray_cluster.workflow.perform import STOP, Order
-from fieldray_cluster.workflow.recipe import Sweep, Workflow, read_workflow
-from fieldray_cluster.workflow.roster import NodesUnfit
-from fieldray_cluster.workflow.run import opened_run, with_crew
-from fieldray_cluster.workflow.sampling import Parameter, Value
-from fieldray_cluster.workflow.state import Event, Journal
+from fieldray_cluster.pool import NodesUnfit, result_key, state_of
+from fieldray_cluster.workflow.recipe import Parameter, Sweep, Value, Workflow, read_workflow
+from fieldray_cluster.workflow.run import TASKS, opened_run, with_runner
+from fieldray_cluster.workflow.runner import TaskRunner
+from fieldray_cluster.workflow.tasks import STOP, Event, Journal, TaskSpec
+from fieldray_cluster.workflow.trial import changed
 
 Say = Callable[[str], None]
 End = Literal["done", "failed", "stopped"]
@@ -47,7 +43,7 @@ STUDY: Final = "study.jsonl"
 _STUDY_NAME: Final = "sweep"
 PACKS: Final = "packs"
 WINNER: Final = "winner"
-_MODULE: Final = "fieldray_cluster.sweep.trial"
+_MODULE: Final = "fieldray_cluster.workflow.trial"
 _SETTINGS: Final = "settings"
 _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
 _WAIT_S: Final = 0.5
@@ -57,7 +53,7 @@ _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
     """Run what is not done of a sweep, and make the pack of its winner; how it ended.
 
-    trial   the words of another program that takes a trial's order as its last argument; this program's own without
+    trial   the words of another program that takes a trial's spec as its last argument; this program's own without
 
     Raises UsageProblem (everything that is wrong with the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
     EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
@@ -80,7 +76,7 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
         if sweeping.is_over:
             say("Everything was done before.")
         else:
-            with_crew(workflow, journal, sweeping.drive, say=say)
+            with_runner(workflow, journal, sweeping.drive, say=say)
         return sweeping.end
 
 
@@ -182,8 +178,8 @@ class _Sweeping:
         best = self._best()
         return "done" if best and self._journal.is_done(WINNER, self._key(best, "run")) else "failed"
 
-    def drive(self, crew: Crew) -> None:
-        """Keep the crew busy until the winner has its pack.
+    def drive(self, runner: TaskRunner) -> None:
+        """Keep the runner busy until the winner has its pack.
 
         Raises UsageProblem (sweep_none), ConnectionLost, StorageProblem, KeyboardInterrupt.
         """
@@ -191,16 +187,16 @@ class _Sweeping:
         try:
             waiting = self._taken_up()
             while not self._stop.exists() and (waiting or self._out or len(self._study.trials) < self._sweep.trials):
-                self._send(crew, waiting)
-                for order, event in crew.ended(_WAIT_S):
-                    self._finish(order.task, event)
+                self._send(runner, waiting)
+                for spec, event in runner.ended(_WAIT_S):
+                    self._finish(spec.task, event)
                 self._watch()
             if not self._stop.exists():
-                self._make_pack(crew)
+                self._make_pack(runner)
             if self._stop.exists():
-                crew.stop(self._stop)
+                runner.stop(self._stop)
         except (KeyboardInterrupt, NodesUnfit):
-            crew.stop(self._stop)
+            runner.stop(self._stop)
             raise
 
     @property
@@ -220,8 +216,8 @@ class _Sweeping:
                 left.append(trial)
         return left
 
-    def _send(self, crew: Crew, waiting: list[FrozenTrial]) -> None:
-        while crew.room(self._sweep.resources) > 0:
+    def _send(self, runner: TaskRunner, waiting: list[FrozenTrial]) -> None:
+        while runner.room(self._sweep.resources) > 0:
             if self._sweep.workers and len(self._out) >= self._sweep.workers:
                 return
             if waiting:
@@ -232,16 +228,16 @@ class _Sweeping:
             else:
                 return
             self._begin(trial)
-            crew.start(self._order(trial, "train", name_of(trial.number)), self._sweep)
+            runner.start(self._spec(trial, "train", name_of(trial.number)), self._sweep)
 
     def _begin(self, trial: FrozenTrial) -> None:
         name = name_of(trial.number)
         own = optuna.Trial(self._study, trial._trial_id)  # the only way to resume a trial of another process
         self._out[name] = _Trial(own, self._folder(name), set(trial.intermediate_values))
 
-    def _order(self, trial: FrozenTrial, step: str, task: str) -> Order:
+    def _spec(self, trial: FrozenTrial, step: str, task: str) -> TaskSpec:
         own = self._folder(name_of(trial.number))
-        order = {
+        spec = {
             "recipe": str(self._sweep.recipe),
             "step": step,
             "changes": {
@@ -250,11 +246,11 @@ class _Sweeping:
                 "packs_folder": str(self._workflow.run / PACKS / own.name),
             },
         }
-        return Order(
+        return TaskSpec(
             task=task,
             key=self._key(trial, step),
             number=self._journal.next_number(task),
-            command=(*self._trial, json.dumps(order)),
+            command=(*self._trial, json.dumps(spec)),
             module="" if self._trial else _MODULE,
             folder=self._folder(task),
             here=self._sweep.recipe.parent,
@@ -300,16 +296,16 @@ class _Sweeping:
             own.told.add(epoch)
         return bool(new)
 
-    def _make_pack(self, crew: Crew) -> None:
+    def _make_pack(self, runner: TaskRunner) -> None:
         best = self._best()
         if best is None:
             raise UsageProblem(reason("sweep_none"))
         key = self._key(best, "run")
         if self._journal.is_done(WINNER, key):
             return
-        crew.start(self._order(best, "run", WINNER), self._sweep)
-        while crew.busy and not self._stop.exists():
-            for _, event in crew.ended(_WAIT_S):
+        runner.start(self._spec(best, "run", WINNER), self._sweep)
+        while runner.busy and not self._stop.exists():
+            for _, event in runner.ended(_WAIT_S):
                 self._say(f"{WINNER}: {name_of(best.number)}. {event.outcome.problem or event.status}")
 
     def _best(self) -> FrozenTrial | None:

@@ -1,0 +1,393 @@
+"""What a worker does with a piece of an archive: it screens each image, and gives back results as Parquet.
+
+Each image goes the way of `pipeline.screen.screen_image`, as in any run. A run of its own for each piece, with a store,
+cost a commit an image and the reading of all rows again, and let the decoders wait meanwhile; nothing here is stored.
+The session stays open from piece to piece, with the network loaded and the decoders running. An answer travels to the
+driver as bytes: Parquet or JSON, which is read there as data and compared with what was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import distributed
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fieldray.domain.assessment import choose
+from fieldray.domain.events import Event
+from fieldray.domain.finding import Failed, Outcome, without_preview
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.study import ImageRef
+from fieldray.errors import EnvironmentProblem, FieldrayError
+from fieldray.imaging.source import file_problem, open_file
+from fieldray.persistence import storage_problem
+from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.session import system_engine
+from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import NONSENSE
+from fieldray.reasons import Reason, reason
+from fieldray.store.columns import reason_of, reason_text
+from fieldray.store.pictures import picture_row, thumbnail_of
+from fieldray.store.rows import outcome_columns, outcome_of, ref_of
+from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.ports import OpenEngine
+from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
+from fieldray_cluster.node import cores_of_worker
+
+# ---- files on their way to a worker that does not see them
+
+
+_MOST_SENT_BYTES: Final = 2**27
+
+
+def contents_of(path: Path) -> bytes | Reason:
+    """What a file contains, or why it cannot be read: a worker never looks for a file that was to be sent."""
+    try:
+        with open_file(path) as stream:
+            return stream.read()
+    except OSError as error:
+        return file_problem(error).reason
+
+
+def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
+    """The files of the first images, as many as may be sent at once: how many images, and the contents by path."""
+    files: dict[str, bytes | Reason] = {}
+    total = 0
+    for count, path in enumerate(paths):
+        if str(path) not in files:
+            data = contents_of(path)
+            size = len(data) if isinstance(data, bytes) else 0
+            if count and total + size > _MOST_SENT_BYTES:
+                return count, files
+            files[str(path)], total = data, total + size
+    return len(paths), files
+
+
+class SentFiles:
+    """Files that came with a piece, written to a folder of this worker.
+
+    Raises StorageProblem.
+    """
+
+    def __init__(self, files: Mapping[str, bytes | Reason], folder: Path) -> None:
+        self._files = files
+        self._paths: dict[Path, Path] = {}
+        for number, (name, data) in enumerate(files.items()):
+            if isinstance(data, bytes):
+                self._paths[Path(name)] = path = folder / f"{number}"
+                try:
+                    path.write_bytes(data)
+                except OSError as error:
+                    raise storage_problem(error, path) from error
+
+    def local(self, refs: Sequence[ImageRef]) -> list[ImageRef]:
+        """The images whose file came along, at the path where it is here."""
+        return [replace(ref, path=self._paths[ref.path]) for ref in refs if ref.path in self._paths]
+
+    def outcomes(self, refs: Sequence[ImageRef], found: Sequence[Outcome]) -> list[Outcome]:
+        """An outcome for each image under its own name; `found` are those of the `local` ones, in their spec."""
+        rest = iter(found)
+        return [
+            replace(next(rest), ref=ref)
+            if ref.path in self._paths
+            else Failed(ref=ref, stage="decode", reason=self._why_not(ref))
+            for ref in refs
+        ]
+
+    def _why_not(self, ref: ImageRef) -> Reason:
+        why = self._files.get(str(ref.path))
+        return why if isinstance(why, Reason) else reason("missing")
+
+
+# ---- what a node screens with
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PieceSession:
+    """For one request, from `open` to `close`; one piece at a time."""
+
+    request: ArchiveRequest
+    _model: Model
+    _engine: OpenEngine
+    _workers: Workers
+    _threads: ThreadPoolExecutor
+
+    @classmethod
+    def open(cls, request: ArchiveRequest, *, cores: int) -> Self:
+        """Load the pack and start what reads and runs images, on so many cores. Raises FieldrayError."""
+        settings = request.settings_of_node(decoders=0)
+        settings.set("decoders", min(cores, number_of_workers(settings)))
+        with contextlib.ExitStack() as unless_open:
+            workers = open_workers(settings, settings.integer("decoders"))
+            unless_open.callback(workers.close)
+            model = load_model(request)
+            engine = system_engine(_unheard, settings, workers)
+            unless_open.callback(engine.close)
+            engine.open(model)
+            threads = ThreadPoolExecutor(workers.size + 1, thread_name_prefix="screening")
+            unless_open.pop_all()
+        return cls(
+            request=request,
+            _model=model,
+            _engine=engine,
+            _workers=workers,
+            _threads=threads,
+        )
+
+    def screen(self, refs: Sequence[ImageRef]) -> list[Outcome]:
+        """The outcome of each image, in spec. Raises FieldrayError where no image can be read or run any more."""
+        request, is_over = self.request, threading.Event()
+        screen = functools.partial(
+            screen_image,
+            assessment=choose(
+                self._model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed
+            ),
+            workers=self._workers,
+            engine=self._engine,
+            is_cancelled=is_over.is_set,
+        )
+        futures = [self._threads.submit(screen, ref) for ref in refs]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            outcomes = [future.result() for future in futures if future.done()]
+        finally:
+            is_over.set()  # ends what others wait for, where one has failed
+            for future in futures:
+                future.cancel()
+        return outcomes if dict(request.settings)["keep_previews"] else list(map(_without_pictures, outcomes))
+
+    def close(self) -> None:
+        """End every thread and process."""
+        self._engine.close()
+        self._workers.close()
+        self._threads.shutdown(cancel_futures=True)
+
+
+def _without_pictures(outcome: Outcome) -> Outcome:
+    """Where no pictures of patients are to be kept, none leaves the node either."""
+    outcome = without_preview(outcome)
+    return replace(outcome, facts=replace(outcome.facts, thumbnail=None))
+
+
+def _unheard(_: Event) -> None:
+    """Nobody looks at a worker."""
+
+
+# ---- a piece and its results
+
+
+_TEXTS: Final = (
+    "status", "category", "stage", "reason", "backend", "header", "findings", "notes", "details", "lungs",
+    "model_sha256", "settings_hash",
+)  # fmt: skip
+_BYTES: Final = ("image_key", "content_sha256", "result_hash", "class_maps", "lung_shares", "thumbnail", "preview")
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.binary()) for name in _BYTES),
+        *((name, pa.int64()) for name in ("rank", "frame", "thumbnail_columns")),
+        *((name, pa.float64()) for name in ("score", "decode_ms", "inference_ms", "grey")),
+    ]
+)
+_WORK: Final = b"fieldray work"  # the request that the results of a file are of
+_PARQUET: Final = b"PAR1"
+_FAULT: Final = b"fault "
+_MOST_BYTES: Final = 2**20  # of results, for each image and for the file itself
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PieceSpec:
+    """What a worker is asked to screen.
+
+    Attributes
+    ----------
+    refs
+        The images, each as the JSON of `store.rows.ref_text`.
+    files
+        Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
+        not among them is not looked for. None where nodes see the files themselves.
+    """
+
+    request: ArchiveRequest
+    refs: tuple[str, ...]
+    files: Mapping[str, bytes | Reason] | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PieceResult:
+    """The results of a piece as Parquet, or why there are none.
+
+    problem    what is wrong with the node that had it
+    is_fault   whether that is a fault of the program, which may be an image's, too
+    """
+
+    results: bytes = b""
+    problem: Reason | None = None
+    is_fault: bool = False
+
+
+def screen_piece(spec: PieceSpec) -> PieceResult:
+    """Screen the images of a piece on this worker; one row of results for each of them."""
+    try:
+        return PieceResult(results=packed(_outcomes(spec), spec.request))
+    except FieldrayError as error:
+        _end_sessions()
+        return PieceResult(problem=error.reason)
+
+
+def answer_bytes(screen: Callable[[PieceSpec], PieceResult], spec: PieceSpec) -> bytes:
+    """What a worker runs: the answer of `screen` as bytes, an error in it as well."""
+    try:
+        answer = screen(spec)
+    except Exception as error:
+        answer = PieceResult(problem=reason("internal", detail=type(error).__name__), is_fault=True)
+    why = reason_text(answer.problem).encode() if answer.problem else b""
+    return answer.results or (_FAULT + why if answer.is_fault else why)
+
+
+def answer_of(data: object) -> PieceResult:
+    """The inverse. Raises ValueError for anything else."""
+    if not isinstance(data, bytes):
+        raise ValueError(f"{type(data).__name__} is no answer")
+    if data.startswith(_PARQUET):
+        return PieceResult(results=data)
+    return PieceResult(problem=reason_of(data.removeprefix(_FAULT).decode()), is_fault=data.startswith(_FAULT))
+
+
+def most_bytes(images: int) -> int:
+    """How long an answer about so many images may be."""
+    return _MOST_BYTES * (images + 1)
+
+
+def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
+    """Outcomes as a Parquet file; a row has the columns of the store, and the pictures."""
+    own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
+    rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
+    return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
+
+
+def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
+    """The outcomes of a Parquet file of this request, with their previews. Raises ValueError for any other bytes."""
+    try:
+        return tuple(_outcome(row, request) for row in _table(data).to_pylist())
+    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
+        raise ValueError(f"no results of a piece: {type(error).__name__}") from error
+
+
+def results_of(
+    refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
+) -> tuple[Outcome, ...]:
+    """The same of these images alone, one of each, in their spec.
+
+    hashes  the content of files, where it is known here
+
+    Raises ValueError for any other bytes, before they are read where they are too many.
+    """
+    try:
+        found = pq.ParquetFile(io.BytesIO(data)).metadata
+        groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        encodings = {name for group in groups for at in range(group.num_columns) for name in group.column(at).encodings}
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"no results of a piece: {type(error).__name__}") from error
+    size = max(len(data), sum(group.total_byte_size for group in groups))
+    # Any other encoding may stand for much more than it has bytes.
+    if found.num_rows != len(refs) or size > most_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
+        raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
+    if (found.metadata or {}).get(_WORK) != request.work.encode():
+        raise ValueError("results of other work")
+    outcomes = unpacked(data, request)
+    for outcome, ref in zip(outcomes, refs, strict=True):
+        _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
+    return outcomes
+
+
+def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+    """A Parquet file that was read already, with these rows from the row `first` on."""
+    whole, new = _table(data), _table(rows)
+    return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
+
+
+def _table(data: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(data), schema=_SCHEMA)
+
+
+def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({_WORK: request.work}), stream, compression="zstd", use_dictionary=False
+    )
+    return stream.getvalue()
+
+
+def _require_result_of(outcome: Outcome, ref: ImageRef, *, known: str) -> None:
+    found = outcome.ref
+    if (found.path, found.member, found.frame) != (ref.path, ref.member, ref.frame):
+        raise ValueError("results of another image")
+    if known and outcome.facts.content_sha256 not in ("", known):
+        raise ValueError("results of another content")
+
+
+def _pictures(outcome: Outcome) -> dict[str, Any]:
+    row = picture_row(outcome)
+    return dict(zip(("thumbnail", "thumbnail_columns", "preview"), row[2:] if row else (None, 0, None), strict=True))
+
+
+def _outcome(row: dict[str, Any], request: ArchiveRequest) -> Outcome:
+    if (row["model_sha256"], row["settings_hash"]) != (request.model_sha256, request.settings_hash):
+        raise ValueError("results of another model or of other settings")
+    thumbnail = thumbnail_of(row["thumbnail"], row["thumbnail_columns"])
+    outcome = outcome_of(row, _PieceModel(request.pack_name, request.model_sha256), thumbnail=thumbnail)
+    return replace(outcome, facts=replace(outcome.facts, preview=row["preview"] or b""))
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceModel:
+    """What all results of a piece have in common; an operating point is told with each."""
+
+    pack_name: str
+    model_sha256: str
+    operating_points: tuple[OperatingPoint, ...] = ()
+
+
+# ---- the session of this worker
+
+
+_held: dict[ArchiveRequest, PieceSession] = {}
+
+
+def _outcomes(spec: PieceSpec) -> list[Outcome]:
+    """Raises FieldrayError where the node cannot screen."""
+    refs = [ref_of(text) for text in spec.refs]
+    if spec.files is not None:
+        folder = Path(distributed.get_worker().local_directory)
+        with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
+            sent = SentFiles(spec.files, Path(own))
+            local = sent.local(refs)
+            return sent.outcomes(refs, _session(spec.request).screen(local) if local else [])
+    outcomes = _session(spec.request).screen(refs)
+    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(spec.request)):
+        raise EnvironmentProblem(reason("cluster_no_path", path=path))
+    return outcomes
+
+
+def _session(request: ArchiveRequest) -> PieceSession:
+    """The open session for this request; that of another one is closed first."""
+    if request not in _held:
+        _end_sessions()
+        _held[request] = PieceSession.open(request, cores=cores_of_worker() or usable_cores())
+    return _held[request]
+
+
+def _end_sessions() -> None:
+    while _held:
+        _held.popitem()[1].close()

@@ -1,0 +1,306 @@
+"""The workers of a cluster at a run's tasks: tasks go out as Dask tasks, and each comes back with its last outcome.
+
+Attempts are counted here, and lost workers apart from them: where machines may be taken away, a lost worker is no fault
+of the task. One under which worker after worker is lost is believed to be the reason, and fails. A node that cannot
+work at all says nothing of the task either: the task waits for another one, and the node is given nothing any more.
+
+Keys of Dask tasks belong to the scheduler, not to the client: they are made of random numbers, and a result is
+believed only if it is that of this very task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from distributed import Client, Future, KilledWorker
+
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
+from fieldray_cluster.connection import node_of, receives, said_by, workers_of
+from fieldray_cluster.node import all_versions
+from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerRegistry, wait_for_any
+from fieldray_cluster.workflow.recipe import RetryPolicy
+from fieldray_cluster.workflow.tasks import (
+    STOP,
+    Begun,
+    Event,
+    Journal,
+    NodeReport,
+    Outcome,
+    Status,
+    TaskResult,
+    TaskSpec,
+    look,
+    perform,
+)
+
+_STOPPING_S: Final = 15.0
+_TICK_S: Final = 0.2
+_CLOCKS_S: Final = 60.0
+
+receives(NodeReport, TaskResult, TaskSpec, Outcome, type(Path()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """A task that is out, and what it has been through.
+
+    future    None while no worker is there that could be given it
+    workers   the addresses of those that may perform it
+    """
+
+    spec: TaskSpec
+    policy: RetryPolicy
+    future: Future[Any] | None = None
+    workers: frozenset[str] = frozenset()
+    attempts: int = 0
+    lost: int = 0
+
+
+class TaskRunner:
+    """The workers of one client, at work for one driver, which holds the run folder's lock.
+
+    work   is what workers run for a task
+    ask    is what they are asked before
+
+    Raises UsageProblem with the node's name (workflow_node_version, workflow_node_folder), ConnectionLost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        journal: Journal,
+        *,
+        run: Path,
+        preemptible: bool,
+        say: Callable[[str], None],
+        work: Callable[[TaskSpec], TaskResult] = perform,
+        ask: Callable[[Path], NodeReport] = look,
+    ) -> None:
+        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
+        self._run, self._say, self._asked_s = run, say, (0.0, 0.0)
+
+        def answers(names: Mapping[str, str]) -> Mapping[str, object]:
+            began = time.time()
+            found = said_by(names, client, ask, run)
+            self._asked_s = began, time.time()
+            return found
+
+        self._registry = WorkerRegistry[Reason | str](
+            client,
+            ask=answers,
+            misfit=self._misfit,
+            note=lambda node, why: say(reason("workflow_node_aside", node=node, detail=_detail(why)).text),
+            refused=lambda _name, why: UsageProblem(cast(Reason, why)),
+            none_left=lambda name, why: NodesUnfit(reason("workflow_no_node", node=node_of(name), detail=_detail(why))),
+        )
+        self._out: dict[str, _Work] = {}
+        self._is_stopping = False
+
+    def _misfit(self, name: str, found: object) -> Reason | None:
+        if not isinstance(found, NodeReport):
+            raise LookupError(name)  # an error: it has just gone, and is asked again when it is back
+        if found.version != all_versions():
+            return reason("workflow_node_version", node=name, theirs=found.version, ours=all_versions())
+        if not found.sees_folder:
+            return reason("workflow_node_folder", node=name, path=self._run)
+        before_s, after_s = self._asked_s
+        apart_s = max(before_s - found.clock, found.clock - after_s, 0.0)
+        if apart_s > _CLOCKS_S:
+            self._say(reason("workflow_node_clock", node=name, seconds=round(apart_s)).text)
+        return None
+
+    @property
+    def busy(self) -> tuple[str, ...]:
+        """The tasks that are out."""
+        return tuple(self._out)
+
+    def room(self, resources: Mapping[str, float]) -> int:
+        """How many more tasks with such a wish could begin now; one at least while nothing else is out."""
+        workers = list(self._registry.workers.values())
+        wanted = dict(resources)
+        alike = sum(1 for work in self._out.values() if dict(work.policy.resources) == wanted)
+        if wanted:
+            slots = sum(_slots(worker["resources"], wanted) for worker in workers)
+            return max(slots, 1) - alike
+        return max(sum(int(worker["nthreads"]) for worker in workers), 1) - alike
+
+    def start(self, spec: TaskSpec, policy: RetryPolicy) -> None:
+        """Send a task to the cluster. Raises StorageProblem."""
+        (spec.folder / STOP).unlink(missing_ok=True)
+        self._out[spec.task] = work = _Work(spec=spec, policy=policy)
+        self._submit(work)
+
+    def ended(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
+        """The tasks that came to their end meanwhile; waits for the first one so long.
+
+        Those that are tried again are sent out again. Raises ConnectionLost, NodesUnfit, StorageProblem.
+        """
+        found, until_s = list[tuple[TaskSpec, Event]](), time.monotonic() + wait_s
+        while self._out and not found:
+            self._place()
+            futures = [work.future for work in self._out.values() if work.future]
+            wait_for_any(self._client, futures, until_s - time.monotonic())
+            for work in [work for work in self._out.values() if work.future and work.future.done()]:
+                if event := self._judged(work):
+                    del self._out[work.spec.task]
+                    self._journal.add(event)
+                    found.append((work.spec, event))
+            if time.monotonic() >= until_s:
+                break
+        return found
+
+    def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
+        """End everything that is out by the file that its tasks name; what came of it."""
+        self._is_stopping = True
+        stop.touch()
+        found = list[tuple[TaskSpec, Event]]()
+        with contextlib.suppress(ConnectionLost):
+            waiting = [work.future for work in self._out.values() if work.future and not work.spec.mark.exists()]
+            until_s = time.monotonic() + _STOPPING_S
+            while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
+                found += self.ended(_TICK_S)
+            self._client.cancel(waiting)
+        for work in self._out.values():
+            problem = Outcome(problem=reason("workflow_stopped").text, was_stopped=True)
+            event = Event(task=work.spec.task, key=work.spec.key, status="stopped", outcome=problem)
+            self._journal.add(event)
+            found.append((work.spec, event))
+        self._out.clear()
+        return found
+
+    def _submit(self, work: _Work) -> None:
+        spec = work.spec
+        self._journal.add(Event(task=spec.task, key=spec.key, status="running", number=spec.number))
+        work.future = None
+        self._send(work)
+
+    def _send(self, work: _Work) -> None:
+        """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
+        wanted = work.policy.resources
+        work.workers = frozenset(
+            address
+            for address, worker in self._registry.workers.items()
+            if not wanted or _slots(worker["resources"], wanted) > 0
+        )
+        if work.workers:
+            work.future = self._client.submit(
+                self._perform,
+                work.spec,
+                key=f"{work.spec.task}-{work.spec.number}-{uuid.uuid4().hex}",
+                pure=False,
+                resources=dict(work.policy.resources) or None,
+                workers=list(work.workers),
+            )
+
+    def _place(self) -> None:
+        """See which workers there are, and send again what none of them would begin: those it was for are gone."""
+        if self._is_stopping:
+            return
+        self._registry.look()
+        for work in self._out.values():
+            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.mark.exists()
+            if work.future is None:
+                self._send(work)
+            elif is_stranded and not work.future.done():
+                work.future.cancel()
+                work.future = None
+                self._send(work)
+
+    def _judged(self, work: _Work) -> Event | None:
+        """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
+        result = self._answer(work)
+        outcome = result.outcome if result else None
+        if result and result.is_of_node and not work.spec.stop.exists():
+            self._out[work.spec.task].future = None  # it waits for another node, whatever becomes of this one
+            self._registry.set_node_aside(node_of(result.outcome.node), result.outcome.problem)
+            self._registry.look(at_once=True)
+            self._again(work)
+            return None
+        if result and result.is_of_node:
+            outcome = replace(result.outcome, was_stopped=True)
+        if outcome and outcome.was_stopped and not self._is_stopped(work.spec):
+            outcome = None  # its worker was ending: nobody asked for the task's end
+        if outcome is None or not (outcome.is_done or outcome.was_stopped):
+            if self._tries_again(work, outcome):
+                return None
+            outcome = outcome or self._lost(work)
+        status: Status = "stopped" if outcome.was_stopped else "done" if outcome.is_done else "failed"
+        spec = work.spec
+        return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
+
+    def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
+        """Send it out once more, if it may be tried again after an attempt that failed or a worker that was lost."""
+        policy, spec = work.policy, work.spec
+        preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
+        if outcome is None:
+            work.lost += 1
+        if outcome is not None or (not preemptible and spec.mark.exists()):  # what nobody began is no attempt
+            work.attempts += 1
+        if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop.exists():
+            return False
+        self._again(work)
+        return True
+
+    def _again(self, work: _Work) -> None:
+        work.spec = replace(work.spec, number=work.spec.number + 1)
+        self._submit(work)
+
+    @staticmethod
+    def _is_stopped(spec: TaskSpec) -> bool:
+        """Whether this driver asked for the end of the run, or of this task."""
+        return spec.stop.exists() or (spec.folder / STOP).exists()
+
+    def _answer(self, work: _Work) -> TaskResult | None:
+        """None where the worker was lost. Raises ConnectionLost."""
+        assert work.future is not None
+        try:
+            result = work.future.result()
+        except KilledWorker:
+            return None
+        except (CancelledError, TimeoutError, OSError) as error:
+            raise ConnectionLost from error
+        except Exception as error:  # what reached the worker could not be performed at all
+            why = reason("workflow_node_failed", node="?", detail=type(error).__name__)
+            return TaskResult(spec=work.spec, outcome=Outcome(problem=why.text))
+        if not isinstance(result, TaskResult) or result.spec != work.spec:
+            return TaskResult(spec=work.spec, outcome=Outcome(problem=reason("workflow_other_answer").text))
+        return result
+
+    def _lost(self, work: _Work) -> Outcome:
+        """The outcome of a task under which workers were lost, with the last one's name."""
+        begun = Begun()
+        with contextlib.suppress(OSError, ValueError):
+            begun = decoded(work.spec.mark.read_bytes(), Begun)
+        return Outcome(
+            node=begun.node,
+            began=begun.began,
+            problem=reason("workflow_worker_lost", count=work.lost).text,
+        )
+
+
+def _slots(offered: Mapping[str, float], wanted: Mapping[str, float]) -> int:
+    return int(min(offered.get(name, 0.0) // amount for name, amount in wanted.items()))
+
+
+def _detail(why: Reason | str) -> str:
+    return (why if isinstance(why, str) else why.text).rstrip(".")
+
+
+def require_resources(client: Client, policies: Mapping[str, RetryPolicy]) -> None:
+    """Require for each experiment a worker that has what it asks for. Raises UsageProblem (workflow_no_resource)."""
+    workers = workers_of(client).values()
+    for name, policy in policies.items():
+        for resource, amount in policy.resources.items():
+            if not any(worker["resources"].get(resource, 0.0) >= amount for worker in workers):
+                raise UsageProblem(
+                    reason("workflow_no_resource", experiment=name, resource=resource, amount=f"{amount:g}")
+                )

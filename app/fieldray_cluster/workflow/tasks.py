@@ -1,0 +1,414 @@
+"""A task of a run, as its worker and its journal know it.
+
+A worker runs the task's command under a guard, once, with all that is known of it in the task's folder. A task that was
+done is not done again: a worker that is told to perform it answers with what is written there. So is a performance
+whose answer was lost with its worker, however it ended: Dask has it repeated by itself. Two that are told at once (the
+driver was killed and began again) wait for each other.
+
+A worker believes that it sees the run's folder only if the journal and its driver's own file are there, and makes
+nothing above the task's folder: on a share that is not mounted it would write where nobody looks.
+
+The journal has one JSON line per event, on the disk before anything goes on. A run that was killed at any moment is
+taken up from there. A last line that was cut short is no event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Literal, Self
+
+from distributed import get_worker
+from distributed.core import Status as WorkerStatus
+
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.paths import program_command, python_command
+from fieldray.persistence import FileLock, HeldError, storage_problem
+from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import write_atomically
+from fieldray_cluster.node import all_versions
+from fieldray_cluster.workflow.recipe import PROGRAM
+
+# ---- the journal
+
+
+JOURNAL: Final = "journal.jsonl"
+Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one performance of a task ended.
+
+    Attributes
+    ----------
+    exit_code
+        Of the command; a negative one is the signal that ended it. None where it did not run to its end.
+    node
+        The worker that performed it.
+    began
+        When, in seconds since 1970 by the node's clock.
+    seconds, cpu_seconds, memory_mb
+        Time by the clock, time of CPUs, and the largest memory of one of its processes; None where not known.
+    problem
+        Why it ended, for a person; empty where it ended well.
+    was_stopped
+        Whether somebody asked for its end.
+    """
+
+    exit_code: int | None = None
+    node: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: float | None = None
+    memory_mb: float | None = None
+    problem: str = ""
+    was_stopped: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the command ended well."""
+        return self.exit_code == 0 and not self.was_stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line of the journal: what a task came to.
+
+    Attributes
+    ----------
+    number
+        Of the performance, from 1 through all runs; its output is named after it. 0 where none began.
+    lost
+        How many workers were lost under the task in this run.
+    """
+
+    task: str
+    key: str
+    status: Status
+    number: int = 0
+    lost: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class Journal:
+    """The journal of a run's folder, open for one driver, which holds the folder's lock.
+
+    Raises UsageProblem (workflow_journal), StorageProblem.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / JOURNAL
+        self.latest: dict[str, Event] = {}
+        self.numbers: dict[str, int] = {}
+        for event in read_events(folder):
+            self._note(event)
+        try:
+            _cut_unfinished(self._path)
+            self._stream: BinaryIO = self._path.open("ab")
+        except OSError as error:
+            raise storage_problem(error, self._path) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def add(self, event: Event) -> None:
+        """Write an event down; it is on the disk when this returns. Raises StorageProblem."""
+        try:
+            self._stream.write(json.dumps(asdict(event), ensure_ascii=False).encode() + b"\n")
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise storage_problem(error, self._path) from error
+        self._note(event)
+
+    def is_done(self, task: str, key: str) -> bool:
+        """Whether the task was done with this very key."""
+        known = self.latest.get(task)
+        return known is not None and known.status in ("done", "pruned") and known.key == key
+
+    def next_number(self, task: str) -> int:
+        """The number of the task's next performance."""
+        return self.numbers.get(task, 0) + 1
+
+    def _note(self, event: Event) -> None:
+        self.latest[event.task] = event
+        self.numbers[event.task] = max(self.numbers.get(event.task, 0), event.number)
+
+
+def read_events(folder: Path) -> Iterator[Event]:
+    """The events of a run's folder, oldest first. Raises UsageProblem (workflow_journal), StorageProblem."""
+    path = folder / JOURNAL
+    try:
+        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line's end was cut short
+        try:
+            yield decoded(line, Event)
+        except ValueError as error:
+            raise UsageProblem(reason("workflow_journal", path=path, line=number)) from error
+
+
+def _cut_unfinished(path: Path) -> None:
+    """Take away what a power cut left of a last line, or the next event would be written behind it."""
+    if path.is_file() and (data := path.read_bytes()) and not data.endswith(b"\n"):
+        with path.open("r+b") as stream:
+            stream.truncate(data.rfind(b"\n") + 1)
+
+
+# ---- a worker's part
+
+
+OUTCOME: Final = "outcome.json"
+STOP: Final = "stop"
+_LOCK: Final = "task.lock"
+_TICK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A task as a worker is told of it.
+
+    Attributes
+    ----------
+    key
+        What decides its result; an outcome with the same key stands for it.
+    number
+        Of this performance.
+    command
+        The words; `fieldray` in front is the program of the node.
+    module
+        A module of this program that gets the words instead.
+    here
+        Where the command is run.
+    run
+        The run's folder, with its journal.
+    stop
+        A file: when it appears, the command is ended. Its name is the driver's own.
+    """
+
+    task: str
+    key: str
+    number: int
+    command: tuple[str, ...]
+    folder: Path
+    here: Path
+    run: Path
+    stop: Path
+    module: str = ""
+
+    @property
+    def output(self) -> Path:
+        """The file of all that the command writes to its two streams."""
+        return self.folder / f"output-{self.number}.txt"
+
+    @property
+    def mark(self) -> Path:
+        """The file that says that a worker has begun, and which."""
+        return self.folder / f"begun-{self.number}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the mark of an spec says: who began, and when, in seconds since 1970 by that node's clock."""
+
+    node: str = ""
+    began: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a worker sends back: how a performance ended, and which one it was.
+
+    Attributes
+    ----------
+    spec
+        The spec that was performed.
+    is_of_node
+        Whether the node could not work at all; that says nothing of the task.
+    """
+
+    spec: TaskSpec
+    outcome: Outcome
+    is_of_node: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A worker as it is before it gets any work."""
+
+    version: str
+    sees_folder: bool
+    clock: float
+
+
+def look(folder: Path) -> NodeReport:
+    """What a worker has to say of itself; `folder` is the run's, with its journal: a lost share is an empty folder."""
+    return NodeReport(version=all_versions(), sees_folder=(folder / JOURNAL).is_file(), clock=time.time())
+
+
+def driver_of(stop: Path) -> Path:
+    """The file that a driver keeps beside its `stop`, which is not there yet: by it a worker knows the run's folder."""
+    return stop.with_name(f"{stop.name}.driver")
+
+
+def perform(spec: TaskSpec) -> TaskResult:
+    """Run the spec's command on this worker, unless it is done; how it ended. Never raises for what a disk does."""
+    node, began = _node(), time.time()
+    try:
+        if not _sees_run(spec):
+            return _unable(spec, node, began, reason("workflow_node_folder", node=node, path=spec.run))
+        spec.folder.mkdir(exist_ok=True)
+        return TaskResult(spec=spec, outcome=_performed(spec, node, began))
+    except HeldError:
+        outcome = Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
+        return TaskResult(spec=spec, outcome=outcome)
+    except (OSError, FieldrayError) as error:
+        detail = error.strerror or type(error).__name__ if isinstance(error, OSError) else error
+        return _unable(spec, node, began, reason("workflow_node_failed", node=node, detail=detail))
+
+
+def _sees_run(spec: TaskSpec) -> bool:
+    return (spec.run / JOURNAL).is_file() and driver_of(spec.stop).is_file()
+
+
+def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
+    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), is_of_node=True)
+
+
+def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
+    """Raises HeldError where nobody wants it any more, OSError, StorageProblem."""
+    with _alone(spec):
+        if known := _known(spec):
+            return known
+        (spec.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
+        write_atomically(spec.mark, json.dumps(asdict(Begun(node, began))).encode())
+        outcome = _run(spec, node, began)
+        content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
+        if not _sees_run(spec):  # writing would make the folder again
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is no longer there")
+        write_atomically(spec.folder / OUTCOME, json.dumps(content).encode())
+        return outcome
+
+
+@contextlib.contextmanager
+def _alone(spec: TaskSpec) -> Iterator[None]:
+    """Nobody else performs the task meanwhile; waits until then, or until nobody wants it any more."""
+    while True:
+        try:
+            lock = FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
+            break
+        except HeldError:
+            if _is_stopped(spec):
+                raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How a performance ended, as it is written down, and which one that was."""
+
+    key: str
+    number: int
+    outcome: Outcome
+
+
+def _known(spec: TaskSpec) -> Outcome | None:
+    try:
+        known = decoded((spec.folder / OUTCOME).read_bytes(), _Known)
+    except (OSError, ValueError):
+        return None
+    is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.number)
+    return known.outcome if is_it else None
+
+
+def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
+    began_s, was_stopped = time.monotonic(), False
+    guard = subprocess.Popen(
+        python_command("fieldray_cluster.workflow.guard", json.dumps(_command_of(spec))),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with guard:
+        try:
+            while True:
+                try:
+                    guard.wait(_TICK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if not was_stopped and _is_stopped(spec):
+                        was_stopped = True
+                        _close_input(guard)
+        finally:
+            _close_input(guard)
+        said = guard.stdout.read() if guard.stdout else b""
+    found: dict[str, Any] = json.loads(said) if said else {"exit_code": guard.returncode or -1}
+    seconds, problem = round(time.monotonic() - began_s, 3), _problem(found, node, was_stopped=was_stopped)
+    return Outcome(node=node, began=began, seconds=seconds, was_stopped=was_stopped, **{**found, "problem": problem})
+
+
+def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
+    """Why the command did not end well, empty where it did; `found` is what its guard told."""
+    code = found.get("exit_code", 0)
+    if detail := found.get("problem"):
+        return reason("workflow_not_started", node=node, detail=detail).text
+    if was_stopped:
+        return reason("workflow_stopped").text
+    if code > 0:
+        return reason("workflow_exit", exit_code=code).text
+    return reason("workflow_signal", number=-code).text if code else ""
+
+
+def _command_of(spec: TaskSpec) -> dict[str, Any]:
+    words = list(spec.command)
+    if spec.module:
+        words = python_command(spec.module, *words)
+    elif words[0] == PROGRAM:
+        words = program_command(*words[1:])
+    return {"command": words, "folder": str(spec.here), "output": str(spec.output)}
+
+
+def _close_input(guard: subprocess.Popen[bytes]) -> None:
+    if guard.stdin and not guard.stdin.closed:
+        with contextlib.suppress(OSError):
+            guard.stdin.close()
+
+
+def _is_stopped(spec: TaskSpec) -> bool:
+    """Whether somebody asked for the end, or this worker is ending: it would wait for the command otherwise."""
+    return spec.stop.exists() or (spec.folder / STOP).exists() or _is_ending()
+
+
+def _is_ending() -> bool:
+    try:
+        return get_worker().status in (WorkerStatus.closing, WorkerStatus.closed, WorkerStatus.failed)
+    except ValueError:
+        return False
+
+
+def _node() -> str:
+    """The worker's name, or the computer's where this is none."""
+    try:
+        return str(get_worker().name)
+    except ValueError:
+        return platform.node() or "?"
