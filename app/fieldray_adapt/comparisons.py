@@ -46,7 +46,7 @@ from fieldray_adapt.evaluate import (
 from fieldray_adapt.files import content_digest, digest, publish, require_publishable, save_arrays
 from fieldray_adapt.layouts import refuse_leak
 from fieldray_adapt.networks import resnet50
-from fieldray_adapt.prune.tasks import prune_as_told
+from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.prune.timing import time_files
 from fieldray_adapt.quantise import answer, quantise, to_float_file
 from fieldray_adapt.recipe import Comparison, Recipe, what_is_made, what_is_trained
@@ -136,7 +136,7 @@ def _out_of_fold(
     if recipe.prune is not None:
         # Its own quality is asked of images that it was trained on: nothing of the fold may choose how it is made.
         trained_on = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
-        _, kept, iterations = prune_as_told(
+        _, kept, iterations = prune_by_recipe(
             run,
             network,
             training=training,

@@ -1,7 +1,5 @@
 """The networks of the toolchain, as specifications, and the weights that they start from.
 
-The networks of the toolchain, as specifications.
-
 ResNet50 V1 (He et al. 2016, arXiv:1512.03385), VGG-16 (Simonyan and Zisserman 2015, arXiv:1409.1556) with the small
 input of the dissertation's MNIST study, and MobileNet v1 (Howard et al. 2017, arXiv:1704.04861). Layers carry the
 names Keras gives them in `keras.applications`, so published weights can be copied in.

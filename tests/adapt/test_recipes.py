@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import KINDS, Kind, adapt, check, new
 from fieldray_adapt.recipe import read_recipe
-from fieldray_adapt.tables import Document, Key, RecipeProblems, template
+from fieldray_adapt.tables import Document, KeyProblems, RecipeProblems, Rules, key, table, template
 
 ROOT = Path(__file__).parents[2]
 FIRST = """
@@ -197,13 +197,27 @@ def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
     assert [line for line in _problems(path) if "must draw from every group" in line]
 
 
-@dataclass(frozen=True, kw_only=True)
+@table
 class Census:
     """A count of files: a kind of recipe that no other module knows."""
 
-    kind: Annotated[Literal["census"], Key(doc="What it is.", example="census")]
-    folder: Annotated[Path, Key(doc="What is counted.", example="here")]
-    most: Annotated[int, Key(doc="At most.", low=1)] = 10
+    kind: Literal["census"] = key("What it is.", example="census")
+    folder: Path = key("What is counted.", example="here")
+    most: int = key("At most.", default=10, low=1)
+    title: str = key("Of the page; the folder's name by default.", default="")
+
+    def defaults(self) -> Mapping[str, Any]:
+        return {"title": self.folder.name}
+
+    def rules(self) -> Rules:
+        yield self.most != 13, "most", "must not be 13"
+
+
+def test_a_table_is_whole_and_right_from_birth() -> None:
+    assert Census(kind="census", folder=Path("a", "b")).title == "b"
+    for most, words in ((0, "most must be 1 or more, not 0"), (13, "most must not be 13")):
+        with pytest.raises(KeyProblems, match=words):
+            Census(kind="census", folder=Path("a"), most=most)
 
 
 def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     if run.recipe.prune is None:
         return {}
     data, home = dataset_of(run), run.folder("prune")
-    why, kept, folder = prune_as_told(
+    why, kept, folder = prune_by_recipe(
         run,
         load_trained(run),
         training=data.samples("training"),
@@ -263,7 +263,7 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     return {"stopped_by": why, **_row(kept, folder.iterations()[0])}
 
 
-def prune_as_told(
+def prune_by_recipe(
     run: Run,
     original: tuple[Specification, Weights],
     *,
