@@ -171,17 +171,20 @@ class Wording:
 
     def _run_remarks(self) -> tuple[str, ...]:
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
-        one, many = "{count} image of this run is no longer there.", "{count} images of this run are no longer there."
-        first, several = (
+        gone = self.translator.plural(
+            "{count} image of this run is no longer there.", "{count} images of this run are no longer there.", absent
+        )
+        changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. It is in the JSON export.",
             "{count} verdicts were given on results that have changed since. They are in the JSON export.",
+            earlier,
         )
         is_unsigned = self._spec.trust == "legacy"
         return (
             *map(self.translator.reason, self._stored.doubts),
             *([self.translator.reason(reason("unsigned_operating_point_unknown"))] if is_unsigned else ()),
-            *([self.translator.plural(one, many, absent)] if absent else ()),
-            *([self.translator.plural(first, several, earlier)] if earlier else ()),
+            *([gone] if absent else ()),
+            *([changed] if earlier else ()),
             *(() if self._stored.options.names_people else (self.pseudonym_note(),)),
         )
 

@@ -18,7 +18,7 @@ from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Failed, Refused, Screened
 from fieldray.domain.image import Box
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
@@ -205,6 +205,19 @@ def test_nobody_is_named_unasked(one: Screened, tmp_path: Path) -> None:
     text = str(wording.image(results_of([secret])[0])) + str(wording.row(1, results_of([secret])[0]))
     assert "FR-" in text
     assert not any(word in text for word in ("Шевченко", "Тарас", "1814", "one.dcm"))
+
+
+def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
+    verdict = EarlierVerdict(
+        image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
+        verdict=Verdict(choice="agree", note=""), given_s=1.0,
+    )  # fmt: skip
+    options = ReportOptions(language="uk", names_people=True)
+    stored = run_with([], options=options, not_present=("/b.dcm",), earlier_verdicts=(verdict, verdict))
+    assert Wording(stored).run().remarks == (
+        "1 знімка цієї перевірки вже немає на місці.",
+        "2 висновки надано щодо результатів, які відтоді змінилися. Вони є у файлі JSON.",
+    )
 
 
 def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) -> None:
