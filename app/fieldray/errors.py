@@ -117,3 +117,7 @@ class PackNotChosen(PackProblem):
 
 class UsageProblem(InputProblem):
     """The request itself is wrong."""
+
+
+class Cancelled(Exception):
+    """Somebody does not want the result any more: what was under way is given up, and there is none."""

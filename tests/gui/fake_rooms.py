@@ -35,13 +35,12 @@ from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, O
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import RunSpec, StoredResult, Verdict, Wishes
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, PackNotTrusted
+from fieldray.errors import Cancelled, FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPack, with_site_points
 from fieldray.pipeline.auditing import AuditRequest
-from fieldray.pipeline.compare import ComparisonCancelled
 from fieldray.pipeline.history import History
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
@@ -527,7 +526,7 @@ class FakePriors:
         self.compared.append((prior.outcome.ref, current.ref))
         self.may_compare.wait(10)
         if self.cancelled != before:
-            raise ComparisonCancelled
+            raise Cancelled
         if isinstance(self.answer, FieldrayError):
             raise self.answer
         return self.answer

@@ -44,6 +44,7 @@ from fieldray.comparison.mesh import (
 )
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
+from fieldray.errors import Cancelled
 
 _COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way
 _REACH: Final = 20  # of those pixels: how far the search looks around the guess
@@ -201,10 +202,6 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
     targets = places + share[:, None] * away[each, nearest]
     is_near = distance < _REACH_PX
     return points[is_near], targets[is_near]
-
-
-class Cancelled(Exception):
-    """Somebody does not want the result any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

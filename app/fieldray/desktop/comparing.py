@@ -33,7 +33,7 @@ from fieldray.domain.prior import (
     priors_of,
 )
 from fieldray.domain.run import StoredResult
-from fieldray.errors import FieldrayError
+from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
@@ -365,11 +365,9 @@ class Comparing(QObject):
         pyramid, open_pyramid = self._beside.pyramid, self._image.pyramid
 
         def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
-            from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
-
             try:
                 comparison = services.priors.compare(prior, row.outcome)
-            except ComparisonCancelled:
+            except Cancelled:
                 raise FieldrayError(reason("comparison_stopped")) from None
             if not comparison.is_comparable or pyramid is None or open_pyramid is None:
                 return comparison, None

@@ -17,11 +17,11 @@ from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.domain.model import Model
-from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.errors import Cancelled, FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import ExportCancelled, ReportOptions
+from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class Exporting(QObject):
         def tell(done: int, total: int) -> None:
             nonlocal told_s
             if stop.is_set():
-                raise ExportCancelled
+                raise Cancelled
             if time.monotonic() - told_s > _TOLD_EVERY_S:
                 told_s = time.monotonic()
                 self._told.emit(stop, done, total)
@@ -297,7 +297,7 @@ class Exporting(QObject):
         try:
             tell(0, 0)  # it may have been stopped while it waited
             return export(tell)
-        except ExportCancelled:
+        except Cancelled:
             return None
         finally:
             self._is_idle.set()

@@ -20,13 +20,12 @@ from fieldray.domain.events import OutcomeReady, Progress, Publish, ResultsTaken
 from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, notes_of, without_preview
 from fieldray.domain.run import Resuming, RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, StorageProblem, unexpected
+from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
 from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
-from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore

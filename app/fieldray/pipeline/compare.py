@@ -25,7 +25,7 @@ from fieldray.domain.mask import Mask, sampled
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prior import as_prior, doubts_about, kinship_of, unscreened
 from fieldray.domain.study import ImageRef
-from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
+from fieldray.errors import Cancelled, FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.processes.priority import give_priority
@@ -39,10 +39,6 @@ LEAST_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
 _NETWORK_S: Final = 30.0
-
-
-class ComparisonCancelled(Exception):
-    """Somebody does not want the result any more."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -129,14 +125,14 @@ class PairComparer:
         self._child.close()
 
     def cancel(self) -> None:
-        """End what is under way, which raises ComparisonCancelled; the next comparison starts a new process."""
+        """End what is under way, which raises Cancelled; the next comparison starts a new process."""
         self._is_cancelled = True
         self._child.kill()
 
     def compare(self, prior: ImageRef, current: ImageRef) -> ComparedPair:
         """Read and compare two images; waits for it.
 
-        Raises EnvironmentProblem where nothing can be read or run here, ComparisonCancelled.
+        Raises EnvironmentProblem where nothing can be read or run here, Cancelled.
         """
         self._is_cancelled, began_s = False, time.monotonic()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
@@ -152,7 +148,7 @@ class PairComparer:
 
     def _require_wanted(self) -> None:
         if self._is_cancelled:
-            raise ComparisonCancelled
+            raise Cancelled
 
     def _read(self, ref: ImageRef) -> ReadImage:
         return read_framed(ref, readers=self._readers, finder=self._finder)

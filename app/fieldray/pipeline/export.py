@@ -20,7 +20,7 @@ from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, RunSpec, StoredResult
-from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
+from fieldray.errors import Cancelled, FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
 from fieldray.paths import user_data
 from fieldray.persistence import clear_unfinished, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
@@ -33,7 +33,6 @@ from fieldray.reports.content import started
 from fieldray.reports.exporter import (
     EXPORTERS,
     PLAIN,
-    ExportCancelled,
     Exporter,
     ReportOptions,
     StoredRun,
@@ -81,7 +80,7 @@ def export_run(
     spec      to know the run by: after a backup was put back, another one may have its number
     pack      the one in use; the run's own pack is looked for among the installed ones where it is another
     readers   opens what reads images; without it none is read
-    tell      called with the number of results written and of all, before each; to stop, it raises ExportCancelled
+    tell      called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
     Raises UsageProblem for a format that is not available here, or an output that would replace something else;
@@ -485,7 +484,7 @@ def _follow(child: Child, tell: Tell, note: Callable[[Reason], None]) -> tuple[P
             return news.written
         try:
             tell(news.done, news.total)
-        except ExportCancelled:
+        except Cancelled:
             STOP.ask(child, None, timeout_s=_LONGEST_S)
             raise
 
@@ -544,7 +543,7 @@ class _Export:
     def _tell(self, done: int, total: int) -> None:
         self._steps = done, total
         if self._stop.is_set():
-            raise ExportCancelled
+            raise Cancelled
 
 
 class _Desk:

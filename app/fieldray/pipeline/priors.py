@@ -108,7 +108,7 @@ class Priors:
     def compare(self, prior: Prior, current: Outcome) -> PairComparison:
         """Compare two images as far as they are comparable.
 
-        Raises ComparisonCancelled, PackProblem, EnvironmentProblem, BackendProblem.
+        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem.
         """
         with self._lock:
             if self._is_closed:

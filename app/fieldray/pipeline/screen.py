@@ -28,7 +28,7 @@ from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes
 from fieldray.domain.study import ImageRef
-from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
+from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.reasons import NOTES, Reason, reason
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.ports import Engine, Readers
@@ -37,10 +37,6 @@ log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
 _request_ids = itertools.count(1)
-
-
-class Cancelled(Exception):
-    """The run was cancelled while this image was waiting: it gets no outcome now."""
 
 
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}

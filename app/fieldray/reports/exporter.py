@@ -49,10 +49,6 @@ class ReportOptions:
 PLAIN: Final = ReportOptions()
 
 
-class ExportCancelled(Exception):
-    """A person stopped an export: what was being written is discarded."""
-
-
 def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
     """Where no file is read."""
     return ((result, reason("missing")) for result in results)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.comparison.align import Cancelled
 from fieldray.comparison.compare import COMPARE, Pair, compare, find_change, handle, regions
 from fieldray.comparison.matching import band_pass, blurred, locally_normalised, raw
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, comparison_json
+from fieldray.errors import Cancelled
 from fieldray.processes.rpc import sent
 from pairs import chest, framed, moved, smooth_warp
 

@@ -15,11 +15,10 @@ from fakes import FakeFinder, FakeReaders, LungReaders, PaintedFile
 from fieldray.domain.image import Image, PixelMap
 from fieldray.domain.model import Model
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import Unreadable, UsageProblem
+from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import lung_mask
 from fieldray.pipeline.compare import (
-    ComparisonCancelled,
     PairComparer,
     comparison_child,
     lungs_in_frame,
@@ -153,7 +152,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
 
         thread = threading.Thread(target=cancel)
         thread.start()
-        with pytest.raises(ComparisonCancelled):
+        with pytest.raises(Cancelled):
             one.compare(named("a-wait.png"), named("a.png"))
         thread.join()
         assert one.compare(named("a-1.png"), named("a-2.png")).comparison.is_comparable

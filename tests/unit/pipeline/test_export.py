@@ -16,7 +16,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from fieldray.domain.image import ShownImage
-from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
+from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -24,7 +24,7 @@ from fieldray.persistence import unfinished, write_new
 from fieldray.pipeline.export import SERVICE, KnownPack, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import EXPORTERS, PLAIN, ExportCancelled, Exporter, ReportOptions, StoredRun
+from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun
 from fieldray.reports.outputs import own_folder
 from fieldray.reports.patient import pseudonym, pseudonym_key
 from fieldray.settings import Settings
@@ -100,9 +100,9 @@ def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path
     def tell(done: int, total: int) -> None:
         assert total == 4
         if done == 3:
-            raise ExportCancelled
+            raise Cancelled
 
-    with pytest.raises(ExportCancelled):
+    with pytest.raises(Cancelled):
         export_run(database, 1, tmp_path / "out", ["sr", "sc"], readers=pool, tell=tell)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sc"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
@@ -290,9 +290,9 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
 
 def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, database: Path) -> None:
     def tell(_done: int, _total: int) -> None:
-        raise ExportCancelled
+        raise Cancelled
 
-    with pytest.raises(ExportCancelled):
+    with pytest.raises(Cancelled):
         export_apart(database, 1, tmp_path / "out", ["pdf-studies", "sc"], **PLAINLY, tell=tell)
     assert not list((tmp_path / "out").glob(".*"))
     assert len(list((tmp_path / "out").iterdir())) <= 1  # what was done before it heard

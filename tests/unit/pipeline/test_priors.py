@@ -15,9 +15,9 @@ from fieldray.domain.comparison import Incomparable, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.prior import Prior, as_prior
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import EnvironmentProblem, InputProblem, UsageProblem
+from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.compare import ComparedPair, ComparisonCancelled, ReadImage
+from fieldray.pipeline.compare import ComparedPair, ReadImage
 from fieldray.pipeline.priors import Priors
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
@@ -47,7 +47,7 @@ class FakeComparer:
         self.is_asked.set()
         self.may_answer.wait(10)
         if self.is_cancelled:
-            raise ComparisonCancelled
+            raise Cancelled
         problem = Incomparable(reason=reason("compare_unlike"))
         comparison = PairComparison(prior=None, current=None, problem=problem)
         return ComparedPair(prior=ReadImage(ref=prior), current=ReadImage(ref=current), comparison=comparison)
@@ -180,7 +180,7 @@ def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: Priors, c
     def work() -> None:
         try:
             priors.compare(prior, current)
-        except ComparisonCancelled as error:
+        except Cancelled as error:
             raised.append(error)
 
     thread = threading.Thread(target=work)

@@ -16,8 +16,8 @@ from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screene
 from fieldray.domain.image import Detail, PixelMap
 from fieldray.domain.model import Calibration, Model, OodGate, Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
-from fieldray.pipeline.screen import Cancelled, screen_image
+from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem
+from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from tiny_models import tiny_manifest, tiny_model
