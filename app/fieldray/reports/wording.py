@@ -83,11 +83,7 @@ class Wording:
             notice=self.notice,
             run=self.run_fields(),
             counts=tuple(
-                (
-                    category,
-                    self._word(category),
-                    self._stored.counts[category],
-                )
+                (category, self._word(category), self._stored.counts[category])
                 for category in WORK_LIST_ORDER
                 if self._stored.counts.get(category)
             ),
