@@ -1,0 +1,79 @@
+"""Who is to blame for a process that ended, the image or the computer; and keys of results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fieldray_cluster.pool import FaultCounts, Piece, result_key, state_of
+
+ONE = Piece(7, 8)
+
+
+def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:
+    for node in nodes:
+        piece = faults.failed(piece, node)
+    return piece
+
+
+def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> None:
+    faults, both = FaultCounts(), ("ward", "attic")
+    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "attic"), both, is_last=False)  # twice only
+    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), both, is_last=True)
+    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "attic"), both, is_last=False)
+
+
+def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
+    faults, both = FaultCounts(), ("ward", "attic")
+    faults.has_done("ward", 100)  # before: it may have gone bad after that
+    piece = failed(faults, ONE, "ward", "ward", "ward")
+    assert not faults.is_image_to_blame(piece, both, is_last=False)
+    faults.has_done("attic", 1)
+    assert not faults.is_image_to_blame(piece, both, is_last=False)
+    faults.has_done("ward", 1)
+    assert faults.is_image_to_blame(piece, both, is_last=False)
+
+
+def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left() -> None:
+    faults = FaultCounts()
+    piece = failed(faults, ONE, "ward", "ward", "ward")
+    assert not faults.is_image_to_blame(piece, ("ward",), is_last=False)
+    assert faults.is_image_to_blame(piece, ("ward",), is_last=True)
+    faults.has_done("ward", 1)
+    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
+
+
+def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once() -> None:
+    faults = FaultCounts()
+    faults.works("ward", workers=2)
+    failed(faults, ONE, *["ward"] * 11)
+    assert not faults.is_node_to_blame("ward")
+    failed(faults, ONE, "ward")
+    assert faults.is_node_to_blame("ward") and faults.times("ward") == 12 and not faults.is_node_to_blame("attic")
+    faults.has_done("ward", 1)
+    assert not faults.is_node_to_blame("ward")
+
+
+def test_what_is_known_of_a_piece_is_known_of_its_halves() -> None:
+    faults = FaultCounts()
+    faults.has_done("ward", 5)
+    assert [half.nodes for half in failed(faults, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2
+
+
+def test_another_version_is_another_result() -> None:
+    assert result_key("a", 1) == result_key("a", 1) != result_key("a", 2)
+    assert result_key("a", version="0.0.1") != result_key("a", version="0.0.2")
+
+
+def test_a_file_counts_by_its_content_and_a_folder_by_its_files(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("1")
+    before, folder = state_of(labels), state_of(tmp_path)
+    os.utime(labels, (1, 1))
+    assert state_of(labels) == before and state_of(tmp_path) != folder
+    labels.write_text("2")
+    assert state_of(labels) != before
+    with pytest.raises(FileNotFoundError):
+        state_of(tmp_path / "none")
