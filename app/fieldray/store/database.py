@@ -65,16 +65,17 @@ class StoreConnection(sqlite3.Connection):
 
     path: Path
     _identity: tuple[int, int]
+    _companions: list[tuple[int, int]]
 
     def know(self, path: Path) -> None:
         """Note which file this is. Raises OSError."""
-        self.path, self._identity = path, _identity(path)
+        self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
 
     def require_in_place(self) -> None:
         """Raise StorageProblem (store_gone) where another file is at its path by now, or none.
 
         SQLite would continue with a file that was moved, deleted or replaced, and report success. Its log of changes is
-        moved away: the next to open a file here would read it as changes to that one.
+        moved away: the next to open a file here would read it as changes to that one. The log of that one stays.
         """
         try:
             is_here = _identity(self.path) == self._identity
@@ -82,7 +83,8 @@ class StoreConnection(sqlite3.Connection):
             is_here = False
         if not is_here:
             with contextlib.suppress(OSError):  # another thread was faster
-                quarantine_companions(self.path)
+                if _companions_at(self.path) == self._companions:
+                    quarantine_companions(self.path)
             raise StorageProblem(reason("store_gone", path=self.path))
 
 
@@ -325,6 +327,11 @@ def _identity(path: Path) -> tuple[int, int]:
     """Device and inode. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
+
+
+def _companions_at(path: Path) -> list[tuple[int, int]]:
+    """What lies there beside a database. Raises OSError."""
+    return [_identity(companion) for companion in companions(path) if companion.exists()]
 
 
 # ---- errors, and damage

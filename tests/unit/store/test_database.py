@@ -151,6 +151,18 @@ def test_a_store_that_is_no_longer_there_is_noticed_before_anything_is_called_sa
 
 
 @posix
+def test_what_is_saved_in_another_store_at_the_same_place_stays_there(path: Path, tmp_path: Path) -> None:
+    with ResultStore(path) as gone:
+        path.rename(tmp_path / "elsewhere")
+        with ResultStore(path) as store:
+            run_id = store.open_run(SPEC)
+            with pytest.raises(StorageProblem):
+                gone.open_run(SPEC)
+            with ResultQuery(path) as query:  # what was committed lies in the log that is in use
+                assert [run.run_id for run in query.runs()] == [run_id]
+
+
+@posix
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
 def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
     victim, path = tmp_path / "victim", tmp_path / "results.sqlite"
