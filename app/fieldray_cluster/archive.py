@@ -2,7 +2,7 @@
 
 Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
 accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
-three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_faults`). Only the
+three workers: that image is *failed*, by name, unless it is its computer that fails (see `pool`). Only the
 driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
 where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
 ends: nothing is lost and nothing is there twice.

@@ -91,11 +91,11 @@ class SentFiles:
                     raise storage_problem(error, path) from error
 
     def local(self, refs: Sequence[ImageRef]) -> list[ImageRef]:
-        """The images whose file came along, at the path where it is here."""
+        """The images whose file came along, at the path that it has here."""
         return [replace(ref, path=self._paths[ref.path]) for ref in refs if ref.path in self._paths]
 
     def outcomes(self, refs: Sequence[ImageRef], found: Sequence[Outcome]) -> list[Outcome]:
-        """An outcome for each image under its own name; `found` are those of the `local` ones, in their spec."""
+        """An outcome for each image under its own name; `found` are those of the `local` ones, in their order."""
         rest = iter(found)
         return [
             replace(next(rest), ref=ref)
@@ -145,7 +145,7 @@ class PieceSession:
         )
 
     def screen(self, refs: Sequence[ImageRef]) -> list[Outcome]:
-        """The outcome of each image, in spec. Raises FieldrayError where no image can be read or run any more."""
+        """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
         request, is_over = self.request, threading.Event()
         screen = functools.partial(
             screen_image,
@@ -287,7 +287,7 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
 def results_of(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
-    """The same of these images alone, one of each, in their spec.
+    """The same of these images alone, one of each, in their order.
 
     hashes  the content of files, where it is known here
 

@@ -368,7 +368,7 @@ def _build_from(aside: Path, path: Path, tables: Tables) -> Mapping[str, int]:
             with transaction(target):
                 kept = {table: _copy_table(source, target, table) for table in _tables_of(tables)}
                 if tables is RESULTS:
-                    _keep_numbers(target)
+                    _keep_numbers(source, target)
                     _list_results(target)
             complete(target)
         quarantine_companions(path)
@@ -420,14 +420,18 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
     return 0
 
 
-def _keep_numbers(target: sqlite3.Connection) -> None:
-    """A future result must not get the number of a lost one with a verdict."""
-    last = target.execute("SELECT MAX(result_id) FROM verdicts").fetchone()[0] or 0
-    known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'results'").fetchone()
-    if known is None:
-        target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('results', ?)", (last,))
-    elif known[0] < last:
-        target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'results'", (last,))
+def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    """A future run or result must not get the number of a lost one: verdicts, archives and reports go by it."""
+    for table, name, others in (("runs", "run_id", "results"), ("results", "result_id", "verdicts")):
+        last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]
+        most = last + _MOST_GAP
+        given_out = f"SELECT MAX(seq) FROM sqlite_sequence WHERE name = '{table}' AND seq <= ?"
+        for query in (given_out, f"SELECT MAX({name}) FROM {others} WHERE {name} <= ?"):
+            for known in (source, target):
+                with contextlib.suppress(*_UNREADABLE, TypeError, ValueError):  # as in `_last_id`
+                    last = max(last, int(known.execute(query, (most,)).fetchone()[0]))
+        target.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
 
 
 def _list_results(target: sqlite3.Connection) -> None:

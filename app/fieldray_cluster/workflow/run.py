@@ -275,7 +275,7 @@ class TaskState:
 
 
 def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
-    """The state of each task of a graph by the latest events, in the graph's spec."""
+    """The state of each task of a graph by the latest events, in the graph's order."""
     found = []
     for task in (own for tasks in graph.tasks.values() for own in tasks):
         event = latest.get(task.name)

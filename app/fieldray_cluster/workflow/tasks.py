@@ -226,7 +226,7 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What the mark of an spec says: who began, and when, in seconds since 1970 by that node's clock."""
+    """What the mark of a task says: who began, and when, in seconds since 1970 by that node's clock."""
 
     node: str = ""
     began: float = 0.0

@@ -299,3 +299,21 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     RunDeleter(path).delete([run_id])
     with ResultQuery(path) as query:
         assert query._all("SELECT * FROM verdicts") == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE runs SET state = 'asleep'",
+        "DELETE FROM runs; DELETE FROM sqlite_sequence WHERE name = 'runs'",
+        "DELETE FROM results; DELETE FROM runs",
+    ],
+)
+def test_a_run_that_was_lost_leaves_its_number_to_nobody(path: Path, change: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(change)
+    damage_mark(path).touch()
+    assert repair(path) is not None
+    with ResultStore(path) as store:
+        assert store.open_run(SPEC) == 2
+        assert store.counts(2) == {}

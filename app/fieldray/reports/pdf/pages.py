@@ -188,7 +188,7 @@ class Illustration:
 
 
 def image_page(document: Document, text: ImageText, illustration: Illustration | None) -> None:
-    """An image: the image to the left, what the pack says to the right. What is known is added below."""
+    """A page of one image: itself to the left, what the pack says to the right. What is known is added below."""
     document.heading(text.person or text.title, tag="H1", size=14)
     document.rule()
     top, page = document.y, document.page
