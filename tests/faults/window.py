@@ -159,7 +159,7 @@ class WindowFrontEnd(QObject):
             memory=OnePack(self._run.load_pack().manifest.pack_id),
             may_lack_ages=lambda paths: False,
             drives=NoDrives(),
-            audit=Auditor(session.database, self._run.packs.site_choices),
+            audit=Auditor(session.database, self._run.packs.site_points),
             history=History(session.database),
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),

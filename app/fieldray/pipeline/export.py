@@ -1,4 +1,4 @@
-"""A stored run as files, in the formats of `reports.exporter`; and the maps of its images (see `reports.maps`)."""
+"""A stored run as files, in the formats of `reports.exporter`; and the maps of its images (see `reports.images`)."""
 
 from __future__ import annotations
 
