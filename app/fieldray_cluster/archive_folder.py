@@ -359,12 +359,16 @@ def failed_in(database: Path, run_id: int) -> int:
         return query.counts(run_id).get("failed", 0)
 
 
-def is_merged(database: Path, run_id: int) -> bool:
-    """Whether a run with all results of an archive is still in the store, finished. Raises StorageProblem."""
+def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
+    """Whether the run with all results of an archive is still in the store, finished. Raises StorageProblem.
+
+    spec  to know it by: after a backup was put back, another run may have its number
+    """
     if not database.exists():
         return False
     with ResultQuery(database) as query:
         try:
-            return query.run(run_id).state == "finished"
+            run = query.run(run_id)
         except KeyError:
             return False
+    return run.state == "finished" and run.spec.work == spec.work

@@ -3,7 +3,7 @@
 Without an address a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
 client. They are this program's own processes, not Dask's `LocalCluster`: its nannies start workers by
 `multiprocessing`, which would run the caller's main module in them again before the offline guard, and would restart a
-worker for using much memory. Here a thread starts a dead one again, at the same place (`nodes`).
+worker for using much memory. Here a thread starts a dead one again, at the same place (`node`).
 
 Dask runs whatever connects to it tells it to run, and every user of this computer reaches 127.0.0.1. So the processes
 started here have certificates, made for them alone in a folder of this user's, and removed with them.

@@ -10,10 +10,12 @@ import pytest
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text
-from fieldray_cluster.archive_folder import ArchiveFolder
+from fieldray_cluster.archive_folder import ArchiveFolder, is_merged
 from fieldray_cluster.archive_request import ArchiveRequest
 from fieldray_cluster.pool import Piece
+from outcomes import run_spec
 
 
 def test_a_range_is_never_empty_and_is_halved_without_a_gap() -> None:
@@ -120,3 +122,13 @@ def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> Non
         ):
             with pytest.raises(UsageProblem, match="begun with other paths"):
                 folder.continue_with(other)
+
+
+def test_a_run_of_other_work_is_not_taken_for_that_of_the_archive(tmp_path: Path) -> None:
+    database, spec = tmp_path / "results.sqlite", run_spec()
+    assert not is_merged(database, 1, spec)
+    with ResultStore(database) as store:
+        store.set_state(store.open_run(spec), "finished")
+    assert is_merged(database, 1, spec)
+    assert not is_merged(database, 1, replace(spec, paths=("/elsewhere",)))
+    assert not is_merged(database, 2, spec)

@@ -79,7 +79,7 @@ _OWN_LIMIT_FOR_PILLOW: Final = SharedContext(_without_pillows_limit)
 
 
 def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
-    """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
+    """Decode one frame of a DICOM file, with or without preamble and file meta information; see `reading.decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
     """

@@ -32,7 +32,7 @@ _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
 def decode_png(data: bytes, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
-    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); the rest as for `decode.decode`.
+    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); the rest as for `reading.decode`.
 
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`, `several_images`.
     """
@@ -52,7 +52,7 @@ def _whole_png(data: bytes) -> _WholeImage:
 
 
 def decode_jpeg(data: bytes, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
-    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; the rest as for `decode.decode`.
+    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; the rest as for `reading.decode`.
 
     More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
     image, `several_images`.

@@ -88,7 +88,7 @@ class ImageFile:
         return identify_again(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
-        """The image as the file lies, at least as fine as needed. Raises Unreadable, Unusable; see `decode.decode`."""
+        """The image as the file lies, at least as fine as needed. Raises Unreadable, Unusable; see `decode`."""
         return decode(self._data, self._ref, needed=needed, whole=self._whole)
 
     def shown(self, side: int | None) -> Image:

@@ -53,7 +53,7 @@ class WorkerBackend:
     entry
         The device, whose file of the pack is run.
     runtimes
-        Which runtimes may be used, the first one found is (see `runtime.RUNTIMES`).
+        Which runtimes may be used, the first one found is (see `litert.RUNTIMES`).
     threads
         Of the network on the CPU; None for one per core.
     delegate

@@ -78,7 +78,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
         run_id = folder.merged_run()
-        if run_id is not None and is_merged(database, run_id) and not failed_in(database, run_id):
+        if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
             return 0
         return _Screening(options, console, folder, request, settings=settings).run(spec, database)
