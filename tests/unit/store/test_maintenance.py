@@ -198,7 +198,7 @@ def test_what_was_lost_is_there_again_and_what_was_replaced_is_kept(path: Path, 
     assert held(path) == (1, COUNT, 1)
     with HistoryQuery(replaced) as query:
         assert query.counts(2) == {"abnormal": 1}
-    assert not list(path.parent.glob("*restoring*"))
+    assert not list(path.parent.glob("*.new*"))
     assert restore(path, copied) == path.with_name("results.replaced-2.sqlite")
 
 
