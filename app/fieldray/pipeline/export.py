@@ -45,7 +45,7 @@ from fieldray.settings import TABLE, Settings, Value
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import Look
-from fieldray.workers.pool import number_of_workers, open_workers
+from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
@@ -374,7 +374,7 @@ def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Readers
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
         seen = readers.look(Look(ref=outcome.ref, frame=frame), model=None)
-    except (UsageProblem, StorageProblem):
+    except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
         log.warning("an image cannot be read for its overlay: %s", problem.reason.text)

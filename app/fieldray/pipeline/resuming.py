@@ -20,6 +20,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.imaging.source import Stamps
 from fieldray.store.results import ResultQuery
+from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Work
@@ -53,13 +54,13 @@ class Earlier:
 
         The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
         that discovery saw is taken over, and no score of an image whose header is refused, unless a person overruled
-        that. Raises StorageProblem.
+        that. Raises StorageProblem, PoolClosed.
         """
         if ref.problem:
             return None
         try:
             content_sha256, stamp = self.work.content_hash(ref)
-        except StorageProblem:
+        except (StorageProblem, PoolClosed):
             raise
         except (OSError, FieldrayError):
             return None  # the decoder will report what is wrong with the file

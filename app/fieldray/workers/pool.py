@@ -259,11 +259,14 @@ class Workers:
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
         """After a time-out by a child, with its time limit: the drive may be one that does not answer."""
-        with contextlib.suppress(FieldrayError):
+        try:
             if error.reason.code == "decoder_timeout":
                 return self._hash_in_child(ref, tries=1)
             return self.content_hash(ref)[0]
-        return ""
+        except PoolClosed:
+            raise
+        except FieldrayError:
+            return ""
 
     def _ask(
         self,

@@ -17,6 +17,7 @@ from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import PoolClosed
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 from tiny_models import tiny_manifest
@@ -98,3 +99,8 @@ def test_what_would_be_replaced_ends_it(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem):
         maps(tmp_path, Again(), image("a.dcm"))
     assert (tmp_path / "maps" / "a.dcm.lungs.png").read_text() == "precious"
+
+
+def test_readers_that_were_closed_end_it(tmp_path: Path) -> None:
+    with pytest.raises(PoolClosed):
+        maps(tmp_path, Again(problem=PoolClosed()), image("a.dcm"))

@@ -26,12 +26,15 @@ from fieldray.domain.run import Resuming, TakenOver, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.assembly import assemble
-from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.resuming import Earlier
 from fieldray.reasons import reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
 from fieldray.workers.calls import Look, Seen
+from fieldray.workers.pool import PoolClosed
+from outcomes import image_ref, run_spec, screened
 from program import write_images
 from tiny_models import tiny_model
 
@@ -321,3 +324,21 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
     second = Run(tmp_path / "images", resuming=Resuming(tells_each=False))
     assert second.taken_over == TakenOver(by_sample=1200)
     assert second.readers.hashed == []
+
+
+def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) -> None:
+    def given_up(_: ImageRef) -> tuple[str, bytes]:
+        raise PoolClosed
+
+    work = Work(
+        spec=run_spec(),
+        discover=lambda _: iter(()),
+        count=lambda _: 0,
+        content_hash=given_up,
+        stamp_with=lambda _: None,
+        check_header=lambda _: None,
+        screen=screened,
+        release=lambda: None,
+    )
+    with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
+        Earlier(work=work, last_row=0).outcome(image_ref("a.dcm"), store)
