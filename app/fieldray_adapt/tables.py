@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import os
 import tomllib
 import types
 import typing
@@ -147,7 +146,7 @@ def rooted_in(made: T, base: Path) -> T:
 
 def _rooted(value: Any, base: Path) -> Any:
     if isinstance(value, Path):
-        return base / os.path.expanduser(value)  # noqa: PTH111 - Path.expanduser raises where ~NAME is nobody
+        return base / value.expanduser()
     if isinstance(value, tuple):
         found = tuple(_rooted(item, base) for item in value)
         return value if all(new is old for new, old in zip(found, value, strict=True)) else found
