@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fieldray.imaging.synthetic import chest_phantom
-
 Fieldray = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -52,6 +50,8 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:
     """`count` PNG images, each with bytes of its own."""
+    from fieldray.imaging.synthetic import chest_phantom  # with pydicom, which asks for a socket as it is imported
+
     folder.mkdir(parents=True, exist_ok=True)
     image = (chest_phantom(side, side, 7, abnormal=False) >> 4).astype(np.uint8)
     paths = []
