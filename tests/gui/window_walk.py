@@ -378,8 +378,7 @@ class WindowWalk:
         if row is None:
             return
         given = (Verdict(choice="unsure"), Verdict(choice="agree", note="theirs"), None)[which % 3]
-        before = self._stored((row.row_id,)).get(row.row_id)
-        self._opened = row.row_id  # what is open was read before this
+        self._opened, before = row.row_id, self._stored((row.row_id,)).get(row.row_id)  # what is open was read before
         try:
             with _roomy(), ResultStore(self.rooms.database) as store:
                 self._theirs[row.row_id] = store.set_verdict(row.row_id, given, judged=row.outcome, over=(before,))
