@@ -248,7 +248,7 @@ def _drifts(query: HistoryQuery, run: Run, label: str, manifest: Manifest | None
     limit = measured_evidence_limit(manifest) if manifest else None
     now = drift.drift_counts(query.drift_samples(run.run_id, limit=_MOST_COMPARED), label, evidence_limit=limit)
     of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
-    earlier = drift.drift_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
+    earlier = drift.drift_counts(query.earlier_samples(run, limit=_MOST_COMPARED), label, evidence_limit=limit)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
 
 

@@ -13,7 +13,7 @@ from fieldray.domain.run import DriftSample, Run, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
-from fieldray.store.rows import brief_of, category_of, checked, gist_of
+from fieldray.store.rows import brief_of, category_of, checked, sample_of
 
 _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
 # CROSS: from the verdicts, which are few, to their results, never through all results.
@@ -30,7 +30,7 @@ _BRIEFS: Final = """
 
 # What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
-_GISTS = """SELECT category, findings, grey, lungs FROM results
+_SAMPLES = """SELECT category, findings, grey, lungs FROM results
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
 
 
@@ -89,16 +89,16 @@ class HistoryQuery(ResultQuery):
 
     def drift_samples(self, run_id: int, *, limit: int) -> tuple[DriftSample, ...]:
         """What a run is compared by, of the first `limit` images that did not fail."""
-        return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
+        return self._made(sample_of, self._all(_SAMPLES + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
 
-    def earlier_gists(self, run: Run, *, limit: int) -> tuple[DriftSample, ...]:
+    def earlier_samples(self, run: Run, *, limit: int) -> tuple[DriftSample, ...]:
         """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
         same_work = "SELECT id FROM runs WHERE model_sha256 = ? AND settings_hash = ? AND id < ?"
-        query = f"""{_GISTS} AND run_id IN ({same_work}) AND {_IDENTITY} NOT IN
+        query = f"""{_SAMPLES} AND run_id IN ({same_work}) AND {_IDENTITY} NOT IN
                     (SELECT {_IDENTITY} FROM results WHERE run_id = ?) GROUP BY {_IDENTITY} ORDER BY id DESC LIMIT ?"""
         spec = run.spec
         return self._made(
-            gist_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
+            sample_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
         )
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:

@@ -336,7 +336,7 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
     return ResultKind(category=category_in(row), codes=codes, number=row["number"])
 
 
-def gist_of(row: sqlite3.Row) -> DriftSample:
+def sample_of(row: sqlite3.Row) -> DriftSample:
     """What runs are compared by, of a row of `results`."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None

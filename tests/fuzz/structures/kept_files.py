@@ -26,11 +26,11 @@ from fieldray.settings import TABLE, load
 from fieldray.store.rows import (
     brief_of,
     earlier_verdict_of,
-    gist_of,
     kind_of,
     outcome_columns,
     outcome_of,
     run_of,
+    sample_of,
     spec_of,
     spec_text,
     stored_of,
@@ -240,7 +240,7 @@ def _value(chance: random.Random) -> Any:
 def row_reader(_folder: Path) -> Read:
     """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
     readers: dict[str, tuple[Callable[[Any], object], ...]] = {
-        "result": (stored_of, _shown, gist_of, kind_of),
+        "result": (stored_of, _shown, sample_of, kind_of),
         "run": (run_of,),
         "verdict": (verdict_of, earlier_verdict_of),
     }
