@@ -62,7 +62,7 @@ from fieldray_adapt.steps import (
     frozen_part_of,
     load_network,
     specification_of,
-    starting_digest,
+    starting_digests,
     to_files,
     train_recipe,
 )
@@ -230,7 +230,7 @@ CROSS: Final = Step(
         *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
         "calibration_images",
     ),
-    outside=lambda run: starting_digest(run.recipe.network),
+    outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
 )
 
 
@@ -303,7 +303,8 @@ def _pack_folder(run: Run) -> Path:
 def _outside(run: Run) -> str:
     """Digest of the pack as it is, and of the weights that the unpruned network starts from."""
     choice = run.recipe.comparison
-    return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), starting_digest(choice.network) if choice else "")
+    started = starting_digests(choice.network, choice.training) if choice else ""
+    return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), started)
 
 
 def _whole_run(run: Run, choice: Comparison) -> Run:

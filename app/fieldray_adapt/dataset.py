@@ -76,10 +76,18 @@ class Duplicates:
         }
 
 
-def find_duplicates(images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str]) -> Duplicates:
-    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998."""
-    exact = _exact(digests)
-    near = tuple(pair for pair in _near(images) if pair not in set(exact))
+def find_duplicates(
+    images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str], files: Sequence[Path]
+) -> Duplicates:
+    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998.
+
+    One file in two sources is no pair.
+    """
+    same = frozenset(_exact(digests))
+    exact, near = (
+        tuple(pair for pair in pairs if files[pair[0]] != files[pair[1]])
+        for pairs in (sorted(same), (pair for pair in _near(images) if pair not in same))
+    )
     pairs = exact + near
     across = [pair for pair in pairs if "none" not in (own := {parts[i] for i in pair}) and len(own) > 1]
     copies = frozenset(
@@ -223,16 +231,21 @@ class Dataset:
 def data_step(run: Run) -> Mapping[str, Any]:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
-    Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
+    Training images that are also validation or test images are left out, and those of sources that are never drawn.
+    Raises UsageProblem (see `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)
     split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
     image_set = images_of(run, rows)
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
-    found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts)
-    parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
+    files = [row.path.resolve() for row in image_set.rows]
+    found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
+    drawn = {source.name for source in recipe.data if source.share}
+    parts = [
+        "none" if part == "training" and (index in found.training_copies or row.source not in drawn) else part
+        for index, (row, part) in enumerate(zip(image_set.rows, parts, strict=True))
+    ]
     targets = targets_of(image_set.rows, recipe.labels)
     check_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))

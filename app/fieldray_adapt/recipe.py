@@ -176,6 +176,11 @@ class Training:
         default=0.0,
         low=0,
     )
+    teacher: Path | None = key(
+        "Weights of an EfficientNet-Lite0 (.npz, PyTorch's names): the targets become the mean of an image's label and "
+        "what a logistic regression on that network's features, fitted to other patients, makes of the image.",
+        default=None,
+    )
     seed: int = key("Of initial weights, order and augmentation.", default=0)
     engine: EngineName = key("The framework that trains; auto: PyTorch where it is installed.", default="auto")
     precision: Precision = key("bfloat16 is faster where the CPU has it.", default="float32")
@@ -389,7 +394,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
         "labels": {label.code: label.weight for label in recipe.labels},
         "lungs": recipe.lungs.name if recipe.lungs else None,
         "data": sources,
-        "training": asdict(recipe.training),
+        "training": asdict(recipe.training) | {"teacher": recipe.training.teacher and recipe.training.teacher.name},
         "augmentation": asdict(recipe.augmentation),
     }
 

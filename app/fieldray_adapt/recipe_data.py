@@ -128,7 +128,11 @@ class Source:
         "cross` leaves out. The name by default.",
         default="",
     )
-    share: float = key("How often it is drawn, relative to the other sources.", default=1.0, low=0)
+    share: float = key(
+        "How often it is drawn, relative to the other sources; 0: it is measured and never learnt from.",
+        default=1.0,
+        low=0,
+    )
     evaluated: bool = key(
         "Whether results may be measured on it. Use a confounded source for training only.", default=True
     )

@@ -17,10 +17,10 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of, keep_split
 from fieldray_adapt.engine import EngineSettings, open_engine
-from fieldray_adapt.files import content_digest, reading, write_atomically
+from fieldray_adapt.files import content_digest, digest, reading, write_atomically
 from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, onnx_weights, pack_channels, pack_weights
 from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
-from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
+from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.specification import (
     Specification,
@@ -34,6 +34,7 @@ from fieldray_adapt.specification import (
     save_weights,
     specification_from_json,
 )
+from fieldray_adapt.teacher import taught
 from fieldray_adapt.train import (
     ChannelScale,
     FrozenPart,
@@ -123,6 +124,9 @@ def train_recipe(
         The frozen part of the recipe's network, where several trainings share it.
     """
     recipe, specification = run.recipe, specification_of(run.recipe)
+    training = training.of_sources([source.name for source in recipe.data if source.share])
+    if teacher := recipe.training.teacher:
+        training = taught(training, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
     part = part or frozen_part_of(recipe, images=training.images)
     weights = part.weights if part else starting_weights(recipe, specification, images=training.images)
     trained = part.upper if part else specification
@@ -287,6 +291,11 @@ def _other_weights(recipe: Recipe, specification: Specification, images: NDArray
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
 
 
+def starting_digests(network: NetworkChoice, training: Training) -> str:
+    """Digest of the weights that a training begins with: the network's own, and the teacher's."""
+    return digest(starting_digest(network), content_digest(training.teacher) if training.teacher else "")
+
+
 def starting_digest(choice: NetworkChoice) -> str:
     """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
     path = Path(choice.weights)
@@ -307,7 +316,7 @@ TRAIN: Final = Step(
     name="train",
     perform=train_step,
     reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    outside=lambda run: starting_digest(run.recipe.network),
+    outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
     leaves=("weights.npz", "specification.json", "history.json", SPLIT),
 )
 

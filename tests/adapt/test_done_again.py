@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.files import digest
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
-from fieldray_adapt.specification import load_weights, save_weights
+from fieldray_adapt.specification import Weights, load_weights, save_weights
+from fieldray_adapt.steps import train_recipe
+from fieldray_adapt.train import Samples
 from tiny_recipe import RECIPE, draw
 
 NAMES = [step.name for step in STEPS]
@@ -214,6 +217,25 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     split.unlink()
     with pytest.raises(UsageProblem, match="Run the step data first"):
         dataset_of(run)
+
+
+def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: Path) -> None:
+    recipe = _project(tmp_path, RECIPE.replace('name = "clean"', 'name = "clean"\nshare = 0'))
+    run = _run(recipe)
+    run.execute((DATA,), say=lambda _: None)
+    data = dataset_of(run)
+    assert {row.source for row in data.rows("training")} == {"confounded"}
+    assert {row.source for part in ("validation", "test") for row in data.rows(part)} == {"clean"}
+    learnt = list[Samples]()
+
+    def learn(_specification: object, weights: Weights, *, training: Samples, **_: object) -> tuple[Weights, list[Any]]:
+        learnt.append(training)
+        return weights, [{}]
+
+    everything = data.samples_of(np.arange(90))
+    trainer = SimpleNamespace(classifier=learn)
+    train_recipe(replace(run, trainer=trainer), training=everything, validation=everything, folder=tmp_path / "train")  # type: ignore[arg-type]
+    assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has parts of its own
 
 
 def test_a_leak_between_what_was_trained_and_what_is_tested_is_seen(tmp_path: Path) -> None:

@@ -128,12 +128,13 @@ def test_thumbnails_are_exact_means() -> None:
 
 def test_copies_across_parts_leave_the_training() -> None:
     generator = np.random.default_rng(7)
-    images = generator.integers(0, 256, (6, 64, 64, 1), np.uint8)
+    images = generator.integers(0, 256, (7, 64, 64, 1), np.uint8)
     images[3] = images[0]
+    images[6] = images[5]  # one file, in two sources
     images[4] = np.clip(images[1].astype(int) + 1, 0, 255)  # one level brighter: another file, the same exposure
-    digests = ["a", "b", "c", "a", "d", "e"]
-    parts = ["training", "training", "training", "test", "training", "test"]
-    found = find_duplicates(images, digests, parts)
+    digests = ["a", "b", "c", "a", "d", "e", "e"]
+    parts = ["training", "training", "training", "test", "training", "test", "test"]
+    found = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert found.exact == ((0, 3),) and found.near == ((1, 4),)
     assert found.across == 1 and found.training_copies == {0}
     facts = found.facts([f"line {n}" for n in range(6)], most=5)

@@ -1,0 +1,74 @@
+"""The adults' images with the class that radiologists gave them, a table for a recipe; and how far a run follows them.
+
+python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
+python tools/radiologists.py figures ../shared/data runs/adult-normal-abnormal
+
+RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
+measure, but nothing that ships is trained on them, so that the table's source has the share 0 in a recipe. The figures
+are of a cross-validation's int8 networks: each image by one that saw none of its patient.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fieldray.domain.metrics import auc
+
+_SETS = {"rsna_normal": "", "rsna_opacity": "", "nih_224": "jrzech"}
+
+
+def read_images(data: Path) -> list[dict[str, str]]:
+    """The rows of index.csv that radiologists read, of the sets that are not confounded, each with `rsna_class`."""
+    with (data / "radiologists.csv").open(encoding="utf-8", newline="") as stream:
+        classes = {Path(row["nih_image"]).stem: row["rsna_class"] for row in csv.DictReader(stream)}
+    with (data / "index.csv").open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["part"].startswith(_SETS.get(row["set"], "-"))]
+    read = [row | {"rsna_class": classes.get(Path(row["path"]).stem, "")} for row in rows]
+    return [row for row in read if row["rsna_class"]]
+
+
+def write_table(data: Path, out: Path) -> None:
+    """The layout of index.csv; the label is normal where radiologists read normal, else abnormal."""
+    rows = read_images(data)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(row | {"label": "normal" if row["rsna_class"] == "Normal" else "abnormal"} for row in rows)
+
+
+def print_figures(data: Path, run: Path) -> None:
+    """AUC of what is compared in docs/benchmarks/adults.md, from the run's cross-validation."""
+    known = {str((data / row["path"]).resolve()): row for row in read_images(data)}
+    with (run / "data" / "split.csv").open(encoding="utf-8", newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    with np.load(run / "cross" / "scores.npz") as arrays:
+        scores, targets = arrays["int8"][:, 0], arrays["targets"][:, 0]
+    rows = [known.get(str(Path(line["path"]).resolve()), {}) for line in lines]
+    is_scored = np.isfinite(scores)
+
+    def where(**wanted: str) -> np.ndarray:
+        return is_scored & np.array([all(row.get(name) == value for name, value in wanted.items()) for row in rows])
+
+    normal, jrzech, opacity = where(rsna_class="Normal"), where(part="jrzech"), where(rsna_class="Lung Opacity")
+    is_pa, sick = where(view="PA"), where(part="jrzech") & ~where(rsna_class="Normal")
+    shenzhen = is_scored & np.array([line["source"] == "shenzhen" for line in lines])
+    pairs = {
+        "jrzech not normal, against all read as normal": (sick, normal),
+        "jrzech not normal, against jrzech normal": (sick, jrzech & normal),
+        "jrzech not normal, against all read as normal, PA": (sick & is_pa, normal & is_pa),
+        "opacities against normal, PA": (opacity & is_pa, normal & is_pa),
+        "opacities against normal, AP": (opacity & ~is_pa, normal & ~is_pa),
+        "Shenzhen, its own labels": (shenzhen & (targets > 0.5), shenzhen & (targets < 0.5)),
+    }
+    for name, (yes, no) in pairs.items():
+        area = auc(np.concatenate([scores[yes], scores[no]]), np.repeat([True, False], [yes.sum(), no.sum()]))
+        print(f"{name}: {area:.3f} ({yes.sum()} and {no.sum()} images)")  # noqa: T201
+
+
+if __name__ == "__main__":
+    {"table": write_table, "figures": print_figures}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
