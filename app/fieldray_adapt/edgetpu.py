@@ -262,6 +262,14 @@ def describe(placement: Placement) -> str:
     return "\n".join(lines)
 
 
+def card_section(files: Mapping[str, bytes]) -> str:
+    """What the card of a pack with these files by role says of the Edge TPU, in Markdown."""
+    placement = place(files.get("edgetpu", files["litert"]))
+    has = "a file" if placement.compiled else "no file"
+    lines = "\n".join(f"- {line.strip()}" for line in describe(placement).splitlines())
+    return f"## Edge TPU\n\nThis pack has {has} compiled for the Edge TPU.\n\n{lines}\n"
+
+
 PROGRAM: Final = "edgetpu_compiler"
 
 

@@ -43,7 +43,7 @@ from fieldray.packs.verified import list_files, read_verified_manifest, require_
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
 from fieldray_adapt.comparisons import CROSS_RESULTS
-from fieldray_adapt.edgetpu import edgetpu_file
+from fieldray_adapt.edgetpu import card_section, edgetpu_file
 from fieldray_adapt.files import content_digest, digest
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe import PackTexts, Recipe, what_is_made, what_is_trained
@@ -75,14 +75,15 @@ def card(
     texts: PackTexts,
     *,
     specification: Specification,
-    size_bytes: int,
+    files: Mapping[str, bytes],
     tools: Facts,
     warnings: Sequence[Reason] = (),
     **facts: Any,
 ) -> str:
-    """The Markdown of a pack's card by the template of its kind, and its making."""
+    """The Markdown of a pack's card by the template of its kind, and its making. `files` are the networks by role."""
     sizes = {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification)}
-    own = {"specification": specification, "size_bytes": size_bytes, "tools": tools, "warnings": warnings}
+    sizes["size_bytes"] = len(files["litert"])
+    own = {"specification": specification, "edgetpu": card_section(files), "tools": tools, "warnings": warnings}
     return filled(name, texts=texts, **own, **sizes, **facts)
 
 
@@ -90,7 +91,7 @@ def model_card(
     recipe: Recipe,
     *,
     specification: Specification,
-    size_bytes: int,
+    files: Mapping[str, bytes],
     data: Facts,
     results: Facts,
     tools: Facts,
@@ -104,7 +105,7 @@ def model_card(
         "classifier_card.md",
         recipe.pack,
         specification=specification,
-        size_bytes=size_bytes,
+        files=files,
         tools=tools,
         warnings=warnings_of(results["labels"], results.get("gate") or {}, meanings=meanings),
         recipe=recipe,
@@ -170,11 +171,14 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     recipe = run.recipe
     results, chosen = evaluated(run), evaluated(run, "points.json")
     file, (specification, _) = converted(run, "int8"), load_network(run)
-    manifest = _manifest(run, file.roles(specification), results, chosen)
+    manifest, files = (
+        _manifest(run, file.roles(specification), results, chosen),
+        {"litert": file.data, **edgetpu_file(run)},
+    )
     card = model_card(
         recipe,
         specification=specification,
-        size_bytes=len(file.data),
+        files=files,
         data=results["data"],
         results=results,
         tools=manifest.provenance,
@@ -183,7 +187,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     place = write_pack(
         recipe.packs_folder,
         manifest=manifest,
-        files={"litert": file.data, **edgetpu_file(run)},
+        files=files,
         card=card,
         golden=_golden(run, manifest),
         key=own_key(recipe.signing_key),

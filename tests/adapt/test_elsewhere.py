@@ -56,6 +56,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card
+    assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     _check_that_nobody_of_the_recipe_is_measured(tmp_path, run)
 
 

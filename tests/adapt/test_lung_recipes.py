@@ -57,6 +57,7 @@ def test_from_masks_to_a_pack(tmp_path: Path) -> None:
     card = found.contents["MODEL_CARD.md"].decode()
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
     assert "Sources whose masks were evaluated on and never learnt from: shenzhen." in card
+    assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     report = (run / "report.html").read_text(encoding="utf-8")
     assert report.count("data:image/png;base64,") == 2 and "worst" in report
     panels = sorted((run / "train" / "panels").iterdir())

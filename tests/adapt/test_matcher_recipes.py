@@ -45,6 +45,7 @@ def test_from_pairs_to_a_pack(tmp_path: Path, home: Path) -> None:
     assert metrics["rejection"]["raw"]["near"][0][0] == 0
     card = (pack / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Asked: at most half of the band-pass's false matches" in card and "no displacement was ever given" in card
+    assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     assert "P1 other patient" in (run / "report.html").read_text(encoding="utf-8")
     assert {"train: done before", "pack: done before"} <= set(_adapt("run", recipe))
 

@@ -17,6 +17,7 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral.compiled import read_package
 from fieldray_adapt.edgetpu import (
     MIB,
+    card_section,
     compile_for_edgetpu,
     compile_step,
     describe,
@@ -25,9 +26,13 @@ from fieldray_adapt.edgetpu import (
     place,
     placement_step,
 )
+from fieldray_adapt.pack import card
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
+from fieldray_adapt.steps import specification_of
 from tiny_models import tiny_model_bytes
+
+RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
 
 def changed(change: Callable[[Any], None], data: bytes | None = None) -> bytes:
@@ -183,9 +188,22 @@ def test_the_report_says_what_is_an_estimate() -> None:
     assert "Forecast" in text and "an estimate, not measured" in text
 
 
+def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_there_is_none() -> None:
+    recipe = read_recipe(RECIPE)
+    files = {"litert": tiny_model_bytes()}
+    text = card("card.md", recipe.pack, specification=specification_of(recipe), files=files, tools={})
+    said = "\n## Edge TPU\n\nThis pack has no file compiled for the Edge TPU.\n\n"
+    said += "- Forecast for the Edge TPU (not compiled): "
+    operators = len(place(files["litert"]).operators)
+    assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
+    assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
+    exact = card_section(files | {"edgetpu": changed(_compiled)})
+    assert "has a file compiled" in exact and "(exact): 1 of 1 operators" in exact and "an estimate" not in exact
+
+
 def _run(folder: Path) -> Run:
     """A run whose quantise step has left the tiny network."""
-    recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml")
+    recipe = read_recipe(RECIPE)
     run = Run(recipe=replace(recipe, run=folder), progress=lambda *_: None)
     run.folder("quantise").mkdir(parents=True)
     (run.folder("quantise") / "int8.tflite").write_bytes(tiny_model_bytes())

@@ -430,7 +430,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     card = lung_card(
         recipe,
         specification=specification_of(recipe),
-        size_bytes=len(file.data),
+        files={"litert": file.data},
         data=run.read("data", "facts.json"),
         metrics=metrics,
         tools=made_with,

@@ -351,7 +351,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     text = matcher_card(
         recipe,
         specification=specification_of(recipe.network, side=recipe.input.height),
-        size_bytes=len(file.data),
+        files={"litert": file.data},
         data=run.read("data", "facts.json"),
         metrics=metrics,
         tools=made_with,
