@@ -112,7 +112,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                   "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack's file for the Edge TPU is not compiled. Ask the maker of the pack for a compiled one.",
+    "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so it runs on the CPU. With Google's "
+                          "edgetpu_compiler, fieldray adapt compile makes one.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",
@@ -331,7 +332,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "host_busy": "Other programs use {percent} percent of the CPU. Close those that are not needed during screening.",
     "host_few_threads": "The program may use only {usable} of the CPU's {threads} threads. Remove this limit unless "
                         "it was set on purpose.",
-    "host_no_edgetpu": "No Edge TPU is plugged in. Nothing needs to be done: the CPU is used.",
+    "host_no_edgetpu": "No Edge TPU is plugged in. Nothing needs to be done: the packs that come with the program run on "
+                       "the CPU.",
     "host_edgetpu_well": "The Edge TPU can be used.",
     "host_other_pack": "The pack {name} is not used: {detail}",
 }

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path, progress_text
 from fieldray.errors import UsageProblem
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.reasons import reason
 from fieldray_adapt.command_line import COMMANDS
 from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
@@ -62,10 +63,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
-        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+        what = "the recipe (a TOML file)" + (", or the folder of a classifier's pack" if name == "compile" else "")
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help=what)
         action.set_defaults(command=run_adapt, step=name)
         if name in ("run", "train"):
             add_training_options(action)
+        if name == "compile":
+            add_pack_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
     check.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
@@ -88,6 +92,32 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     full.add_argument("--int8", action="store_true", help="also write an int8 version")
     full.set_defaults(command=run_full_width)
     add_estimate(actions)
+
+
+def add_pack_options(action: argparse.ArgumentParser) -> None:
+    """Add what a pack, which is compiled in place of a recipe, is written with."""
+    action.add_argument(
+        "--key", type=given_path, metavar="FILE", help="signs the pack (default: signing.pem, made if missing)"
+    )
+    where = "for the new pack's folder (default: where the pack is, if the same key signed it)"
+    action.add_argument("--out", type=given_path, metavar="FOLDER", help=where)
+    action.set_defaults(command=run_compile)
+
+
+def run_compile(options: argparse.Namespace, console: Console) -> int:
+    """Compile a recipe's network, or a pack's; the exit code. Raises FieldrayError."""
+    folder: Path = options.recipe
+    if not folder.is_dir():
+        if options.key or options.out:
+            raise UsageProblem(reason("compile_no_pack", path=folder))
+        return run_adapt(options, console)
+    with toolchain(console):
+        from fieldray_adapt.command import compile_pack
+
+        place = compile_pack(folder, key=options.key or Path("signing.pem"), packs=options.out, say=console.print_line)
+    console.print_line(f"Written: {place}")
+    console.print_line(f"Use it: fieldray packs install {place} --trust {read_verified_manifest(place).fingerprint}")
+    return 0
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:

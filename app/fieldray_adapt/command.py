@@ -1,18 +1,28 @@
-"""What `fieldray adapt` does with a recipe of any kind: write one, check one, and perform its steps."""
+"""What `fieldray adapt` does with a recipe of any kind: write one, check one, and perform its steps. And with a pack
+that there is: compile it for the Edge TPU.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
+from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
+from fieldray.inference.backend import BackendKind, BackendOptions, check_golden, system_kinds
+from fieldray.packs import signing
+from fieldray.packs.manifest import ClassifierManifest
+from fieldray.packs.verified import list_files, not_classifier, read_files, read_verified_manifest, write_described
 from fieldray.reasons import reason
 from fieldray_adapt.comparisons import COMPARE, CROSS
 from fieldray_adapt.dataset import DATA, data_problems
-from fieldray_adapt.edgetpu import COMPILE, PLACEMENT
+from fieldray_adapt.edgetpu import COMPILE, PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
@@ -147,6 +157,60 @@ def new(name: str, path: Path) -> list[Path]:
     for file, text in files.items():
         write_atomically(file, text.encode())
     return list(files)
+
+
+def compile_pack(
+    folder: Path,
+    *,
+    key: Path,
+    packs: Path | None,
+    say: Say,
+    compiler: Path | None = None,
+    kinds: Sequence[BackendKind] = (),
+) -> Path:
+    """Write the classifier's pack in `folder` again into the folder `packs`, with its int8 file compiled too.
+
+    Id and version stay: by another key it is another pack, which needs another folder. Every device that is here (of
+    `kinds`, or of the program) runs the golden vectors first. `key` is made if it is not there.
+
+    Raises EnvironmentProblem and UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; of the key),
+    BackendProblem (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).
+    """
+    signed, program = read_verified_manifest(folder), compiler or find_compiler()
+    if not isinstance(signed.description, ClassifierManifest):
+        raise not_classifier(signed.description)
+    own = signing.own_key(key)
+    signer = signing.verify(signed.manifest_bytes, signature=signing.sign(signed.manifest_bytes, key=own))
+    if packs is None and signer != signed.fingerprint:
+        raise UsageProblem(reason("compile_elsewhere", path=folder))
+    pack = read_files(folder, signed)
+    contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
+    contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
+    for line in describe(placement).splitlines():
+        say(line)
+    model = replace(pack.signed_model, files={**pack.signed_model.files, "edgetpu": contents["edgetpu"]})
+    for kind in kinds or system_kinds(BackendOptions()):
+        say(f"{kind.entry.title}: {_golden_on(kind, model)}")
+    contents["card"] = with_section(model.card, contents).encode()
+    description = structs.replace(
+        signed.description,
+        files=list_files(contents),
+        minimum_edgetpu_runtime=placement.least_runtime,
+        provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
+    )
+    return write_described(packs or folder.resolve().parent, description=description, contents=contents, key=own)
+
+
+def _golden_on(kind: BackendKind, model: Model) -> str:
+    """What came of the golden vectors on a device, for a person. Raises BackendProblem."""
+    if model.golden is None:
+        return "not run: the pack has no golden vectors."
+    if why := kind.unavailable_reason(model):
+        return f"not run. {why.text} When the device is used, the program checks the golden vectors itself."
+    with contextlib.closing(kind.open()) as backend:
+        backend.start(model)
+        check_golden(backend.run, model.golden)
+    return f"gives the scores of the {len(model.golden.scores)} golden vectors."
 
 
 def kind_of(document: Document) -> Kind:

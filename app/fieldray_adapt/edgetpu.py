@@ -11,6 +11,7 @@ models: an estimate. For a compiled file the bytes are read from the file and ar
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import subprocess
 import tempfile
@@ -268,6 +269,15 @@ def card_section(files: Mapping[str, bytes]) -> str:
     has = "a file" if placement.compiled else "no file"
     lines = "\n".join(f"- {line.strip()}" for line in describe(placement).splitlines())
     return f"## Edge TPU\n\nThis pack has {has} compiled for the Edge TPU.\n\n{lines}\n"
+
+
+# Where a card speaks of the Edge TPU, or should.
+_SECTION: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
+
+
+def with_section(card: str, files: Mapping[str, bytes]) -> str:
+    """A card that says of the Edge TPU what holds for these files."""
+    return _SECTION.sub(lambda _: card_section(files) + "\n", f"{card.rstrip()}\n\n", count=1)
 
 
 PROGRAM: Final = "edgetpu_compiler"

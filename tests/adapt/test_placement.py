@@ -5,16 +5,26 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import flatbuffers
+import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
 
 from fake_compilers import fake_compiler
-from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.backends import CPU
+from fieldray.errors import BackendProblem, EnvironmentProblem, UsageProblem
+from fieldray.inference.backend import Answer, BackendKind
+from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.coral.compiled import read_package
+from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.worker import WorkerBackend
+from fieldray.packs.verified import read_card, read_files, read_verified_manifest
+from fieldray_adapt.command import compile_pack
 from fieldray_adapt.edgetpu import (
     MIB,
     card_section,
@@ -30,7 +40,10 @@ from fieldray_adapt.pack import card
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.steps import specification_of
+from packs_factory import make_lung_fields
+from program import runner
 from tiny_models import tiny_model_bytes
+from tiny_packs import fingerprint, write_tiny_pack
 
 RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
@@ -241,3 +254,56 @@ def test_a_failure_repeats_the_last_words(tmp_path: Path, status: int, made: byt
     says = "Invalid model: x\nCould not preprocess model"
     with pytest.raises(EnvironmentProblem, match="Could not preprocess model"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, made, says=says, status=status))
+
+
+class Blind(WorkerBackend):
+    """The CPU, which gives every image the least score."""
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        return replace(super().run(image), scores=np.zeros(1, np.float32))
+
+
+def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_path: Path) -> None:
+    shipped, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
+    compiler, key = fake_compiler(tmp_path, made := changed(_compiled)), tmp_path / "signing.pem"
+    blind = BackendKind(entry=CPU, open=lambda: Blind(CPU))
+    none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
+    compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
+    with pytest.raises(UsageProblem, match="so it stays as it is"):
+        compiled(shipped, packs=None)
+    with pytest.raises(BackendProblem, match="gives other results here"):
+        compiled(shipped, packs=mine, kinds=(blind,))
+    assert not mine.exists()
+
+    place = compiled(shipped, packs=mine)
+    assert said[-1] == "CPU: gives the scores of the 5 golden vectors."
+    assert said[-2].startswith("Edge TPU: not run. No Edge TPU is connected.")
+    found = read_verified_manifest(place)
+    model = read_files(place, found).model("signed")
+    assert found.pack_name == "tiny-1.0.0" and found.fingerprint != fingerprint(shipped)
+    assert model.files["edgetpu"] == made and model.manifest.minimum_edgetpu_runtime == 14
+    assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
+    assert model.card == f"# Tiny\n\n{card_section(model.files)}\n" and "(exact)" in model.card
+    assert "edgetpu" not in read_verified_manifest(shipped).description.files
+    # one's own is replaced where it is, and says everything once
+    assert compiled(place, packs=None) == place
+    assert read_verified_manifest(place).description.provenance == found.description.provenance
+    assert read_card(place) == model.card
+
+
+def test_the_command_compiles_a_pack_and_says_what_is_missing(tmp_path: Path, home: Path) -> None:
+    pack, fieldray = write_tiny_pack(tmp_path / "shipped"), partial(runner(home), "adapt", "compile")
+    options = ("--key", tmp_path / "mine.pem", "--out", tmp_path / "mine")
+    fake_compiler(tmp_path, changed(_compiled))
+    done = fieldray(pack, *options, environment={"PATH": str(tmp_path)})
+    made = tmp_path / "mine" / "tiny-1.0.0"
+    assert done.stdout.splitlines()[-2:] == [
+        f"Written: {made}",
+        f"Use it: fieldray packs install {made} --trust {fingerprint(made)}",
+    ]
+    missing = fieldray(pack, *options, environment={"PATH": str(tmp_path / "none")})
+    assert missing.returncode and "edgetpu_compiler is not installed" in missing.stderr
+    recipe = fieldray(RECIPE, *options)
+    assert recipe.returncode and "is no folder of a pack" in recipe.stderr
+    lungs = fieldray(make_lung_fields(tmp_path), *options, environment={"PATH": str(tmp_path)})
+    assert lungs.returncode and "does not screen images itself" in lungs.stderr

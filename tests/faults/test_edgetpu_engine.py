@@ -144,7 +144,7 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
 @pytest.mark.parametrize(
     ("model", "code"),
     [
-        (tiny_model(), "no_model_file"),
+        (tiny_model(), "coral_not_compiled"),
         (
             replace(tiny_model(), files={**tiny_model().files, "edgetpu": tiny_model().files["litert"]}),
             "coral_not_compiled",

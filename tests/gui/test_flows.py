@@ -15,7 +15,15 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QToolButton, QWi
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.services import Tell
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
-from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed, StoreUnwritable
+from fieldray.domain.events import (
+    BackendChanged,
+    DeviceChanged,
+    DeviceState,
+    Progress,
+    RunChanged,
+    Speed,
+    StoreUnwritable,
+)
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict, Wishes
@@ -181,6 +189,22 @@ def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     assert button.text() == "Try again"
     button.click()
     desk.until(lambda: desk.rooms.session.reconsidered == ["edgetpu"])
+    desk.until(lambda: not desk.window.banners.isVisible())
+
+
+def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: Desk) -> None:
+    why = reason("coral_not_compiled", pack="lungs-2.0.0")
+
+    def change(state: DeviceState) -> None:
+        desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
+
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
+    desk.until(lambda: "lungs-2.0.0 has no file compiled for the Edge TPU, so it runs" in texts(desk.window.banners))
+    change("absent")
+    desk.until(lambda: not desk.window.banners.isVisible())
+    change("ready")
+    desk.until(lambda: "so it runs on the CPU" in texts(desk.window.banners))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 
 

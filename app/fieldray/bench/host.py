@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fieldray.backends import CPU
+from fieldray.backends import CPU, EDGE_TPU
 from fieldray.bench.benchmark_case import OpenReaders, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.bench.report import Block, Points, Report
@@ -138,12 +138,16 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFacts:
-    """Why the trial failed (`problem`); or which backend ran the image, and the seconds from pack to result."""
+    """Why the trial failed (`problem`); or which backend ran the image, and the seconds from pack to result.
+
+    has_edgetpu_file  whether the pack has a file for the Edge TPU
+    """
 
     pack_name: str = ""
     problem: Reason | None = None
     backend: str = ""
     seconds: float = 0.0
+    has_edgetpu_file: bool = False
 
 
 def try_screening(
@@ -161,7 +165,8 @@ def try_screening(
         return TrialFacts(pack_name=pack_name, problem=problem.reason)
     except OSError as error:
         return TrialFacts(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
-    return TrialFacts(pack_name=pack_name, backend=CPU.name, seconds=seconds)
+    has_file = not model.files.keys().isdisjoint(EDGE_TPU.roles)
+    return TrialFacts(pack_name=pack_name, backend=CPU.name, seconds=seconds, has_edgetpu_file=has_file)
 
 
 def _screen(model: Model, readers: OpenReaders) -> float:
@@ -218,7 +223,7 @@ class Finding:
 
 def findings(facts: HostFacts) -> tuple[Finding, ...]:
     """The most serious ones first."""
-    found = [*_stops(facts), *_machine(facts.machine), *_software(facts), *_storage(facts), *_edgetpu(facts.edgetpu)]
+    found = [*_stops(facts), *_machine(facts.machine), *_software(facts), *_storage(facts), *_edgetpu(facts)]
     if facts.trial.problem is None:
         trial = facts.trial
         words = reason("host_trial_well", pack=trial.pack_name, backend=trial.backend, seconds=f"{trial.seconds:.1f}")
@@ -277,12 +282,15 @@ def _storage(facts: HostFacts) -> Iterator[Finding]:
             yield Finding("change", reason("host_other_pack", name=pack.name, detail=pack.problem.text))
 
 
-def _edgetpu(edgetpu: CoralStatus) -> Iterator[Finding]:
+def _edgetpu(facts: HostFacts) -> Iterator[Finding]:
+    edgetpu, trial = facts.edgetpu, facts.trial
     if edgetpu.state == "absent":
         # a missing Edge TPU runtime is no fault of a computer that has no Edge TPU
         yield Finding("well", reason("host_no_edgetpu"))
         return
     yield Finding("change", edgetpu.reason) if edgetpu.reason else Finding("well", reason("host_edgetpu_well"))
+    if trial.problem is None and not trial.has_edgetpu_file:
+        yield Finding("change", reason("coral_not_compiled", pack=trial.pack_name))
     for note in edgetpu.notes:
         yield Finding("change", note)
 

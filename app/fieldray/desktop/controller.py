@@ -13,6 +13,7 @@ from typing import Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
+from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 
 _EXPORT_ENDS_S: Final = 10.0
 _OPENING_ENDS_MS: Final = 10_000
+_NOT_COMPILED: Final = "coral_not_compiled"
 _PATIENT_NOTES = ("other_patients", "ages_not_stated")
 
 
@@ -287,18 +289,30 @@ class Controller(QObject):
             self._post_disconnected(event)
         elif event.state == "ready":
             self.board.withdraw(_lost(event.backend))
+        if event.backend == EDGE_TPU.name:
+            self._tell_not_compiled()
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
         """Report what stops or slows a device. One that is not connected is no problem."""
         self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
+        self._tell_not_compiled()
         if event.state == "absent" or not advice:
             self.board.withdraw(event.backend)
         else:
             again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend))
             self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
+
+    def _tell_not_compiled(self) -> None:
+        """Say while an Edge TPU is connected that the pack does not run on it."""
+        device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
+        is_there = device is None or device.state != "absent"
+        if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:
+            self.board.post_reason(_NOT_COMPILED, backend.reason, level="info")
+        else:
+            self.board.withdraw(_NOT_COMPILED)
 
     def _post_disconnected(self, event: BackendChanged) -> None:
         why = event.reason

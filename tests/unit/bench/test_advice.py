@@ -55,7 +55,7 @@ PLACES = StorageFacts(
     packs=(PackFacts(name="chest-1.0.0", origin="builtin", problem=None),),
 )
 NO_EDGETPU = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
-TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84)
+TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
 
@@ -149,6 +149,14 @@ def test_an_edgetpu_that_may_not_be_used() -> None:
     barred = CoralStatus(usb=(EDGETPU,), answer=None, reason=reason("coral_no_permission"))
     assert told("change", edgetpu=barred) == ["coral_no_permission"]
     assert can_screen(findings(facts(edgetpu=barred)))
+
+
+def test_an_edgetpu_for_which_the_pack_has_no_file() -> None:
+    there, trial = CoralStatus(usb=(EDGETPU,), answer=ANSWER, reason=None), replace(TRIAL, has_edgetpu_file=False)
+    assert told("change", edgetpu=there) == []
+    assert told("change", edgetpu=there, trial=trial) == ["coral_not_compiled"]
+    assert told("change", trial=trial) == []
+    assert "packs that come with the program run on the CPU" in reason("host_no_edgetpu").text
 
 
 def test_the_serious_comes_first() -> None:

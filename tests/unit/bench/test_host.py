@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench_cases import IMAGES, Record
 
+from faults.edgetpu_models import edgetpu_model
 from fieldray.bench import device
 from fieldray.bench.benchmark_case import Effort
 from fieldray.bench.host import check_storage, software_facts, try_screening
@@ -42,6 +43,7 @@ def test_damaged_records_of_trust_are_told(home: Path, tmp_path: Path) -> None:
 def test_one_image_is_screened() -> None:
     trial = try_screening(tiny_model)
     assert (trial.problem, trial.backend, trial.pack_name) == (None, "cpu", "tiny-1.0.0")
+    assert (trial.has_edgetpu_file, try_screening(edgetpu_model).has_edgetpu_file) == (False, True)
     assert trial.seconds > 0
 
 

@@ -24,7 +24,7 @@ COMPILED = edgetpu_model()
         (EDGETPU, COMPILED, None),
         (replace(EDGETPU, is_writable=None), COMPILED, None),
         (replace(EDGETPU, is_writable=False), COMPILED, "coral_no_permission"),
-        (EDGETPU, tiny_model(), "no_model_file"),
+        (EDGETPU, tiny_model(), "coral_not_compiled"),
         (
             EDGETPU,
             replace(COMPILED, files={**COMPILED.files, "edgetpu": COMPILED.files["litert"]}),

@@ -134,12 +134,13 @@ def system_kind(options: BackendOptions) -> BackendKind:
 def _file_problem(model: Model) -> Reason | None:
     """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
     try:
-        compiled = read_compiled(file_for(EDGE_TPU, model))
-    except BackendProblem as problem:
-        return problem.reason
+        if read_compiled(file_for(EDGE_TPU, model)).on_edgetpu:
+            return None
+    except BackendProblem:
+        pass  # it has none
     except ValueError as error:
         return reason("bad_model", detail=str(error))
-    return None if compiled.on_edgetpu else reason("coral_not_compiled")
+    return reason("coral_not_compiled", pack=model.pack_name)
 
 
 def _device_problem(find: FindDevices, libraries: Sequence[str]) -> Reason | None:
