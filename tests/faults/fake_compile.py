@@ -1,8 +1,8 @@
 """Turn an int8 or uint8 file into one "for the Edge TPU" that the test double can run.
 
 As the real compiler does with a network that maps whole, the graph becomes one `edgetpu-custom-op` whose options hold
-a flatbuffer named DWN1 with the oldest runtime version that can run it. Here the second field of that flatbuffer is
-the original file instead of instructions for the Edge TPU.
+a flatbuffer named DWN1 with the oldest runtime version that can run it and its executables. Here they are empty, and
+the last field of that flatbuffer is the original file, which the double runs.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ def fake_compile(file: bytes, *, oldest_runtime: int = 13) -> bytes:
 
 def package(content: bytes, *, oldest_runtime: int) -> bytes:
     """The DWN1 flatbuffer; field numbers as in libedgetpu's executable.fbs, table Package."""
+    executables = flatbuffers.Builder(16)
+    executables.StartObject(0)
+    executables.Finish(executables.EndObject())
     builder = flatbuffers.Builder(len(content) + 256)
     compiler, inside = builder.CreateString(COMPILER), builder.CreateByteVector(content)
+    none = builder.CreateByteVector(bytes(executables.Output()))
     builder.StartObject(6)
     builder.PrependInt32Slot(0, oldest_runtime, 0)
-    builder.PrependUOffsetTRelativeSlot(1, inside, 0)
-    builder.PrependUOffsetTRelativeSlot(4, compiler, 0)
+    for field, offset in ((1, none), (4, compiler), (5, inside)):
+        builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), b"DWN1")
     return bytes(builder.Output())
 

@@ -225,7 +225,7 @@ EXPORTED const char *edgetpu_version(void) {
 EXPORTED void edgetpu_verbosity(int level) { (void)level; }
 
 /* ---- a compiled file's package, written by fake_compile.py: a flatbuffer table with
- *      field 0 = oldest runtime version, field 1 = the original network's bytes */
+ *      field 0 = oldest runtime version, field 5 = the original network's bytes */
 
 typedef struct { const uint8_t *model; uint32_t size; int32_t oldest_runtime; } Package;
 
@@ -235,8 +235,8 @@ static uint16_t half(const uint8_t *at) { uint16_t value; memcpy(&value, at, 2);
 static bool read_package(const uint8_t *blob, int size, Package *package) {
   if (size < 8 || memcmp(blob + 4, "DWN1", 4)) return false;
   const uint8_t *table = blob + word(blob), *fields = table - (int32_t)word(table);
-  if (half(fields) < 8 || !half(fields + 6)) return false;
-  const uint8_t *vector = table + half(fields + 6);
+  if (half(fields) < 16 || !half(fields + 14)) return false;
+  const uint8_t *vector = table + half(fields + 14);
   vector += word(vector);
   package->oldest_runtime = half(fields + 4) ? (int32_t)word(table + half(fields + 4)) : 0;
   package->size = word(vector);

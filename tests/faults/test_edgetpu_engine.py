@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_compilers import fake_compiler
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_engine import WAIT_S, Said, grey, open_engine
 from faults.edgetpu_models import edgetpu_model
@@ -24,7 +25,9 @@ from fieldray.inference.engine import Engine
 from fieldray.inference.litert import RUNTIMES
 from fieldray.packs.legacy import load_legacy
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model
+from fieldray_adapt.command import compile_pack
+from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model, tiny_model_bytes
+from tiny_packs import write_tiny_pack
 
 
 @contextmanager
@@ -160,6 +163,26 @@ def test_a_pack_that_has_nothing_for_the_edgetpu_stays_on_the_cpu(
     with opened(edgetpu, model) as (engine, said):
         assert said.gone() == code
         assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
+
+
+def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
+    edgetpu.plug()
+    pack, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
+
+    def compile_to(made: bytes) -> Path:
+        kinds = (edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find),)
+        compiler, key = fake_compiler(tmp_path, fake_compile(made)), tmp_path / "signing.pem"
+        return compile_pack(pack, key=key, packs=mine, say=said.append, compiler=compiler, kinds=kinds)
+
+    with pytest.raises(BackendProblem, match="cannot be run here"):
+        compile_to(tiny_model_bytes(labels=2))
+    edgetpu.order(invoke="fail")
+    with pytest.raises(BackendProblem, match="reported an error"):
+        compile_to(tiny_model_bytes())
+    assert not mine.exists()
+    edgetpu.heal()
+    assert compile_to(tiny_model_bytes()) == mine / "tiny-1.0.0"
+    assert said[-1] == "Edge TPU: gives the scores of the 5 golden vectors."
 
 
 def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: DoubleEdgeTpu) -> None:
