@@ -84,6 +84,9 @@ def layer_reader(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
     """What gives the outputs of layers, by their names, for images (n, height, width, channels) float32 in 0..1."""
+    import keras
+
+    keras.config.set_dtype_policy("float32")  # whatever a training before it left
     model = build_network(specification, outputs=names)
     set_weights(model, weights)
 

@@ -32,7 +32,7 @@ from fieldray_adapt.engine import (
     train_whole,
 )
 from fieldray_adapt.files import digest
-from fieldray_adapt.keras_engine import build_network, set_weights
+from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, channel_sets, shapes
 
 
@@ -430,26 +430,19 @@ class FrozenPart:
         missing = [index for index in range(len(samples)) if _key(samples, index) not in self.kept]
         if not missing:
             return
-        network = self._network()
+        last = self.specification.layers[self.end - 1].name
+        read = layer_reader(self.specification, self.weights, [last])
         for index in missing:
             key = _key(samples, index)
             # By the image and not by its place: it is then the same in every fold.
             generator = np.random.default_rng((self.seed, int.from_bytes(key[:8], "big")))
             settings = [Augmentation(), *[self.augmentation] * self.copies]
             images, lungs = zip(*(augmented_batch(samples, [index], own, generator) for own in settings), strict=True)
-            outputs = np.asarray(network.predict_on_batch(np.concatenate(images)), np.float16)
+            outputs = np.asarray(read(np.concatenate(images))[last], np.float16)
             self.kept[key] = (
                 outputs,
                 None if lungs[0] is None else np.rint(255 * np.concatenate(lungs)).astype(np.uint8),
             )
-
-    def _network(self) -> Any:
-        import keras
-
-        keras.config.set_dtype_policy("float32")
-        model = build_network(self.specification, outputs=[self.specification.layers[self.end - 1].name])
-        set_weights(model, self.weights)
-        return model
 
 
 def _key(samples: Samples, index: int) -> bytes:
