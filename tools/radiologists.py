@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
 
@@ -51,8 +52,11 @@ def print_figures(data: Path, run: Path) -> None:
     rows = [known.get(str(Path(line["path"]).resolve()), {}) for line in lines]
     is_scored = np.isfinite(scores)
 
-    def where(**wanted: str) -> np.ndarray:
-        return is_scored & np.array([all(row.get(name) == value for name, value in wanted.items()) for row in rows])
+    def where(**wanted: str) -> NDArray[np.bool_]:
+        chosen: NDArray[np.bool_] = is_scored & np.array(
+            [all(row.get(name) == value for name, value in wanted.items()) for row in rows]
+        )
+        return chosen
 
     normal, jrzech, opacity = where(rsna_class="Normal"), where(part="jrzech"), where(rsna_class="Lung Opacity")
     is_pa, sick = where(view="PA"), where(part="jrzech") & ~where(rsna_class="Normal")
