@@ -388,13 +388,16 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
         | ({"group": source.group} if source.group != source.name else {})
         for source in recipe.data
     ]
+    training = asdict(recipe.training)
+    if teacher := training.pop("teacher"):  # without one nothing is said, as before there were teachers
+        training["teacher"] = teacher.name
     return {
         "input": asdict(recipe.input),
         "network": network,
         "labels": {label.code: label.weight for label in recipe.labels},
         "lungs": recipe.lungs.name if recipe.lungs else None,
         "data": sources,
-        "training": asdict(recipe.training) | {"teacher": recipe.training.teacher and recipe.training.teacher.name},
+        "training": training,
         "augmentation": asdict(recipe.augmentation),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import KINDS, Kind, adapt, check, new
-from fieldray_adapt.recipe import read_recipe
+from fieldray_adapt.recipe import read_recipe, what_is_trained
 from fieldray_adapt.tables import Document, KeyProblems, RecipeProblems, Rules, key, table, template
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +123,14 @@ path = "nowhere"
 [split]
 by = "column"
 """
+
+
+def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> None:
+    """Else a pack made again would leave out the figures of the cross-validation that there is."""
+    models = Path(__file__).parents[2] / "models"
+    published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
+    told = what_is_trained(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
+    assert json.loads(json.dumps(told)) == published["trained"]
 
 
 def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Path) -> None:
