@@ -39,7 +39,7 @@ from fieldray_adapt.layouts import (
     table_counts,
     table_digest,
 )
-from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
+from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.recipe_data import LabelRule, Source
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.tables import Location, Problem
@@ -81,15 +81,15 @@ def find_duplicates(
 ) -> Duplicates:
     """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998.
 
-    One file in two sources is no pair.
+    One file in two sources is no pair, unless it is in two parts: of another patient there, or of none.
     """
     same = frozenset(_exact(digests))
     exact, near = (
-        tuple(pair for pair in pairs if files[pair[0]] != files[pair[1]])
+        tuple(pair for pair in pairs if files[pair[0]] != files[pair[1]] or _is_across(pair, parts))
         for pairs in (sorted(same), (pair for pair in _near(images) if pair not in same))
     )
     pairs = exact + near
-    across = [pair for pair in pairs if "none" not in (own := {parts[i] for i in pair}) and len(own) > 1]
+    across = [pair for pair in pairs if _is_across(pair, parts)]
     copies = frozenset(
         index
         for pair in across
@@ -97,6 +97,11 @@ def find_duplicates(
         if parts[index] == "training" and any(parts[other] in _JUDGED for other in pair)
     )
     return Duplicates(exact=exact, near=near, across=len(across), training_copies=copies)
+
+
+def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
+    own = {parts[index] for index in pair}
+    return "none" not in own and len(own) > 1
 
 
 def _exact(digests: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -231,7 +236,7 @@ class Dataset:
 def data_step(run: Run) -> Mapping[str, Any]:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
-    Training images that are also validation or test images are left out, and those of sources that are never drawn.
+    Training images that are also validation or test images are left out.
     Raises UsageProblem (see `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
@@ -241,11 +246,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     files = [row.path.resolve() for row in image_set.rows]
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
-    drawn = {source.name for source in recipe.data if source.share}
-    parts = [
-        "none" if part == "training" and (index in found.training_copies or row.source not in drawn) else part
-        for index, (row, part) in enumerate(zip(image_set.rows, parts, strict=True))
-    ]
+    parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
     targets = targets_of(image_set.rows, recipe.labels)
     check_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
@@ -400,10 +401,12 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
     problems += _weights_problems(recipe.network, ("network",))
+    problems += _teacher_problems(recipe.training, ("training",))
     if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
         problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
     if recipe.comparison is not None:
         problems += _weights_problems(recipe.comparison.network, ("comparison", "network"))
+        problems += _teacher_problems(recipe.comparison.training, ("comparison", "training"))
     # What is missing for a source whose table cannot be read would only be named twice.
     return problems or [
         *_class_problems(recipe.labels, rows),
@@ -523,3 +526,8 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
 def _weights_problems(network: NetworkChoice, at: Location) -> Iterator[Problem]:
     if network.weights not in NAMED_WEIGHTS and not Path(network.weights).exists():
         yield Problem((*at, "weights"), f"names {network.weights}, which is not there")
+
+
+def _teacher_problems(training: Training, at: Location) -> Iterator[Problem]:
+    if training.teacher and not training.teacher.is_file():
+        yield Problem((*at, "teacher"), f"names {training.teacher}, which is not there")

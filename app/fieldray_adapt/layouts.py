@@ -271,7 +271,8 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """The part of each row: "training", "validation", "test", or "none" for what is left out.
 
-    Images of a source that is not evaluated are left out where they are not for training.
+    Images of a source that is not evaluated are left out where they are not for training, those of one that is never
+    drawn where they are.
 
     Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning,
     data_split_nobody for a table of other patients.
@@ -283,10 +284,11 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
 
 
 def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """The parts without images for validation and test from sources that are for training only."""
+    """The parts without images for validation and test from sources that are for training only, and the reverse."""
     training_only = {source.name for source in sources if not source.evaluated}
+    never_drawn = {source.name for source in sources if not source.share}
     return [
-        "none" if row.source in training_only and part != "training" else part
+        "none" if row.source in (never_drawn if part == "training" else training_only) else part
         for row, part in zip(rows, parts, strict=True)
     ]
 

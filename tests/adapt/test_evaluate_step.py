@@ -137,6 +137,9 @@ def test_copies_across_parts_leave_the_training() -> None:
     found = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert found.exact == ((0, 3),) and found.near == ((1, 4),)
     assert found.across == 1 and found.training_copies == {0}
+    parts[5] = "training"  # of another patient there
+    apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
+    assert apart.exact == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
     facts = found.facts([f"line {n}" for n in range(6)], most=5)
     assert facts["near_examples"] == [["line 1", "line 4"]] and facts["training_copies_left_out"] == 1
 

@@ -125,6 +125,15 @@ by = "column"
 """
 
 
+def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    path = tmp_path / "recipe.toml"
+    path.write_text(FIRST + '[training]\nteacher = "lite0.npz"\n')
+    assert [line for line in _problems(path) if "training.teacher names" in line and "which is not there" in line]
+    path.write_text(FIRST + "share = 0\n")
+    assert [line for line in _problems(path) if "no positive images in the training part" in line]
+
+
 def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> None:
     """Else a pack made again would leave out the figures of the cross-validation that there is."""
     models = Path(__file__).parents[2] / "models"
