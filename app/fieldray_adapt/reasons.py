@@ -53,6 +53,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                            "install 'fieldray[adapt]'.",
     "cross_one_hospital": "Leaving out a hospital needs two or more of them; the recipe has {found}.",
     "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
+    "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "weights_unreachable": "The published weights of {name} are not available: {detail}. Use weights = \"none\" or "
                            "the path of a weights file.",

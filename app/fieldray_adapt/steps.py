@@ -124,9 +124,7 @@ def train_recipe(
         The frozen part of the recipe's network, where several trainings share it.
     """
     recipe, specification = run.recipe, specification_of(run.recipe)
-    training = training.of_sources([source.name for source in recipe.data if source.share])
-    if teacher := recipe.training.teacher:
-        training = taught(training, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
+    training = learnt_from(run, training)
     part = part or frozen_part_of(recipe, images=training.images)
     weights = part.weights if part else starting_weights(recipe, specification, images=training.images)
     trained = part.upper if part else specification
@@ -154,6 +152,14 @@ def train_recipe(
         return {**weights, **found}, history
     averaged, history = _averaged(recipe, trained, training, validation, on=on, folder=folder)
     return {**weights, **averaged}, history
+
+
+def learnt_from(run: Run, samples: Samples) -> Samples:
+    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher.taught`."""
+    drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
+    if not (teacher := run.recipe.training.teacher):
+        return drawn
+    return taught(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
 
 
 def _averaged(

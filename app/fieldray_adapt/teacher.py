@@ -83,7 +83,7 @@ def efficientnet_lite0() -> Specification:
 def read_weights(path: Path) -> Weights:
     """The weights of `efficientnet_lite0` from an .npz file of PyTorch's names and layout.
 
-    Raises UsageProblem: data_unreadable, or weights_unfit for other weights.
+    Raises UsageProblem: data_unreadable, or teacher_unfit for other weights.
     """
     found = Weights()
     try:
@@ -93,12 +93,12 @@ def read_weights(path: Path) -> Weights:
                 if key.endswith("/kernel"):
                     array = array.transpose((2, 3, 0, 1) if shape[-1] == 1 else (2, 3, 1, 0))
                 if array.shape != shape:
-                    raise UsageProblem(reason("weights_unfit", path=path))
+                    raise UsageProblem(reason("teacher_unfit", path=path))
                 found[key] = array
     except OSError as problem:
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
     except StorageProblem as problem:
-        raise UsageProblem(reason("weights_unfit", path=path)) from problem
+        raise UsageProblem(reason("teacher_unfit", path=path)) from problem
     return found
 
 

@@ -23,10 +23,11 @@ from fieldray_adapt.comparisons import CROSS
 from fieldray_adapt.dataset import DATA, dataset_of, keep_split, refuse_seen
 from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.files import digest
+from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.specification import Weights, load_weights, save_weights
-from fieldray_adapt.steps import train_recipe
+from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples
 from tiny_recipe import RECIPE, draw
 
@@ -236,6 +237,14 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
     trainer = SimpleNamespace(classifier=learn)
     train_recipe(replace(run, trainer=trainer), training=everything, validation=everything, folder=tmp_path / "train")  # type: ignore[arg-type]
     assert set(learnt[0].sources) == {"confounded"}  # as in a cross-validation, which has parts of its own
+
+
+def test_pruning_learns_from_what_training_learnt_from(tmp_path: Path) -> None:
+    run = _run(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
+    run.execute((DATA,), say=lambda _: None)
+    samples, original = dataset_of(run).samples("training"), (specification_of(run.recipe), Weights())
+    with pytest.raises(UsageProblem, match=r"none\.npz cannot be read"):
+        prune_by_recipe(run, original, training=samples, validation=samples, folder=tmp_path / "prune")
 
 
 def test_a_leak_between_what_was_trained_and_what_is_tested_is_seen(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fieldray_adapt.prune.loop import Iteration, PruneRecipe, RunFolder, best, p
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.steps import load_trained, save_network, schedule_of, settings_of
+from fieldray_adapt.steps import learnt_from, load_trained, save_network, schedule_of, settings_of
 from fieldray_adapt.train import Samples, Schedule, predict, train
 
 _LARGEST_FACTOR: Final = 10.0
@@ -284,7 +284,7 @@ def prune_by_recipe(
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
-    task = _task(run, chosen, training=training, validation=validation, folder=folder)
+    task = _task(run, chosen, training=learnt_from(run, training), validation=validation, folder=folder)
     decisive = (task.training, task.validation, task.schedule, task.augmentation, task.settings, task.engine)
     kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
     why = prune(
