@@ -199,11 +199,11 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
         desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
 
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until(lambda: "lungs-2.0.0 has no file compiled for the Edge TPU, so it runs" in texts(desk.window.banners))
+    desk.until(lambda: "lungs-2.0.0 has no file compiled for the Edge TPU, so only" in texts(desk.window.banners))
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
-    desk.until(lambda: "so it runs on the CPU" in texts(desk.window.banners))
+    desk.until(lambda: "so only the CPU can run it" in texts(desk.window.banners))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 
