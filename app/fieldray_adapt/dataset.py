@@ -515,12 +515,12 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
         refuse_foreign_table(rows, recipe.split)
         parts = parts_of(rows, recipe.split, recipe.data)
     except UsageProblem as problem:
-        yield Problem(("split",), f"cannot be made: {problem.reason.text}")
+        yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
         return
     yield from _first([found.text for found in leaks(rows, parts)], ("split",), lead="is no split by patient: ")
     used = evaluated_parts(rows, parts, recipe.data)
-    for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels):
-        yield Problem(("split",), f"leaves a part without a class: {found.text}")
+    empty = [found.text for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels)]
+    yield from _first(empty, ("split",), lead="leaves a part without a class: ")
 
 
 def _weights_problems(network: NetworkChoice, at: Location) -> Iterator[Problem]:
