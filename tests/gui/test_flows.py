@@ -203,7 +203,10 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # another pack, compiled
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
     desk.until(lambda: "so only the CPU can run it" in texts(desk.window.banners))
+    assert "No image is lost" not in texts(desk.window.banners)
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 

@@ -285,7 +285,8 @@ class Controller(QObject):
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
-        if event.state == "unavailable" and event.reason is not None and before is not None and before.state == "ready":
+        was_ready, why = before is not None and before.state == "ready", event.reason
+        if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # which no image was on
             self._post_disconnected(event)
         elif event.state == "ready":
             self.board.withdraw(_lost(event.backend))
