@@ -236,8 +236,8 @@ class Dataset:
 def data_step(run: Run) -> Mapping[str, Any]:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
-    Training images that are also validation or test images are left out.
-    Raises UsageProblem (see `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
+    Training images that are also validation or test images are left out. Raises UsageProblem (see
+    `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)

@@ -171,10 +171,8 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     recipe = run.recipe
     results, chosen = evaluated(run), evaluated(run, "points.json")
     file, (specification, _) = converted(run, "int8"), load_network(run)
-    manifest, files = (
-        _manifest(run, file.roles(specification), results, chosen),
-        {"litert": file.data, **edgetpu_file(run)},
-    )
+    manifest = _manifest(run, file.roles(specification), results, chosen)
+    files = {"litert": file.data, **edgetpu_file(run)}
     card = model_card(
         recipe,
         specification=specification,

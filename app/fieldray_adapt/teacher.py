@@ -28,6 +28,7 @@ from fieldray_adapt.engine import Batch
 from fieldray_adapt.files import arrays_in, content_digest, save_arrays
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.networks import convolution, depthwise_convolution
+from fieldray_adapt.run import Progress
 from fieldray_adapt.specification import INPUT, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.train import Samples
 
@@ -44,7 +45,6 @@ _PENALTY: Final = 3e-4
 """Inverse strength of the regression's penalty, as scikit-learn's C."""
 _CERTAIN: Final = 0.99
 _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
-Progress = Callable[[str, int, int], None]
 
 
 def efficientnet_lite0() -> Specification:

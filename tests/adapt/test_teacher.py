@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.specification import Weights, initial_weights, parameters, shapes
+from fieldray_adapt.specification import Weights, channel_sets, initial_weights, parameters, shapes
 from fieldray_adapt.teacher import efficientnet_lite0, read_weights, taught
 from fieldray_adapt.train import Samples
 
 _PARTS = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
-_STEPS = {"_expand_conv": ("_expand", "_bn0"), "_depthwise_conv": ("_depthwise", "_bn1"), "_project_conv": ("", "_bn2")}
+# What the layer's name ends in here: a block whose sum is added to is named by the sum.
+_STEPS = {
+    "_expand_conv": (("_expand",), "_bn0"),
+    "_depthwise_conv": (("_depthwise",), "_bn1"),
+    "_project_conv": (("", "_project"), "_bn2"),
+}
 
 
 def _in_the_layout_of_the_file(weights: Weights) -> dict[str, np.ndarray]:
@@ -28,11 +33,10 @@ def _in_the_layout_of_the_file(weights: Weights) -> dict[str, np.ndarray]:
     take("stem", "_conv_stem", "_bn0")
     take("head", "_conv_head", "_bn1")
     for block in range(16):
-        for step, (own, norm) in _STEPS.items():
-            layer = f"block{block}{own or '_project'}"
-            layer = layer if f"{layer}/kernel" in weights else f"block{block}{own}"
-            if f"{layer}/kernel" in weights:
-                take(layer, f"_blocks.{block}.{step}", f"_blocks.{block}.{norm}")
+        for step, (endings, norm) in _STEPS.items():
+            for layer in (f"block{block}{ending}" for ending in endings):
+                if f"{layer}/kernel" in weights:
+                    take(layer, f"_blocks.{block}.{step}", f"_blocks.{block}.{norm}")
     return found
 
 
@@ -51,18 +55,10 @@ def file(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_network_is_that_of_the_paper() -> None:
     """EfficientNet-Lite0 has 4,652,008 weights, 1,281,000 of them the classifier's; each of 49 layers keeps 2 more."""
     specification = efficientnet_lite0()
-    kept = sum(2 * specification.channels[name] for name in _norm_sets())
+    sets = channel_sets(specification)
+    kept = sum(2 * specification.channels[sets[layer.name]] for layer in specification.layers if layer.batch_norm)
     assert parameters(specification) - kept == 4_652_008 - 1_281_000
     assert shapes(specification)["head"] == (7, 7, 1280)
-
-
-def _norm_sets() -> list[str]:
-    """The channel set of every normalised layer; a depthwise one has that of what it reads."""
-    from fieldray_adapt.specification import channel_sets
-
-    specification = efficientnet_lite0()
-    sets = channel_sets(specification)
-    return [sets[layer.name] for layer in specification.layers if layer.batch_norm]
 
 
 def test_the_weights_are_read_from_the_layout_of_the_file(weights: Weights, file: Path) -> None:
