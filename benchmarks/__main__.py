@@ -7,10 +7,10 @@ from typing import Final
 
 from fieldray.offline import stay_offline
 
-_TOOLCHAIN: Final = {"cluster", "matcher", "networks", "shaped-links"}
+_TOOLCHAIN: Final = {"cluster", "networks", "shaped-links"}
 """Commands whose processes connect to each other, or that make or train a network in this very process."""
 
-_JOINS_CLUSTER: Final = {"real-training", "training-channel"}
+_JOINS_CLUSTER: Final = {"real-training"}
 """Commands that talk to processes of a cluster themselves."""
 
 

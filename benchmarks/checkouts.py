@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -79,16 +79,16 @@ def compare_checkouts(old: Run, new: Run, folder: Path, *, repeats: int, notify:
     return found
 
 
-def compare_on_archive(
+def report(
     old: Path,
     new: Path,
     *,
     source: Path | None,
-    wanted: Wanted,
     images: int,
     repeats: int,
     options: Sequence[str],
     notify: Notify,
+    **files: Any,
 ) -> Report:
     """Write an archive, run both programs on it and report.
 
@@ -98,8 +98,6 @@ def compare_on_archive(
         Roots of checkouts; each program uses its own default pack unless `options` name one.
     source
         Images to enlarge; without it they are drawn.
-    wanted
-        The archive's files.
     images
         How many images a run has: the archive's files under as many names as needed.
     repeats
@@ -108,16 +106,18 @@ def compare_on_archive(
         More options of `fieldray screen`, for both.
     notify
         Hears what is being done.
+    files
+        The archive's (see `Wanted`).
 
     Raises
     ------
     ScreeningFailed, OSError
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as root:
-        archive = make_archive(Path(root) / "archive", wanted, source=source, notify=notify)
+        archive = make_archive(Path(root) / "archive", Wanted(**files), source=source, notify=notify)
         in_turn = itertools.zip_longest(*archive.files.values())  # as mixed as in an archive of many sources
-        files = [file.path for row in in_turn for file in row if file]
-        folder = fill(Path(root) / "images", files, max(images, len(files)))
+        paths = [file.path for row in in_turn for file in row if file]
+        folder = fill(Path(root) / "images", paths, max(images, len(paths)))
         found = compare_checkouts(
             lambda folder: screen_once(folder, options, checkout=old),
             lambda folder: screen_once(folder, options, checkout=new),
@@ -125,7 +125,7 @@ def compare_on_archive(
             repeats=repeats,
             notify=notify,
         )
-    shown = f"{len(files)} files ({', '.join(archive.files)}) under {max(images, len(files))} names"
+    shown = f"{len(paths)} files ({', '.join(archive.files)}) under {max(images, len(paths))} names"
     return checkouts_report(found, images=shown)
 
 

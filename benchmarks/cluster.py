@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import statistics
 import tempfile
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cluster_kills import ArchiveKills, SweepKills, kill_archive, kill_sweep
-from benchmarks.cluster_network import NetworkRun, NotPermitted, network_run
+from benchmarks.cluster_network import NetworkRun, network_run
 from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources, measure_run, stored, write_copies
+from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Mark, commit_of
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
@@ -89,7 +91,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is known so far."""
+    """What was measured."""
 
     runs: tuple[tuple[int, RunFigures], ...] = ()
     kills: ArchiveKills | None = None
@@ -97,14 +99,13 @@ class Found:
     sweep: SweepKills | None = None
 
 
-def cluster_report(
+def report(
     source: Path | None,
     options: Sequence[str],
     *,
-    effort: Effort,
     work: Path | None,
     notify: Notify,
-    partial: Callable[[Report], None] = lambda _report: None,
+    **asked: Any,
 ) -> Report:
     """Measure part by part.
 
@@ -116,13 +117,14 @@ def cluster_report(
         More options of both commands (`--pack ...`).
     work
         The folder that keeps images and parts; another start with the same folder resumes. A temporary one without it.
-    partial
-        Receives the report after every part.
+    asked
+        How much is measured (see `Effort`).
 
     Raises
     ------
     ScreeningFailed, OSError
     """
+    effort = Effort(**asked)
     with _folder(work) as root:
         if source is None:
             source = root / "drawn" if (root / "drawn").exists() else draw_sources(root / "drawn")
@@ -131,10 +133,7 @@ def cluster_report(
             raise ScreeningFailed(f"{source} holds no files")
         request = {"commit": commit_of(), "source": str(source), "options": list(options), "count": effort.count}
         bench = _Bench(root, files, options, effort=effort, parts=Parts(root / "parts", request), notify=notify)
-        for found in bench.measured():
-            report = report_of(found, count=effort.count)
-            partial(report)
-        return report
+        return report_of(bench.measured(), count=effort.count)
 
 
 @contextlib.contextmanager
@@ -163,24 +162,19 @@ class _Bench:
         self._root, self._files, self._options = root, files, options
         self._effort, self._parts, self._notify = effort, parts, notify
 
-    def measured(self) -> Iterator[Found]:
-        """What is known after each part."""
-        effort, found = self._effort, Found()
-        for number in range(effort.rounds):
-            for workers in (0, *effort.workers):
-                run = self._run(number, workers)
-                found = dataclasses.replace(found, runs=(*found.runs, (number, run)))
-                yield found
-        if effort.kills:
-            found = dataclasses.replace(found, kills=ArchiveKills(**self._part("kills", self._kills)))
-            yield found
-        if effort.has_network:
-            figures = self._part("network", self._network)
-            found = dataclasses.replace(found, network=figures.get("refused") or NetworkRun(**figures))
-            yield found
-        if effort.trials:
-            found = dataclasses.replace(found, sweep=SweepKills(**self._part("sweep", self._sweep)))
-            yield found
+    def measured(self) -> Found:
+        """What came of all parts."""
+        effort = self._effort
+        pairs = itertools.product(range(effort.rounds), (0, *effort.workers))
+        runs = tuple((number, self._run(number, workers)) for number, workers in pairs)
+        kills = ArchiveKills(**self._part("kills", self._kills)) if effort.kills else None
+        network = self._part("network", self._network) if effort.has_network else None
+        return Found(
+            runs=runs,
+            kills=kills,
+            network=(network.get("refused") or NetworkRun(**network)) if network else None,
+            sweep=SweepKills(**self._part("sweep", self._sweep)) if effort.trials else None,
+        )
 
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         known = self._parts.get(name)
@@ -243,7 +237,7 @@ class _Bench:
 
 
 def report_of(found: Found, *, count: int) -> Report:
-    """What is known so far, as a report."""
+    """The same as a report."""
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
         blocks.append(Points("What it must reach", (mark.sentence,)))

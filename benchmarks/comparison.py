@@ -1,14 +1,13 @@
 """How well a prior image is laid over the current one, and whether what changed is found: on real pairs, known warps.
 
-What is measured on warped copies has an exact truth. For two different X-rays of a patient nobody knows it to a pixel:
-there a match counts as false where it lies far from where all matches of larger templates together put the place, with
-a known warp of the current image added.
+What is measured on warped copies has an exact truth. For two different X-rays of a patient nobody knows it to a pixel.
+How many matches are false is measured by the matcher's recipe (`fieldray adapt run models/recipes/matcher.toml`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,29 +15,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, reshaped, with_opacity
-from benchmarks.comparison_pairs import elastic as known_warp
+from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.comparison.align import squares
 from fieldray.comparison.compare import averages, compare, compared_area, spread
-from fieldray.comparison.matching import Features, band_pass, correlate, find_peaks, raw
-from fieldray.comparison.mesh import Displacement, points_in_prior, warped
+from fieldray.comparison.mesh import warped
 from fieldray.domain import metrics
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.mask import Mask
 
 Notify = Callable[[str], None]
-_TEMPLATES_PX: Final = (48, 64)
-_REACH_PX: Final = 40
-_OFFSET_PX: Final = 24
-_STEP_PX: Final = 32
-_EXCLUSION_PX: Final = 6
 _EVERY: Final = 32  # pixels of the lungs: errors of neighbours are alike
-_COPY_TOLERANCE_PX: Final = 5.0
-_PAIR_TOLERANCE_PX: Final = 10.0
-_GROUPS: Final = ("copies", "near", "far")
-FEATURES: Final[Mapping[str, Features]] = {"raw": raw, "band-pass": band_pass}
 
 
 @dataclass(eq=False, slots=True)
@@ -57,33 +44,29 @@ class Found:
     other: list[tuple[bool, str, float]] = field(default_factory=list)
     false_regions: dict[str, list[int]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
     hits: dict[str, list[tuple[bool, str]]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
-    matches: dict[tuple[str, int, str], list[tuple[bool, str]]] = field(default_factory=dict)
 
 
-def comparison_report(
-    data: Path, *, part: Part, limit: int, features: Mapping[str, Features] = FEATURES, notify: Notify
-) -> Report:
-    """Measure `limit` pairs of a part; `features` are those whose matches are counted, by name."""
+def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
+    """Measure `limit` pairs of a part."""
     pairs = read_pairs(data, part, limit=limit, notify=notify)
     generator, found = np.random.default_rng(2026), Found()
     for place, pair in enumerate(pairs):
         notify(f"comparing {place + 1} of {len(pairs)}")
-        _measure_copy(pair, generator, found, features)
+        _measure_copy(pair, generator, found)
         _measure_identical(pair.current, found)
-        _measure_pair(pair, generator, found, features)
+        _measure_pair(pair, generator, found)
         _measure_others(pair, pairs, generator, found)
-    return _report(found, part, pairs, features)
+    return _report(found, part, pairs)
 
 
 # ---- one pair
 
 
-def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found, features: Mapping[str, Features]) -> None:
+def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> None:
     prior, copy = pair.prior, copied(pair.prior, generator)
     began_s = time.process_time()
     done = compare(prior, copy.image)
     found.seconds.append(time.process_time() - began_s)
-    _count_matches("copies", Searched(prior, copy.image, copy.displacement, pair.patient), generator, found, features)
     found.copies_comparable.append(done.is_comparable)
     if done.aligned is None:
         return
@@ -104,7 +87,7 @@ def _measure_identical(image: FramedImage, found: Found) -> None:
     found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
 
 
-def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found, features: Mapping[str, Features]) -> None:
+def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found) -> None:
     done = compare(pair.prior, pair.current)
     found.same.append((done.is_comparable, pair.is_same_view, pair.patient, done.reliability or 0.0))
     if done.aligned is None:
@@ -117,11 +100,6 @@ def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found, feat
         found.false_regions["stable pairs"].append(len(done.aligned.regions))
         hit = _finds_opacity(pair.prior, pair.current, generator)
         found.hits["stable pairs"].append((hit, pair.patient))
-    warp = known_warp(generator)
-    image = reshaped(pair.current, warp, generator)
-    truth = warp + warped(alignment.displacement, warp)
-    searched = Searched(pair.prior, image, truth, pair.patient)
-    _count_matches("near" if pair.is_near else "far", searched, generator, found, features)
 
 
 def _measure_others(pair: Pair, pairs: Sequence[Pair], generator: np.random.Generator, found: Found) -> None:
@@ -154,62 +132,10 @@ def _dice(first: Mask, second: Mask) -> float:
     return float(2 * (first & second).sum() / max(1, first.sum() + second.sum()))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Searched:
-    """Templates of `image` are sought in `prior`; `truth` is the displacement from the one to the other."""
-
-    prior: FramedImage
-    image: FramedImage
-    truth: Displacement
-    patient: str
-
-
-def _count_matches(
-    group: str,
-    searched: Searched,
-    generator: np.random.Generator,
-    found: Found,
-    features: Mapping[str, Features],
-) -> None:
-    """Templates in the lungs, at the same places for all features."""
-    tolerance = _COPY_TOLERANCE_PX if group == "copies" else _PAIR_TOLERANCE_PX
-    for template_px in _TEMPLATES_PX:
-        places, corners, shifts = _searches(searched.image, searched.truth, template_px, generator)
-        if not len(places):
-            continue
-        for name, compute in features.items():
-            prior, current = compute(searched.prior.pixels), compute(searched.image.pixels)
-            templates = squares(current, places, template_px)
-            searches = squares(prior, corners, template_px + 2 * _REACH_PX)
-            peaks = find_peaks(correlate(searches, templates), exclusion_px=_EXCLUSION_PX)
-            away = np.maximum(np.abs(peaks.rows - shifts[:, 0]), np.abs(peaks.columns - shifts[:, 1]))
-            counted = found.matches.setdefault((name, template_px, group), [])
-            counted += [(bool(far > tolerance), searched.patient) for far in away]
-
-
-def _searches(
-    image: FramedImage, truth: Displacement, template_px: int, generator: np.random.Generator
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Upper left corners of templates and of what is searched (n, 2), and where in it each truly is.
-
-    The true place is up to `_OFFSET_PX` from the middle of what is searched.
-    """
-    half, last = template_px // 2, FRAME_SIDE - template_px - 2 * _REACH_PX
-    starts = np.arange(0, FRAME_SIDE - template_px, _STEP_PX)
-    places = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
-    places = places[image.lungs[places[:, 0] + half, places[:, 1] + half]]
-    centres = places + half - 0.5
-    corners = places + (points_in_prior(centres, truth) - centres)
-    offsets = generator.uniform(-_OFFSET_PX, _OFFSET_PX, places.shape)
-    begins = np.rint(corners - _REACH_PX + offsets).astype(np.intp)
-    is_inside = ((begins >= 0) & (begins <= last)).all(axis=1)
-    return places[is_inside], begins[is_inside], (corners - begins)[is_inside]
-
-
 # ---- the report
 
 
-def _report(found: Found, part: Part, pairs: Sequence[Pair], features: Mapping[str, Features]) -> Report:
+def _report(found: Found, part: Part, pairs: Sequence[Pair]) -> Report:
     errors = np.concatenate(found.errors_px)
     marks = _marks(found, errors)
     patients = len({pair.patient for pair in pairs})
@@ -220,10 +146,7 @@ def _report(found: Found, part: Part, pairs: Sequence[Pair], features: Mapping[s
         f"{len(pairs)} pairs of {patients} patients, the part for {role}. Images that the program refuses (no frontal "
         "chest X-ray) are left out.",
         "Copies: an image and itself after a random smooth warp of up to 8 % of the width, another gamma and contrast, "
-        "and noise. Near pairs: one view, at most 3 follow-ups or days apart. Far pairs: all others.",
-        f"A match is false at more than {_COPY_TOLERANCE_PX:g} px of 512 from the known place in copies. In near and "
-        f"far pairs the place is known only from the alignment, so the tolerance is {_PAIR_TOLERANCE_PX:g} px, and "
-        "only pairs that were found comparable count: these figures favour the band-pass, by which pairs were aligned.",
+        "and noise.",
         "Opacities are inserted before anything is aligned. Stable pairs are those of one view whose findings are the "
         "same at both times; nobody looked at them for other changes.",
         f"Spread of the averages in copies, by band, in deviations of the lungs: {spreads}.",
@@ -231,12 +154,11 @@ def _report(found: Found, part: Part, pairs: Sequence[Pair], features: Mapping[s
     )
     blocks = (
         _figures(found, errors),
-        _match_table(found, features),
         Points("Marks", tuple(mark.sentence for mark in marks)),
         Points("What this is", about),
     )
     marked = {mark.name: mark.measured for mark in marks}
-    title = "Prior and current image: alignment, matches, and change"
+    title = "Prior and current image: alignment and change"
     return Report(kind="comparison", title=title, blocks=blocks, data={"part": part, "marks": marked})
 
 
@@ -293,16 +215,6 @@ def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
     for kind, counts in found.false_regions.items():
         rows.append((f"False regions per pair, {kind}: mean, median", f"{_told(counts, np.mean)}, {_told(counts)}"))
     return Table("Figures", ("what", "value, with 95 % intervals by patient"), tuple(rows))
-
-
-def _match_table(found: Found, features: Mapping[str, Features]) -> Table:
-    rows = []
-    for template_px in _TEMPLATES_PX:
-        for group in _GROUPS:
-            cells = [found.matches.get((name, template_px, group), []) for name in features]
-            texts = map(_share, cells)
-            rows.append((f"{template_px} px, {group}", str(len(cells[0])), *texts))
-    return Table("False matches, the same templates for all", ("templates", "matches", *features), tuple(rows))
 
 
 def _share(hits: Sequence[tuple[bool, str]]) -> str:

@@ -25,7 +25,6 @@ from fieldray.domain.mask import Mask
 from fieldray.domain.study import ImageHeader, ImageRef
 
 Part = Literal["choose", "measure"]
-_NEAR: Final = 3.0  # follow-ups or days
 _LARGEST: Final = 0.08  # of the frame's side
 _GREY_NOISE: Final = 2.0  # levels of 255
 _RADII_PX: Final = (12.0, 40.0)
@@ -34,13 +33,12 @@ _CONTRASTS: Final = (0.03, 0.10)
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """Two images of one patient. `is_near`: a short time apart, of one view; `is_stable`: the findings are the same."""
+    """Two images of one patient. `is_stable`: of one view, and the findings are the same."""
 
     prior: FramedImage
     current: FramedImage
     patient: str
     source: str
-    is_near: bool
     is_same_view: bool
     is_stable: bool
 
@@ -74,7 +72,6 @@ def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> P
         current=current,
         patient=row["patient_id"],
         source=row["set"],
-        is_near=is_same_view and float(row["gap"]) <= _NEAR,
         is_same_view=is_same_view,
         is_stable=is_same_view and row["prior_finding"] == row["current_finding"],
     )

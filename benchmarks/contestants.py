@@ -172,7 +172,6 @@ def compare_runs(
     *,
     repeats: int,
     notify: Notify,
-    between: Callable[[], None] = lambda: None,
     most_s: float = math.inf,
 ) -> Results:
     """Run all contestants for some rounds, then measure their memory.
@@ -187,8 +186,6 @@ def compare_runs(
         The number of rounds.
     notify
         Hears what is being done.
-    between
-        Called once at the end of each round.
     most_s
         No further round begins when this many seconds are over.
     """
@@ -211,7 +208,6 @@ def compare_runs(
                 notify(f"round {number + 1} of {repeats}: {kind}")
                 _one_kind(rotated(_remaining(opened_ones, results), number), archive, kind, results)
             _mixed(_remaining(opened_ones, results), archive, results)
-            between()
         notify("measuring memory")
         _measure_memory(_remaining(opened_ones, results), archive, results)
     return results

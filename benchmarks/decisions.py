@@ -6,6 +6,8 @@ they are enlarged first, given a detector's grain, and written as one kind of fi
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import functools
 import itertools
 import math
@@ -21,16 +23,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
+from benchmarks.measured_pack import load_measured_pack
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.domain.assessment import Assessment
+from fieldray.commands.console import Console
+from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
 from fieldray.domain.study import ImageRef
-from fieldray.errors import InputProblem
+from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.inference.engine import Engine
 from fieldray.pipeline.screen import screen_image
-from fieldray.workers.pool import Workers
-from fieldray.workers.ports import Engine
+from fieldray.processes.priority import usable_cores
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.ports import Engine as EnginePort
+from fieldray.workers.ports import workers_kind
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -45,7 +54,7 @@ class Program:
 
     assessment: Assessment
     workers: Workers
-    engine: Engine
+    engine: EnginePort
 
     def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
         """What screening makes of an image, read as far as needed or in full."""
@@ -112,6 +121,27 @@ class Compared:
     def jumps(self) -> int:
         """The number of decisions that changed between above and below."""
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
+
+
+def report(options: argparse.Namespace, console: Console) -> Report:
+    """Compare reading reduced with reading in full.
+
+    Raises PackProblem, BackendProblem, UsageProblem (nothing_to_measure).
+    """
+    model, cores = load_measured_pack(options), usable_cores()
+    with contextlib.ExitStack() as open_now:
+        workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
+        engine = Engine(lambda _: None, kinds=(workers_kind(workers),))
+        open_now.callback(engine.close)
+        engine.open(model)
+        engine.wait_ready()
+        program = Program(assessment=choose(model), workers=workers, engine=engine)
+        compared = compare(
+            options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar
+        )
+    if not compared.pairs:
+        raise UsageProblem(reason("nothing_to_measure"))
+    return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
 
 
 def compare(

@@ -1,14 +1,19 @@
-"""A run to save: drawn studies, and results as if a pack had given them, each with a heat map and lungs."""
+"""Runs to save, of drawn chests and of people who do not exist: results as if a pack had given them.
+
+Each has a thumbnail, a heat map and lungs. A small run has its images as files; a run of a million has none.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from fieldray.domain.finding import Finding, ReadFacts, Screened, decide
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import Image, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import KeptShares
@@ -18,43 +23,146 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom, image_dataset, lung_mask
 from fieldray.paths import results_path
+from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 
 _CELLS: Final = 14
 _LUNG_SIDE: Final = 128
+_AT_ONCE: Final = 2000
+_FAMILY: Final = ("Adeyemi", "Brandt", "Chen", "Duarte", "Eriksen", "Farouk", "Garcia", "Havel", "Ivanenko", "Jansen")
+_GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hugo", "Iryna", "Jun")
+
+
+class DrawnRun:
+    """Outcomes by number: always the same for a seed. So many chests are drawn and used in turn."""
+
+    def __init__(self, model: Model, path: str = "/archive", *, seed: int = 1, drawn: int = 24) -> None:
+        self.spec = RunSpec(
+            paths=(path,),
+            pack_name=model.pack_name,
+            trust=model.trust,
+            fingerprint=model.fingerprint,
+            model_sha256=model.model_sha256,
+            settings_hash="benchmark",
+            operating_points=model.manifest.operating_points[:1],
+        )
+        self._model, self._seed = model, seed
+        self.chests = [(image, thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
+
+    def save(self, database: Path, count: int, *, tell: Callable[[int], None]) -> int:
+        """Save so many results in a run that was broken off; its id. `tell` gets how many there are."""
+        with ResultStore(database) as store:
+            run_id = store.open_run(self.spec)
+            for start in range(0, count, _AT_ONCE):
+                store.save_all(run_id, list(self.outcomes(start, min(start + _AT_ONCE, count))), spec=self.spec)
+                tell(min(start + _AT_ONCE, count))
+            store.set_state(run_id, "cancelled")
+        return run_id
+
+    def outcomes(self, start: int, end: int) -> Iterator[Outcome]:
+        """Those with these numbers."""
+        return map(self.outcome, range(start, end))
+
+    def outcome(self, number: int) -> Outcome:
+        """Three images a patient, in one or two studies; one in thirty is refused."""
+        draws, person = random.Random(f"{self._seed} {number}"), random.Random(f"{self._seed} {number // 3}")
+        content = f"{draws.getrandbits(256):064x}"
+        day = f"{person.randrange(2012, 2026)}{person.randrange(1, 13):02}{person.randrange(1, 29):02}"
+        header = ImageHeader(
+            modality="DX",
+            body_part_examined="CHEST",
+            view_position=draws.choice(("PA", "AP", "")),
+            patient_name=f"{person.choice(_FAMILY)}^{person.choice(_GIVEN)}{person.randrange(10**5)}",
+            patient_id=f"PID{person.randrange(10**8):08}",
+            patient_sex=person.choice("FM"),
+            study_date=day,
+            study_instance_uid=f"1.2.826.0.1.{self._seed}.{number // 2}",
+            sop_instance_uid=f"1.2.826.0.1.{self._seed}.{number}.1",
+            rows=2048,
+            columns=1720,
+        )
+        ref = ImageRef(path=Path(f"/archive/{number // 1000:05}/image-{number:08}.dcm"), kind="dicom", header=header)
+        if draws.random() < 1 / 30:
+            return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+        chest, score = draws.randrange(len(self.chests)), draws.betavariate(1.2, 3.0)
+        return self.screened(
+            ref,
+            content,
+            chest,
+            score=score,
+            place=(draws.randrange(_CELLS), draws.randrange(_CELLS)),
+            backend="edgetpu" if draws.random() < 0.2 else "cpu",
+        )
+
+    def screened(
+        self, ref: ImageRef, content: str, chest: int, *, score: float, place: tuple[int, int], backend: str = "cpu"
+    ) -> Screened:
+        """A result as if the model had given it, with the place of its heat map's spot."""
+        _, picture, lungs = self.chests[chest]
+        point, seen = self._model.manifest.operating_points[0], self._model.manifest.input
+        spot = np.zeros((1, _CELLS, _CELLS), np.float32)
+        spot[0, *place] = 8 * score
+        return Screened(
+            ref=ref,
+            facts=ReadFacts(
+                content_sha256=content,
+                rows=ref.header.rows,
+                columns=ref.header.columns,
+                thumbnail=picture,
+                pixel_map=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
+                decode_ms=40.0,
+            ),
+            findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),
+            class_maps=spot,
+            pack_name=self._model.pack_name,
+            model_sha256=self._model.model_sha256,
+            backend=backend,
+            inference_ms=8.0,
+            lungs=lungs,
+        )
 
 
 def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
-    """Draw `count` studies into a folder and put a result with heat map and lungs for each into the store.
+    """Draw `count` studies into a folder and put a result for each into the store: a run that is finished; its id.
 
-    `drawn` chests are drawn and used in turn. Returns the run and its number. Raises OSError, StorageProblem.
+    The scores run through the range. Raises OSError, StorageProblem.
     """
     folder.mkdir(parents=True)
-    spec = benchmark_spec(model, str(folder))
-    chests = [drawn_chest(number) for number in range(min(drawn, count))]
+    made = DrawnRun(model, str(folder), drawn=min(drawn, count))
     with ResultStore(results_path()) as store:
-        run_id = store.open_run(spec)
+        run_id = store.open_run(made.spec)
         for number in range(1, count + 1):
-            image, lungs = chests[number % len(chests)]
-            store.save(run_id, _outcome(folder, number, image, lungs, model), spec=spec)
+            store.save(run_id, _with_file(made, folder, number), spec=made.spec)
         store.finish(run_id)
     return run_id
 
 
-def benchmark_spec(model: Model, path: str) -> RunSpec:
-    """The specification of a run of this pack over a path, with the pack's first operating point."""
-    return RunSpec(
-        paths=(path,),
-        pack_name=model.pack_name,
-        trust=model.trust,
-        fingerprint=model.fingerprint,
-        model_sha256=model.model_sha256,
-        settings_hash="benchmark",
-        operating_points=model.manifest.operating_points[:1],
+def _with_file(made: DrawnRun, folder: Path, number: int) -> Screened:
+    chest = number % len(made.chests)
+    pixels = made.chests[chest][0].pixels
+    dataset, path = image_dataset(pixels, number=number), folder / f"study-{number:05}.dcm"
+    dataset.save_as(path, enforce_file_format=True)
+    names = {"patient_name": "PatientName", "patient_id": "PatientID", "study_date": "StudyDate"}
+    names |= {"study_instance_uid": "StudyInstanceUID", "sop_instance_uid": "SOPInstanceUID"}
+    said: dict[str, Any] = {name: str(dataset[keyword].value) for name, keyword in names.items()}
+    header = ImageHeader(
+        **said,
+        modality="DX",
+        body_part_examined="CHEST",
+        view_position="PA",
+        rows=pixels.shape[0],
+        columns=pixels.shape[1],
+    )
+    return made.screened(
+        ImageRef(path=path, kind="dicom", header=header),
+        sha256(path.read_bytes()).hexdigest(),
+        chest,
+        score=(number * 7919 % 1000) / 1000,
+        place=(4 + number % 6, 3 + number % 8),
     )
 
 
-def drawn_chest(number: int) -> tuple[Image, LungFields]:
+def _chest(number: int) -> tuple[Image, LungFields]:
     """A chest and its lungs, as a lung-field pack would find them."""
     rows, columns = (1024, 860) if number % 2 else (960, 960)
     pixels = chest_phantom(rows, columns, number, abnormal=number % 3 == 0)
@@ -72,46 +180,3 @@ def drawn_chest(number: int) -> tuple[Image, LungFields]:
         evidence_inside=0.8,
     )
     return Image(pixels=pixels, window=None), lungs
-
-
-def _outcome(folder: Path, number: int, image: Image, lungs: LungFields, model: Model) -> Screened:
-    """A file, and a result as if the model had given it: the scores run through the range."""
-    dataset, path = image_dataset(image.pixels, number=number), folder / f"study-{number:05}.dcm"
-    dataset.save_as(path, enforce_file_format=True)
-    point, score = model.manifest.operating_points[0], (number * 7919 % 1000) / 1000
-    (rows, columns), seen = image.pixels.shape, model.manifest.input
-    spot = np.zeros((1, _CELLS, _CELLS), np.float32)
-    spot[0, 4 + number % 6, 3 + number % 8] = 8 * score
-    return Screened(
-        ref=ImageRef(
-            path=path,
-            kind="dicom",
-            header=ImageHeader(
-                modality="DX",
-                body_part_examined="CHEST",
-                view_position="PA",
-                patient_name=str(dataset.PatientName),
-                patient_id=str(dataset.PatientID),
-                study_date=str(dataset.StudyDate),
-                study_instance_uid=str(dataset.StudyInstanceUID),
-                sop_instance_uid=str(dataset.SOPInstanceUID),
-                rows=rows,
-                columns=columns,
-            ),
-        ),
-        facts=ReadFacts(
-            content_sha256=sha256(path.read_bytes()).hexdigest(),
-            rows=rows,
-            columns=columns,
-            thumbnail=thumbnail(image),
-            pixel_map=PixelMap(rows / seen.height, 0.0, columns / seen.width, 0.0),
-            decode_ms=40.0,
-        ),
-        findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),
-        class_maps=spot,
-        pack_name=model.pack_name,
-        model_sha256=model.model_sha256,
-        backend="cpu",
-        inference_ms=8.0,
-        lungs=lungs,
-    )

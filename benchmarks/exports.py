@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.drawn_run import make_run
-from benchmarks.heart import BEAT_MS, NOTED_MS, STEP_MS, Heart
 from benchmarks.own_home import own_home
 from benchmarks.processes import cpu_s, load_average
-from benchmarks.real_window import real_window
+from benchmarks.real_window import BEAT_MS, NOTED_MS, STEP_MS, Heart, real_window
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.desktop.application import Application
@@ -193,9 +192,7 @@ def _window(model: Model, results: Sequence[StoredResult], exports: _Exports) ->
 # ---- the report
 
 
-def exports_report(
-    model: Model, *, count: int, formats: Sequence[str], notify: Notify, idle_s: float = _IDLE_S
-) -> Report:
+def report(model: Model, *, count: int, formats: Sequence[str], notify: Notify, idle_s: float = _IDLE_S) -> Report:
     """Measure, and say what was reached. Without `formats` all that can be written here. Raises as `measure`."""
     names = formats or tuple(exporter.name for exporter in available_exporters())
     before = load_average()

@@ -164,28 +164,23 @@ def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
     return make
 
 
-def _onnx(*, is_optimised: bool) -> Callable[[Opening], tuple[str, Infer]]:
-    def make(opening: Opening) -> tuple[str, Infer]:
-        import onnxruntime
+def _onnx(opening: Opening) -> tuple[str, Infer]:
+    import onnxruntime
 
-        from benchmarks.onnx_network import onnx_file
+    from benchmarks.onnx_network import onnx_file
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = opening.threads, 1
-        levels = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = levels.ORT_ENABLE_ALL if is_optimised else levels.ORT_DISABLE_ALL
-        options.log_severity_level = 3
-        file = onnx_file(opening.specification, opening.weights, outputs=opening.outputs, images=opening.images)
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = opening.threads, 1
+    options.log_severity_level = 3
+    file = onnx_file(opening.specification, opening.weights, outputs=opening.outputs, images=opening.images)
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
 
-        def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
-            values = np.asarray(session.run([target], {source: _planes(images)})[0])
-            return values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+    def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+        values = np.asarray(session.run([target], {source: _planes(images)})[0])
+        return values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
 
-        return f"onnxruntime {onnxruntime.__version__}", infer
-
-    return make
+    return f"onnxruntime {onnxruntime.__version__}", infer
 
 
 def _openvino(opening: Opening) -> tuple[str, Infer]:
@@ -248,8 +243,7 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "tensorflow-xla": _tensorflow("xla"),
     "torch-eager": _torch(is_compiled=False),
     "torch-inductor": _torch(is_compiled=True),
-    "onnx-plain": _onnx(is_optimised=False),
-    "onnx": _onnx(is_optimised=True),
+    "onnx": _onnx,
     "openvino": _openvino,
     "litert": _litert,
 }

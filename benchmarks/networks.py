@@ -36,12 +36,11 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine: `package` is what it needs, `group` where it is shown, `kind` "float32", "int8" or "program"."""
+    """One engine: `package` is what it needs, `kind` "float32", "int8" or "program"."""
 
     key: str
     title: str
     package: str
-    group: str = "engine"
     kind: str = "float32"
 
 
@@ -57,12 +56,6 @@ ENGINES: Final = (
     Engine(key="litert", title="LiteRT float32", package="ai_edge_litert"),
     Engine(key="litert-int8", title="LiteRT int8", package="ai_edge_litert", kind="int8"),
     Engine(key="program", title="the program (int8)", package="ai_edge_litert", kind="program"),
-    Engine(key="onnx-plain", title="ONNX Runtime, nothing fused", package="onnxruntime", group="step"),
-)
-# Each step against what it was taken from: what it alone is worth.
-STEPS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("all of ONNX Runtime's fusions", "onnx", "onnx-plain"),
-    ("int8 (LiteRT)", "litert-int8", "litert"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The report of `networks`: equal outputs first, then times, and what each step is worth."""
+"""The report of `networks`: equal outputs first, then times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.network_cases import classifier_case, lung_case
-from benchmarks.networks import ENGINES, FRAMEWORK, STEPS, TOLERANCE, Effort, Measured, Notify, measure, times_as_fast
+from benchmarks.networks import ENGINES, FRAMEWORK, TOLERANCE, Effort, Measured, Notify, measure, times_as_fast
 from fieldray.bench.report import Points, Report, Table
 
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
@@ -17,20 +17,21 @@ _CLAIM: Final = (3.0, 4.0)
 Key = tuple[str, int, int]
 
 
-def networks_report(
+def report(
     *,
     threads: Sequence[int],
     batches: Sequence[int],
-    effort: Effort,
+    rounds: int,
+    seconds: float,
     notify: Notify,
 ) -> Report:
     """Measure and report."""
+    effort = Effort(rounds=rounds, seconds=seconds)
     cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
     measured = measure(cases, threads=threads, batches=batches, effort=effort, notify=notify)
     groups = _groups(measured)
     blocks: list[Table | Points] = [_equality(measured)]
-    for key, rows in groups.items():
-        blocks += [_times(key, rows), _steps(key, rows)]
+    blocks += [_times(key, rows) for key, rows in groups.items()]
     blocks.append(Points("What follows", tuple(_findings(groups))))
     blocks.append(Points("What took part", tuple(_details(measured, effort))))
     return Report(
@@ -91,8 +92,6 @@ def _equality(measured: Sequence[Measured]) -> Table:
 def _times(key: Key, rows: Sequence[Measured]) -> Table:
     cells = []
     for one in rows:
-        if one.engine.group != "engine":
-            continue
         if not one.batch_ms or one.problem:
             cells.append((one.engine.title, "-", "-", "-", "-", "-"))
             continue
@@ -111,25 +110,12 @@ def _times(key: Key, rows: Sequence[Measured]) -> Table:
     return Table(_title(key), columns, tuple(cells))
 
 
-def _steps(key: Key, rows: Sequence[Measured]) -> Table:
-    cells = [
-        (title, _time(_of(rows, before)), _time(_of(rows, after)), _told(_ratio(rows, after, before)))
-        for title, after, before in STEPS
-    ]
-    columns = ("step", "ms/image before", "after", "times as fast")
-    return Table(f"Each step by itself: {_title(key)}", columns, tuple(cells))
-
-
-def _time(one: Measured | None) -> str:
-    return f"{one.image_ms[0]:.2f}" if one and one.counts else "-"
-
-
 def _findings(groups: dict[Key, list[Measured]]) -> Iterator[str]:
     """The claim where it was measured, and only there; and what should become a backend."""
     for key, rows in groups.items():
         for one in rows:
             ratio = _ratio(rows, one.engine.key, FRAMEWORK)
-            if one.engine.group == "engine" and one.engine.kind == "float32" and ratio and ratio >= _CLAIM[0]:
+            if one.engine.kind == "float32" and ratio and ratio >= _CLAIM[0]:
                 where = "within" if ratio <= _CLAIM[1] else "above"
                 yield (
                     f"{_title(key)}: {one.engine.title} is {ratio:.2f} times as fast as eager PyTorch, with equal "
@@ -140,8 +126,7 @@ def _findings(groups: dict[Key, list[Measured]]) -> Iterator[str]:
             faster = [
                 f"{one.engine.title} {ratio:.2f} x"
                 for one in rows
-                if one.engine.group == "engine"
-                and one.engine.kind == "float32"
+                if one.engine.kind == "float32"
                 and (ratio := _ratio(rows, one.engine.key, base)) is not None
                 and ratio >= _BACKEND
             ]

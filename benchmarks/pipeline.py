@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import itertools
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from benchmarks import pipeline_report as names
 from benchmarks.archive import Archive, Wanted, make_archive
 from benchmarks.contestants import Contestant, compare_runs
-from benchmarks.decisions import Program, compare, decision_report
 from benchmarks.image_files import KINDS
-from benchmarks.measured_pack import load_measured_pack
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.program import make_float_file
 from benchmarks.screening import fill, screen_once
-from benchmarks.stages import Stages, add_round, stage_workers
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
 from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_to_measure
-from fieldray.domain.assessment import choose
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.study import ImageRef
-from fieldray.errors import UsageProblem
-from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.processes.priority import usable_cores
-from fieldray.reasons import reason
-from fieldray.workers.pool import Workers
-from fieldray.workers.ports import workers_kind
 
 _STARTING_IMAGES: Final = 12
 
 
-def pipeline(options: argparse.Namespace, console: Console) -> Report:
+def report(options: argparse.Namespace, console: Console) -> Report:
     """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
     library = PackLibrary(user_data())
     options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
@@ -49,46 +37,20 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)
-        refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
         results = compare_runs(
             tuple(_contestants(model, options, float_file, unavailable_reason)),
             archive,
             repeats=options.repeats,
             notify=console.bar,
             most_s=60 * options.minutes,
-            between=lambda: add_round(stages, refs, model, cores=cores),
         )
         measured = PipelineRun(
             results=results,
-            stages=stages,
             first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
             cores=cores,
             images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
         )
     return pipeline_report(measured)
-
-
-def decisions(options: argparse.Namespace, console: Console) -> Report:
-    """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
-    model, cores = load_measured_pack(options), usable_cores()
-    with contextlib.ExitStack() as open_now:
-        workers = open_now.enter_context(stage_workers(cores))
-        engine = open_now.enter_context(_cpu_engine(model, workers))
-        program = Program(assessment=choose(model), workers=workers, engine=engine)
-        compared = compare(
-            options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar
-        )
-    if not compared.pairs:
-        raise UsageProblem(reason("nothing_to_measure"))
-    return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
-
-
-@contextlib.contextmanager
-def _cpu_engine(model: Model, workers: Workers) -> Iterator[Engine]:
-    with contextlib.closing(Engine(lambda _: None, kinds=(workers_kind(workers),))) as engine:
-        engine.open(model)
-        engine.wait_ready()
-        yield engine
 
 
 def _archive(options: argparse.Namespace, model: Model, folder: Path, console: Console) -> Archive:
@@ -110,7 +72,6 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
 def _contestants(
     model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
 ) -> Iterator[Contestant]:
-    spec = model.manifest.input
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
     yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.files["litert"])
@@ -121,8 +82,6 @@ def _contestants(
         unavailable_reason=unavailable_reason,
     )
     yield Contestant(name=names.FULL_DECODE, service="benchmarks.scripts:decode_in_full")
-    fastest = "benchmarks.decode_lower_bound:handle"
-    yield Contestant(name=names.FASTEST_DECODE, service=fastest, body={"spec": asdict(spec)})
     yield Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
 
 

@@ -10,14 +10,12 @@ from typing import Any, Final
 from benchmarks.archive import USUAL
 from benchmarks.contestants import MIXED, Results
 from benchmarks.reports import Mark
-from benchmarks.stages import Stages
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 
 PROGRAM: Final = "fieldray"
 CONVENTIONAL: Final = "conventional script"
 DISSERTATION: Final = "the dissertation's way"
 FULL_DECODE: Final = "full decode alone"
-FASTEST_DECODE: Final = "fastest decode"
 BYTES: Final = "file read alone"
 
 # What the program has to reach, as multiples of the conventional script's rate in the same round
@@ -34,8 +32,6 @@ MARKS: Final[Mapping[str, float]] = {
     "JPEG-LS": 2.5,
     "lossless JPEG": 2.5,
 }
-LEAST_SHARE_OF_LIMIT: Final = 0.85
-MOST_OF_SLOWEST_STAGE: Final = 1.25
 MOST_MEMORY_MB: Final = 800.0
 MOST_START_S: Final = 1.0
 
@@ -46,8 +42,8 @@ class PipelineRun:
 
     Attributes
     ----------
-    results, stages
-        The contestants' rounds, and the program's stages alone.
+    results
+        The contestants' rounds.
     first_result_s
         Seconds from starting the program to its first result, one entry per start.
     cores
@@ -57,7 +53,6 @@ class PipelineRun:
     """
 
     results: Results
-    stages: Stages
     first_result_s: Sequence[float]
     cores: int
     images: str
@@ -67,30 +62,11 @@ class PipelineRun:
         """The kinds of files; MIXED comes first."""
         return (MIXED, *self.results.archive.files)
 
-    def limit(self, kind: str = MIXED) -> float | None:
-        """Images per second of the fastest decoding and one lean network on all cores; None where not known."""
-        if not self.results.has(FASTEST_DECODE, kind):
-            return None
-        decode_s = self.results.cpu_s(FASTEST_DECODE, kind)
-        return None if decode_s is None else self.cores / (decode_s + self.stages.network_cpu_s)
-
-    def share_of_limit(self, kind: str = MIXED) -> float | None:
-        """The share of that limit that the program reaches."""
-        limit = self.limit(kind)
-        return self.results.images_per_s(PROGRAM, kind) / limit if limit else None
-
-    @property
-    def of_slowest_stage(self) -> float:
-        """The program's time as a multiple of its slowest stage's alone, median over the rounds."""
-        runs = self.results.runs[PROGRAM, MIXED]
-        pairs = zip(runs, self.stages.slowest, strict=True)
-        return statistics.median(run.seconds / run.files / stage_s for run, stage_s in pairs)
-
 
 def pipeline_report(measured: PipelineRun) -> Report:
     """Tables, a chart, marks and notes."""
     marks = tuple(_marks(measured))
-    blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured), _stages(measured)]
+    blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured)]
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
     blocks += [Points("How it was measured, and what was not", tuple(_notes(measured))), _chart(measured)]
     return Report(
@@ -107,10 +83,6 @@ def _marks(measured: PipelineRun) -> Iterator[Mark]:
         is_there = results.has(PROGRAM, kind) and results.has(CONVENTIONAL, kind)
         times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind) if is_there else None
         yield Mark(name=f"{kind}, against the conventional script", measured=times, goal=goal)
-    share = measured.share_of_limit() if results.has(PROGRAM) else None
-    yield Mark(name="Mixed archive, share of the limit", measured=share, goal=LEAST_SHARE_OF_LIMIT, unit="of it")
-    slowest = measured.of_slowest_stage if results.has(PROGRAM) else None
-    yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
     yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
     first = statistics.median(measured.first_result_s) if measured.first_result_s else None
     yield _at_most("Start to first result", first, MOST_START_S, unit="s")
@@ -124,22 +96,11 @@ def _overall(measured: PipelineRun) -> Table:
     results = measured.results
     rows = []
     for name in dict.fromkeys(name for name, _ in results.runs):
-        if not results.has(name) or name == FASTEST_DECODE:
+        if not results.has(name):
             continue
         times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
         cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
         rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
-    limit = measured.limit()
-    if limit:
-        rows.append(
-            (
-                "limit: fastest decode and network on all cores",
-                f"{limit:.1f}",
-                "",
-                _number(measured.cores / limit, 4),
-                "",
-            )
-        )
     columns = ("", "images / s", "times conventional", "CPU s / image", "peak MB")
     count = len(results.archive.mixed)
     kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
@@ -156,37 +117,19 @@ def _by_kind(measured: PipelineRun) -> Table:
         if results.has(CONVENTIONAL, kind):
             times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind)
         cells = (f"{rate:.1f}", _rate(results, CONVENTIONAL, kind), _number(times, 1), _number(MARKS.get(kind), 1))
-        limits = (
-            _rate(results, FULL_DECODE, kind),
-            _number(measured.limit(kind), 1),
-            _number(measured.share_of_limit(kind)),
-        )
-        rows.append((kind, _megapixels(results, kind), *cells, *limits))
-    columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode", "limit", "of limit")
+        rows.append((kind, _megapixels(results, kind), *cells, _rate(results, FULL_DECODE, kind)))
+    columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode")
     return Table("By kind of file", columns, tuple(rows))
 
 
 def _milliseconds(measured: PipelineRun) -> Table:
     results = measured.results
-    names = [name for name in dict.fromkeys(name for name, _ in results.runs) if name != FASTEST_DECODE]
+    names = list(dict.fromkeys(name for name, _ in results.runs))
     rows = []
     for kind in measured.kinds:
         cells = [1000 / results.images_per_s(name, kind) if results.has(name, kind) else None for name in names]
         rows.append((kind, *(_number(cell, 1) for cell in cells)))
     return Table("Milliseconds per file", ("", *names), tuple(rows))
-
-
-def _stages(measured: PipelineRun) -> Table:
-    stages, results = measured.stages, measured.results
-    reading_s, network_s = statistics.median(stages.reading_s), statistics.median(stages.network_s)
-    rows = [
-        ("reading alone, all decoders", f"{1 / reading_s:.1f}", _number(1000 * reading_s)),
-        (f"network alone ({stages.detail})", f"{1 / network_s:.1f}", _number(1000 * network_s)),
-    ]
-    if results.has(PROGRAM):
-        rate = results.images_per_s(PROGRAM)
-        rows.append(("both together, the program", f"{rate:.1f}", _number(1000 / rate)))
-    return Table("The stages, each alone, on the mixed archive", ("", "images / s", "ms / image"), tuple(rows))
 
 
 def _notes(measured: PipelineRun) -> Iterator[str]:
@@ -204,15 +147,8 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
         "A script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
         "of each kind."
     )
-    yield (
-        "The limit is the CPU time of the fastest installed decoder for each file, reduced where possible, and of one "
-        "network with one thread, shared by all cores."
-    )
     for name, detail in results.details.items():
         yield f"{name}: {detail}."
-    for kind in measured.kinds:
-        if results.has(FASTEST_DECODE, kind) and (detail := results.runs[FASTEST_DECODE, kind][-1].detail):
-            yield f"Fastest decoders for {kind}: {detail}."
     for kind in measured.kinds:
         if results.has(PROGRAM, kind):
             yield f"What {PROGRAM} said of {kind}: {results.runs[PROGRAM, kind][-1].detail}."
@@ -265,8 +201,6 @@ def _data(measured: PipelineRun, marks: Sequence[Mark]) -> dict[str, Any]:
         ],
         "peak_mb": results.peak_mb,
         "details": results.details,
-        "limits": {kind: measured.limit(kind) for kind in measured.kinds},
-        "stages": asdict(measured.stages),
         "first_result_s": list(measured.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
         "not_measured": dict(results.absent),

@@ -40,7 +40,7 @@ class Case:
     step_s: float
 
 
-def real_training_report(recipe: Path, *, count: int, notify: Notify) -> Report:
+def report(recipe: Path, *, count: int, notify: Notify) -> Report:
     """Train so many epochs in each mode, and set an epoch's time against the formulas."""
     notify("times of a gradient and of a transfer")
     costs = measure_costs(recipe, address=None, certificates=None, repeats=_REPEATS)

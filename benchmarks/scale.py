@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.heart import BEAT_MS
-from benchmarks.large_run import LargeRun
+from benchmarks.drawn_run import DrawnRun
 from benchmarks.own_home import own_home
 from benchmarks.processes import child_command, load_average
+from benchmarks.real_window import BEAT_MS
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
@@ -46,7 +46,7 @@ _QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
 }
 
 
-def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, arrivals: int = 1200) -> Report:
+def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arrivals: int = 1200) -> Report:
     """Make a run of `count` images, work on it in the window, and say what was reached.
 
     It is scrolled through in `steps`, and `arrivals` results are added. Raises StorageProblem.
@@ -54,7 +54,7 @@ def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, 
     load = [load_average()]
     with own_home():
         database, began_s = results_path(), time.perf_counter()
-        made = LargeRun(model, drawn=min(24, 1 + count // 100))
+        made = DrawnRun(model, drawn=min(24, 1 + count // 100))
         run_id = made.save(database, count, tell=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s
         size = sum(file.stat().st_size for file in (database, *companions(database)) if file.exists())

@@ -15,8 +15,7 @@ import psutil
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
-from benchmarks.heart import Heart
-from benchmarks.real_window import real_window
+from benchmarks.real_window import Heart, real_window
 from fieldray.desktop.application import Application
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady, RunChanged

@@ -146,7 +146,7 @@ def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
     return folder
 
 
-def screening_report(
+def report(
     source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
 ) -> Report:
     """Measure starts and long runs.

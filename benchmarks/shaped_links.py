@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.report import Chart, Points, Report, Series, Table
@@ -84,30 +85,21 @@ class Case:
 
 
 class Machines:
-    """Machines with a link each, ended with the block."""
+    """A process on each of these computers, which ends where its input does: with the block of `ends`."""
 
-    def __init__(self, count: int, *, rate_mbit: int) -> None:
-        self._prefix = f"fr{os.getpid() % 10000}"
-        self._count, self._rate = count, rate_mbit
+    def __init__(self, computers: Namespaces, ends: contextlib.ExitStack) -> None:
         self._processes: list[subprocess.Popen[str]] = []
-        self._names: list[str] = []
-
-    def __enter__(self) -> Machines:
-        try:
-            self._make()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            with contextlib.suppress(OSError):
-                cast("IO[str]", process.stdin).close()
-            process.wait()
-            cast("IO[str]", process.stdout).close()
-        for name in self._names:
-            _ip("netns", "del", name)
+        for number in range(len(computers.names)):
+            words = (sys.executable, "-m", "benchmarks.shaped_machine", computers.address(number))
+            process = subprocess.Popen(
+                computers.command(number, words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=CHECKOUT,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+            self._processes.append(ends.enter_context(process))
 
     def tell(self, machine: int, do: str, **order: Any) -> None:
         """Give a machine an order."""
@@ -126,40 +118,6 @@ class Machines:
         """Give an order, and wait for what it says."""
         self.tell(machine, do, **order)
         return self.answer(machine)
-
-    def _make(self) -> None:
-        switch = f"{self._prefix}s"
-        self._names.append(switch)
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "bridge0", "up")
-        for number in range(self._count):
-            name, port, host = f"{self._prefix}m{number}", f"port{number}", f"10.77.0.{number + 1}"
-            self._names.append(name)
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "add", "link0", "type", "veth", "peer", "name", port, "netns", switch)
-            _ip("-n", name, "address", "add", f"{host}/24", "dev", "link0")
-            for space, device in ((name, "lo"), (name, "link0"), (switch, port)):
-                _ip("-n", space, "link", "set", device, "up")
-            _ip("-n", switch, "link", "set", port, "master", "bridge0")
-            for space, device in ((name, "link0"), (switch, port)):
-                _shape(space, device, self._rate)
-            command = ["ip", "netns", "exec", name, sys.executable, "-m", "benchmarks.shaped_machine", host]
-            self._processes.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                )
-            )  # fmt: skip
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-def _shape(space: str, device: str, rate_mbit: int) -> None:
-    words = ["qdisc", "add", "dev", device, "root", "tbf", "rate", f"{rate_mbit}mbit", "burst", "64kb", "limit", "20mb"]
-    subprocess.run(["tc", "-n", space, *words], check=True, capture_output=True)
 
 
 def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -> float:
@@ -195,7 +153,8 @@ def trained_s(machines: Machines, link: Link, *, mode: str, server: str, workers
 
 def cases(link: Link, *, most_workers: int, batches: int, notify: Notify) -> Iterator[tuple[float, Case]]:
     """Every mode, server and number of workers on one kind of link, with the transfer time that was measured."""
-    with Machines(most_workers + 1, rate_mbit=link.rate_mbit) as machines:
+    with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
+        machines = Machines(computers, ends)
         trained_s(machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers)
         transfer_s = measured_transfer_s(machines, link.elements)
         measured = Measured(gradient_s=link.gradient_s, transfer_s=transfer_s, batches=batches, is_whole=True)
@@ -223,7 +182,7 @@ def cases(link: Link, *, most_workers: int, batches: int, notify: Notify) -> Ite
                     )
 
 
-def shaped_links_report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> Report:
+def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> Report:
     """Measure on every kind of link, with times so many times as long, and set it against the formulas."""
     links = tuple(link.slower(slower) for link in LINKS)
     found, transfers = list[Case](), dict[str, float]()

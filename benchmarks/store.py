@@ -1,7 +1,7 @@
 """What a store costs: bytes per image, checking what has not changed, upkeep.
 
 Images are screened once by the program, each a file of its own, and screened again. A large store is made of drawn
-results (`large_run`).
+results (`drawn_run`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
-from benchmarks.large_run import LargeRun
+from benchmarks.drawn_run import DrawnRun
 from benchmarks.processes import load_average
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
@@ -65,15 +65,15 @@ class _Upkeep:
     different: int
 
 
-def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int, notify: Notify) -> Report:
+def report(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> Report:
     """Measure it all.
 
     Parameters
     ----------
     model
         The pack's.
-    sources
-        Images whose copies are screened, each with bytes of its own; images drawn by the program without them.
+    source
+        Whose images' copies are screened, each with bytes of its own; images drawn by the program without it.
     files, rows
         So many copies are screened and screened again; so many results are in the large store.
 
@@ -82,7 +82,8 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
     ScreeningFailed, StorageProblem
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        images = write_copies(Path(folder) / "images", sources or _drawn(Path(folder)), files)
+        sources = sorted(path for path in (source or draw_sources(Path(folder) / "drawn")).iterdir() if path.is_file())
+        images = write_copies(Path(folder) / "images", sources, files)
         time.sleep(_SETTLING_S)
         runs = _runs(images, Path(folder) / "home", ["--pack", model.pack_name], notify)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
@@ -94,7 +95,7 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
     )
     taken, verified = runs.taken, runs.verified
     how = (
-        f"{files} files, copies of {len(sources) or 'drawn'} images with bytes of their own, in the system's cache.",
+        f"{files} files, copies of {len(sources)} images with bytes of their own, in the system's cache.",
         "Seconds are of the whole command `fieldray screen`, from its start to its end.",
         f"Screened again, {taken.by_sample} results were taken over by the stamp of their file and {taken.by_content} "
         f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
@@ -139,10 +140,6 @@ def _tables(runs: _Runs, upkeep: _Upkeep, *, files: int, rows: int) -> Sequence[
 # ---- screened, and screened again
 
 
-def _drawn(folder: Path) -> Sequence[Path]:
-    return sorted(draw_sources(folder / "drawn").iterdir())
-
-
 def _runs(images: Path, home: Path, options: Sequence[str], notify: Notify) -> _Runs:
     first_s = _screened(images, home, options, notify)
     sizes = {"results": _size(home / DATABASE_NAME), "pictures": _size(pictures_path(home / DATABASE_NAME))}
@@ -178,7 +175,7 @@ def _size(path: Path) -> int:
 
 def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
     path = folder / DATABASE_NAME
-    LargeRun(model, drawn=min(24, 1 + rows // 100)).save(
+    DrawnRun(model, drawn=min(24, 1 + rows // 100)).save(
         path, rows, tell=lambda done: notify(f"{done} of {rows} saved")
     )
     _give_verdicts(path)

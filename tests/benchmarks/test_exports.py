@@ -8,7 +8,8 @@ import pytest
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.drawn_run import make_run
-from benchmarks.exports import IDLE, exports_report
+from benchmarks.exports import IDLE
+from benchmarks.exports import report as measured
 from fieldray.domain.lungs import LungFields
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import results_path, user_data
@@ -31,7 +32,7 @@ def test_every_result_of_the_run_has_all_that_a_report_shows(tmp_path: Path, hom
 @pytest.mark.slow
 def test_a_few_results_are_saved_and_the_pauses_noted(qapp: QApplication, home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
-    report = exports_report(model, count=3, formats=("csv", "sr"), notify=lambda _: None, idle_s=0.1)
+    report = measured(model, count=3, formats=("csv", "sr"), notify=lambda _: None, idle_s=0.1)
     idle, csv, sr = report.data["formats"]
     assert [idle["name"], csv["name"], sr["name"]] == [IDLE, "csv", "sr"]
     assert (csv["files"], sr["files"]) == (1, 3)

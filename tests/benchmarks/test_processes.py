@@ -68,7 +68,7 @@ def test_a_child_opens_no_socket(tmp_path: Path) -> None:
     assert "InternetRefused" in done.stderr
 
 
-@pytest.mark.parametrize(("command", "may"), [("matcher", True), ("pipeline", False)])
+@pytest.mark.parametrize(("command", "may"), [("networks", True), ("pipeline", False)])
 def test_what_trains_a_network_may_import_what_tensorflow_insists_on(command: str, may: bool) -> None:
     script = "import sys; sys.argv[1:] = sys.argv[1:2] + ['--help']; import benchmarks.__main__ as of\n"
     script += "try:\n    of.main()\nexcept SystemExit:\n    pass\nimport requests"

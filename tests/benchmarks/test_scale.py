@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.large_run import LargeRun
-from benchmarks.scale import scale_report
+from benchmarks.drawn_run import DrawnRun
+from benchmarks.scale import report as measured
 from fieldray.domain.finding import Screened
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gui
 
 def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: Path, home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
-    made, told = LargeRun(model, drawn=2), list[int]()
+    made, told = DrawnRun(model, drawn=2), list[int]()
     run_id = made.save(tmp_path / "results.sqlite", 90, tell=told.append)
     with ResultQuery(tmp_path / "results.sqlite") as query:
         outcomes = [result.outcome for result in query.rows(run_id)]
@@ -37,7 +37,7 @@ def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: P
 @pytest.mark.slow
 def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
-    report = scale_report(model, count=60, notify=lambda _: None, steps=3, arrivals=5)
+    report = measured(model, count=60, notify=lambda _: None, steps=3, arrivals=5)
     acts = {act["name"]: act for act in report.data["acts"]}
     assert acts["open the run: its first page"]["rows"] == 60
     assert acts["search “nobody is called so”"]["rows"] == 0

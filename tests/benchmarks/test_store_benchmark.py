@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import store
-from benchmarks.store import store_report
+from benchmarks.store import report as measured
 from fieldray.packs.library import PackLibrary
 from shipped_packs import CHILDREN
 
@@ -19,7 +19,7 @@ def test_a_few_images_are_screened_three_times_and_a_few_rows_looked_after(
     monkeypatch.setattr(store, "_SETTLING_S", 0.0)  # so nothing is known by a stamp
     monkeypatch.setattr(store, "_ROUNDS", 1)
     model = PackLibrary(home).load(CHILDREN)
-    report = store_report(model, (), files=3, rows=50, notify=lambda _: None)
+    report = measured(model, None, files=3, rows=50, notify=lambda _: None)
     assert report.data["sizes"]["results"] > 0 < report.data["sizes"]["pictures"]
     assert [step["name"] for step in report.data["steps"]][:2] == ["checked", "backed up"]
     assert report.data["steps"][0]["what"] == "50 results, whole"
