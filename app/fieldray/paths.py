@@ -25,7 +25,7 @@ DATABASE_NAME: Final = "results.sqlite"
 # Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
 KEPT: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
-    "settings.json", "pack_trust", "exports", "folders",
+    "settings.json", "pack_trust", "folders",
     "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH,
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent

@@ -81,11 +81,11 @@ def unfinished(path: Path) -> Path:
 
     Short, whatever the file is called: a name of the greatest length has no room for an ending.
     """
-    return path.with_name(f".{os.getpid()}-{process_number()}{secrets.token_hex(4)}.new")
+    return path.with_name(f".{os.getpid()}-{_process_number()}{secrets.token_hex(4)}.new")
 
 
 @functools.cache
-def process_number() -> str:
+def _process_number() -> str:
     """What the names of `unfinished` have in common besides the process: no other process of any computer has it."""
     return _this_computer() + secrets.token_hex(8)
 
@@ -96,17 +96,8 @@ def _this_computer() -> str:
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
-def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
-    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names.
-
-    A database has companions there: their names go on behind the ending.
-    """
-    for left in folder.glob(f".{process}-{number or _this_computer()}*.new*"):
-        _remove(left)
-
-
 def clear_abandoned(folder: Path) -> None:
-    """Remove from a folder of the program's own what its processes on this computer began and did not live to complete.
+    """Remove from a folder what the program's processes on this computer began there and did not live to complete.
 
     A database has companions there: their names go on behind the ending.
     """
@@ -119,7 +110,7 @@ def clear_abandoned(folder: Path) -> None:
 def _is_at_work(process: int, number: str) -> bool:
     """Whether the process is there that has this number in its names; one that began later may have its process id."""
     if process == os.getpid():
-        return number.startswith(process_number())
+        return number.startswith(_process_number())
     import psutil
 
     return psutil.pid_exists(process)

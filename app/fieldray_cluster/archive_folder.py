@@ -37,7 +37,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
-from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
+from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -322,7 +322,7 @@ class ArchiveRun:
 @contextlib.contextmanager
 def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
     """The run of this archive: begun, or that of an earlier start that is not finished. Raises StorageProblem."""
-    with room_kept_back(database), open_store(database, publish) as store:
+    with open_store(database, publish) as store:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
             yield run

@@ -29,8 +29,7 @@ from fieldray.domain.purpose import PatientCount, patients
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text
 from fieldray.packs.reasons import TEMPLATES as PACKS
-from fieldray.paths import user_data
-from fieldray.persistence import storage_problem
+from fieldray.persistence import clear_abandoned, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
@@ -90,9 +89,8 @@ def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
-        from fieldray.pipeline.half_done import noted
-
-        with noted(path.parent, home=user_data()), own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
+        clear_abandoned(path.parent)
+        with own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
             yield stream
 
 

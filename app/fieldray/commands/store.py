@@ -56,17 +56,16 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
     """Copy the store; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.pipeline.half_done import noted
+    from fieldray.persistence import clear_abandoned
     from fieldray.store.maintenance import backup
 
-    store = _store()
-    with noted(options.folder, home=store.parent):  # what a killed one left there has names of patients in it
-        written = backup(
-            store,
-            options.folder,
-            has_pictures=not options.without_pictures,
-            tell=lambda share: _show_share(console, "store_copying", share),
-        )
+    clear_abandoned(options.folder)  # what a killed one left there has names of patients in it
+    written = backup(
+        _store(),
+        options.folder,
+        has_pictures=not options.without_pictures,
+        tell=lambda share: _show_share(console, "store_copying", share),
+    )
     for path in written:
         console.print_line(f"Written: {path}")
     return 0

@@ -24,7 +24,7 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.pipeline.channel import Channel, ChannelEnded
-from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
+from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.reasons import Reason, reason
@@ -203,7 +203,7 @@ class Batch:
 
     def _screen_all(self) -> None:
         try:
-            with room_kept_back(self._database), open_store(self._database, self._publish) as store:
+            with open_store(self._database, self._publish) as store:
                 self._screen_into(store)
             if self._end_state == "finished":
                 self._notes += tuple(self._work.doubts(self._run_id))

@@ -22,9 +22,8 @@ from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.errors import Cancelled, FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
 from fieldray.paths import user_data
-from fieldray.persistence import clear_unfinished, is_plain, storage_problem
+from fieldray.persistence import clear_abandoned, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
-from fieldray.pipeline.half_done import noted
 from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import Call, served
@@ -89,12 +88,8 @@ def export_run(
     ValueError for an unknown format.
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
-    with (
-        HistoryQuery(database) as query,
-        query.at_one_moment(),
-        _Images(readers) as images,
-        noted(folder, home=user_data()),
-    ):
+    clear_abandoned(folder)
+    with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
         run = _run(query, run_id, spec)
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
         manifest, key = manifest_of(run.spec, pack), pseudonym_key(user_data())
@@ -467,8 +462,8 @@ def export_apart(
     except OSError as error:
         raise shortage(error) or FieldrayError(unexpected(error)) from error
     except ChildLost as error:
-        if child.pid is not None:  # killed, it could not discard what was half done
-            clear_unfinished(folder, process=child.pid)
+        child.close()
+        clear_abandoned(folder)  # killed, it could not discard what was half done
         raise FieldrayError(reason("internal", detail=str(error))) from error
     finally:
         child.close()

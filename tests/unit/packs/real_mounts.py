@@ -64,15 +64,13 @@ def plug(folder: Path) -> dict[str, object]:
     _mount("-t", "tmpfs", "none", str(folder / "drive"))
     make_pack(folder / "drive" / "fieldray")
     events = Events()
-    seen, delays = [events.next()], []
+    seen = [events.next()]
     for command in (["mount", "--move", str(folder / "drive"), str(MOUNT_POINT)], ["umount", str(MOUNT_POINT)]):
         subprocess.run(command, check=True)
-        started = time.monotonic()
         seen.append(events.next())
-        delays.append(time.monotonic() - started)
     events.close()
     folders = [place for drive in seen[1] for place in drive.pack_folders]
-    return {"drives": [_places(drives) for drives in seen], "pack_folders": folders, "delays_s": delays}
+    return {"drives": [_places(drives) for drives in seen], "pack_folders": folders}
 
 
 def copy(folder: Path) -> dict[str, object]:

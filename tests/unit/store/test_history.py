@@ -20,7 +20,7 @@ from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, process_number
+from fieldray.persistence import FileLock, unfinished
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
@@ -277,12 +277,12 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     store.close()
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    unfinished = path.with_name(f".{ended.pid}-{process_number()[:8]}0123.new")
-    shutil.copy(path, unfinished)
+    left = path.with_name(unfinished(path).name.replace(str(os.getpid()), str(ended.pid), 1))
+    shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
     assert RunDeleter(path).delete([run_id]).copies_left == (str(aside),)
-    assert not unfinished.exists() and aside.read_bytes() == b"once a store"
+    assert not left.exists() and aside.read_bytes() == b"once a store"
     assert SECRET_NAME.encode() not in on_disk(path)
 
 
