@@ -38,7 +38,7 @@ walk: $(STAMP)                ## ten thousand random walks through the whole win
 	$(BIN)/python tests/gui/run_walk.py --walks 10000 --seed 1 --processes 2 --done build/walk.txt
 
 SEED ?= 1
-powercut: $(STAMP)            ## the power goes, disks and drives fail, clocks jump, at every moment; figures in build/powercut.json
+powercut: $(STAMP)            ## the power goes, disks and drives fail, at every moment; figures in build/powercut.json
 	$(BIN)/python tests/powercut/run_powercut.py --seed $(SEED)
 
 attack: $(STAMP)              ## all that was once tried against the program, a line per case; figures in build/attack.json

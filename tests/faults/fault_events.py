@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -21,7 +20,6 @@ from fieldray.pipeline.session import Session
 
 _OPEN_MS: Final = 1000
 _PATIENCE_S: Final = 6.0
-_SLOW_BACK_S: Final = 0.2
 
 Choice = TypeVar("Choice")
 
@@ -38,20 +36,10 @@ class Timings:
 
     back_s       from the unplugging to the next answer of the CPU, less the Edge TPU's deadline where it hung
     plug_s       from the plugging to the first answer of an Edge TPU that takes a second to open
-    pause_s      the longest time without an answer in the meantime
-    slow_backs   those of back_s that took long: how it ended, how long, and when it was unplugged
     """
 
     back_s: list[float] = field(default_factory=list)
     plug_s: list[float] = field(default_factory=list)
-    pause_s: list[float] = field(default_factory=list)
-    slow_backs: list[tuple[str, float, float]] = field(default_factory=list)
-
-    def note_back(self, kind: str, seconds: float, *, at_s: float) -> None:
-        """Unplugged at `at_s`, the CPU answered `seconds` after what had to be waited for."""
-        self.back_s.append(seconds)
-        if seconds > _SLOW_BACK_S:
-            self.slow_backs.append((kind, seconds, at_s))
 
 
 class Accidents:
@@ -154,15 +142,6 @@ class Accidents:
         self._edgetpu.order(open_ms=0)
         if first and is_flowing and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
             self.timings.plug_s.append(first.at_s - began_s)
-            self._note_pause(began_s, first.at_s)
-
-    def _note_pause(self, first_s: float, last_s: float) -> None:
-        """The longest time without an answer, if one batch went on all the time."""
-        moments = [answer.at_s for answer in self._clinic.record.between(first_s - 0.5, last_s)]
-        if moments and moments[0] < first_s:
-            self.timings.pause_s.append(
-                max((after - before for before, after in itertools.pairwise(moments)), default=0.0)
-            )
 
     def _unplug_idle(self) -> None:
         self._be_in_use()
@@ -190,7 +169,7 @@ class Accidents:
             answer = self._clinic.record.next_of("cpu", after_s=began_s, timeout_s=_PATIENCE_S)
             deadline_s = EDGETPU_TIMEOUT_S if how == "hang" else 0.0
             if answer and run == self._clinic.record.run:
-                self.timings.note_back(how, max(0.0, answer.at_s - began_s - deadline_s), at_s=began_s)
+                self.timings.back_s.append(max(0.0, answer.at_s - began_s - deadline_s))
         self._edgetpu.heal()
 
     def _unplug_switching(self) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final, Protocol
 import psutil
 
 from faults.fault_events import Accidents
-from faults.machine_stalls import MachineStalls
-from faults.stalls import Stall
 from faults.world import Clinic
 from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
@@ -26,7 +24,6 @@ _GRACE_S: Final = 5.0
 _WARM_UP_RUNS: Final = 3
 BACK_LIMIT_S: Final = 0.3
 PLUG_LIMIT_S: Final = 2.0
-STALL_LIMIT_S: Final = 0.1
 GROWTH_LIMIT_MB: Final = 16.0
 
 Say = Callable[[str], None]
@@ -40,9 +37,6 @@ class FrontEnd(Protocol):
 
     def drive_changed(self, drive: Path, /, *, is_in: bool) -> None:
         """The model drive was pulled out or put back."""
-
-    def stalls(self) -> Sequence[Stall]:
-        """The longest pauses of its event loop, longest first, which is looked at no more; empty for one without."""
 
 
 class Silence:
@@ -60,10 +54,6 @@ class Silence:
         """Use the pack that came back."""
         if is_in:
             self._session.use_pack(self._run.load_pack())
-
-    def stalls(self) -> Sequence[Stall]:
-        """It has no loop."""
-        return ()
 
 
 class FaultRun:
@@ -114,7 +104,6 @@ class FaultRun:
         """Run it to the end and return the figures."""
         assert self._session
         began_s, session = time.monotonic(), self._session
-        machine = MachineStalls()
         fault_events = Accidents(
             self._clinic,
             session,
@@ -130,16 +119,9 @@ class FaultRun:
             fault_events.mend()
             self._run_batch(front_end, fault_events)
         finally:
-            machine_stalls = machine.end()
             session.close()
             self._clinic.close()
-        stalls = front_end.stalls()
         self.figures = self._summary(fault_events, time.monotonic() - began_s)
-        self.figures |= stall_figures(stalls, machine_stalls, began_s=began_s)
-        self.figures["slow_unplugs"] = [
-            {"kind": kind, "beyond_deadline_s": round(seconds, 3), "at_s": round(at_s - began_s, 2)}
-            for kind, seconds, at_s in fault_events.timings.slow_backs
-        ]
         return self.figures
 
     def _with_accidents(self, front_end: FrontEnd, fault_events: Accidents) -> None:
@@ -206,7 +188,6 @@ class FaultRun:
             "second_instances": dict(fault_events.second_instances),
             "unplug_to_cpu_beyond_deadline_s": spread(timings.back_s),
             "plug_to_edgetpu_s": spread(timings.plug_s),
-            "longest_pause_while_opening_s": spread(timings.pause_s),
             "memory_mb": memory(self._memory_mb),
             "left_behind": self._left_behind(),
         }
@@ -220,18 +201,6 @@ def spread(times_s: Sequence[float]) -> dict[str, float]:
     p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     values = {"p50": statistics.median(ordered), "p95": p95, "max": ordered[-1]}
     return {"n": len(ordered), **{name: round(value, 4) for name, value in values.items()}}
-
-
-def stall_figures(window: Sequence[Stall], machine: Sequence[Stall], *, began_s: float) -> dict[str, Any]:
-    """The window's longest stalls, what of each no sleeping process saw, and that process's own; with when."""
-    return {
-        "window_stalls_s": [round(stall.seconds, 3) for stall in window],
-        "window_stalls_beyond_machine_s": sorted((round(stall.beyond(machine), 3) for stall in window), reverse=True),
-        "window_stalls_at_s": [round(stall.began_s - began_s, 2) for stall in window],
-        "window_stalls_where": [" < ".join(stall.where) for stall in window],
-        "machine_stalls_s": [round(stall.seconds, 3) for stall in machine],
-        "machine_stalls_at_s": [round(stall.began_s - began_s, 2) for stall in machine],
-    }
 
 
 def memory(after_runs_mb: Sequence[float]) -> dict[str, float]:
@@ -267,7 +236,4 @@ def shortcomings(figures: dict[str, Any]) -> list[str]:
     for name, key, limit in limits:
         if figures[name].get(key, 0) > limit:
             found.append(f"{name}: {figures[name]}")
-    # what a sleeping process had to wait at the same moment, no window can do anything about
-    if any(stall_s > STALL_LIMIT_S for stall_s in figures["window_stalls_beyond_machine_s"]):
-        found.append(f"window_stalls_beyond_machine_s: {figures['window_stalls_beyond_machine_s']}")
     return found

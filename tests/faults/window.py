@@ -1,4 +1,4 @@
-"""The fault run seen through the window: every batch is begun there, and its event loop is timed."""
+"""The fault run seen through the window: every batch is begun there, by the real window."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any, Final
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
 from faults.fault_run import FaultRun
-from faults.stalls import Beats, Onlooker, Stall
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
@@ -30,36 +29,7 @@ from fieldray.pipeline.session import Session
 from fieldray.pipeline.work_list import WorkList
 from fieldray.settings import Settings
 
-_BEAT_MS: Final = 5
 _BEGIN_TIMEOUT_S: Final = 60.0
-
-
-class HeartBeat(QObject):
-    """How long the window's event loop was away, longest first, between the first `begin` and `end`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.beats = Beats()
-        self._onlooker: Onlooker | None = None
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self.beats.beat)
-
-    def begin(self) -> None:
-        if not self._timer.isActive():
-            self.beats.begin()
-            self._timer.start(_BEAT_MS)
-            self._onlooker = Onlooker(self.beats)
-
-    def end(self) -> None:
-        self._timer.stop()
-
-    def stalls(self) -> Sequence[Stall]:
-        """The longest, longest first; from any thread, at the end."""
-        if self._onlooker is None:
-            return ()
-        self._onlooker.end()
-        return tuple(map(self._onlooker.completed, self.beats.longest))
 
 
 class StartingHere:
@@ -102,7 +72,6 @@ class WindowFrontEnd(QObject):
     """The real window on the fault run's session."""
 
     _wanted = Signal(object)
-    _works = Signal()
     _over = Signal()
     _broken = Signal()
 
@@ -110,13 +79,11 @@ class WindowFrontEnd(QObject):
         super().__init__()
         self._run = run
         self._begun: queue.Queue[Batch] = queue.Queue()
-        self._beat = HeartBeat()
         self._publish: Publish | None = None
         self.error: BaseException | None = None
         self.application = Application(_qt(), settings, services=self._open_services)
         self.application.controller.ready.connect(self._begin_run)
         self._wanted.connect(self.application.controller.screening.choose)
-        self._works.connect(self._beat.begin)
         self._over.connect(self._end_run)
         self._broken.connect(_qt().quit)
         self._thread = threading.Thread(target=self._go, name="fault-run")
@@ -126,19 +93,13 @@ class WindowFrontEnd(QObject):
     def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
         """Choose the images in the window, which begins a run."""
         self._wanted.emit(tuple(paths))
-        batch = self._begun.get(timeout=_BEGIN_TIMEOUT_S)
-        self._works.emit()
-        return batch
+        return self._begun.get(timeout=_BEGIN_TIMEOUT_S)
 
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """Tell the window, as the watch over drives would."""
         assert self._publish
         drives = (Drive(mount_point=str(drive), name="images"),) if is_in else ()
         self._publish(DrivesChanged(drives=drives))
-
-    def stalls(self) -> Sequence[Stall]:
-        """The longest times the window did nothing at all; whoever looked on is gone."""
-        return self._beat.stalls()
 
     # ---- the window's side
 
@@ -179,7 +140,6 @@ class WindowFrontEnd(QObject):
             self._over.emit()
 
     def _end_run(self) -> None:
-        self._beat.end()
         self._thread.join()
         self.application.controller.close()
 

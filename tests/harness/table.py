@@ -6,9 +6,9 @@ from typing import Final
 
 from attack import files, guard, images, models, outputs, packs, processes, store, zips
 from harness.case import Case
-from powercut import clocks, drives, memory
+from powercut import drives
 
 ATTACKS: Final[tuple[Case, ...]] = tuple(
     case for group in (packs, models, images, zips, guard, store, files, processes, outputs) for case in group.CASES
 )
-POWERCUTS: Final[tuple[Case, ...]] = tuple(case for group in (drives, clocks, memory) for case in group.CASES)
+POWERCUTS: Final[tuple[Case, ...]] = tuple(drives.CASES)

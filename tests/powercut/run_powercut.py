@@ -1,10 +1,9 @@
-"""The power goes, disks are full or fail, clocks jump, two programs are at work, at every moment: `make powercut`, or
+"""The power goes, disks are full or fail, two programs are at work, at every moment: `make powercut`, or
 
-    python tests/powercut/run_powercut.py [--seed N] [--only PART] [--states N] [--refused N] [--rounds N] [--page]
+    python tests/powercut/run_powercut.py [--seed N] [--only PART] [--states N] [--refused N] [--rounds N]
 
-A line for each act and what happened to it; figures in build/powercut.json and, with --page, as a page in
-build/benchmarks; ends with 1 if anything was lost, doubled or wrong. The same seed chooses the same moments. See
-decision 48 for what is promised.
+A line for each act and what happened to it; figures in build/powercut.json; ends with 1 if anything was
+lost, doubled or wrong. The same seed chooses the same moments. See decision 48 for what is promised.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from harness.runner import Found, LongRun, program_command, say, try_case
 from harness.table import POWERCUTS
 from powercut.acts import ACTS
 from powercut.cuts import cut
-from powercut.figures import MEASURED, Figures, lost_in, report
+from powercut.figures import Figures, lost_in
 from powercut.refusals import KINDS, refuse
 from powercut.rivals import RIVALRIES, rival
 from powercut.stage import Fault, Stage
@@ -145,8 +144,5 @@ if __name__ == "__main__":
         run=run,
         figures="build/powercut.json",
         needs=("Linux", "a C compiler"),
-        subject="faults-at-every-moment",
-        measured=MEASURED,
-        report=report,
     )
     sys.exit(powercut.main())
