@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.paths import program_command, user_data
+from fieldray.paths import user_data
 from fieldray.pipeline.session import Session
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
@@ -113,19 +113,23 @@ _MAKING_S: Final = 600.0
 
 
 def make_float_file(spec: InputSpec) -> bytes | str:
-    """A float32 ResNet50 of full width with random weights, made by TensorFlow; or a sentence that says why not."""
-    size = f"{spec.height}x{spec.width}x{spec.channels}"
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        arguments = program_command("adapt", "full-width", folder, "--size", size)
+    """A float32 ResNet50 of full width with drawn weights, made by TensorFlow in a process of its own; or why not."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
-            done = subprocess.run(arguments, capture_output=True, text=True, timeout=_MAKING_S, check=False)
-        except subprocess.TimeoutExpired:
+            return process.submit(_full_width, spec).result(_MAKING_S)
+        except TimeoutError:
             return "making a float32 network took too long"
-        if done.returncode:
-            return (
-                "a float32 network could not be made: " + (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            )
-        return (Path(folder) / "resnet50-float.tflite").read_bytes()
+        except Exception as problem:  # whatever the toolchain raises
+            return f"a float32 network could not be made: {problem}"
+
+
+def _full_width(spec: InputSpec) -> bytes:
+    from fieldray_adapt.networks import resnet50
+    from fieldray_adapt.quantise import to_float_file
+    from fieldray_adapt.specification import initial_weights
+
+    network = resnet50(height=spec.height, width=spec.width, labels=1, input_channels=spec.channels)
+    return to_float_file(network, initial_weights(network, seed=1)).data
 
 
 handle = ScreenService().handle

@@ -80,17 +80,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     new.set_defaults(command=run_new)
     add_measure_cluster(actions)
-    full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
-    full.add_argument("folder", type=given_path, metavar="FOLDER", help="the folder to write to")
-    full.add_argument(
-        "--size",
-        type=_size,
-        default=(224, 224, 1),
-        metavar="HxWxC",
-        help="input size: height, width, channels (default: 224x224x1)",
-    )
-    full.add_argument("--int8", action="store_true", help="also write an int8 version")
-    full.set_defaults(command=run_full_width)
     add_estimate(actions)
 
 
@@ -150,28 +139,6 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
             console.print_line(f"Written: {path}")
     return 0
-
-
-def run_full_width(options: argparse.Namespace, console: Console) -> int:
-    """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
-    with toolchain(console):
-        from fieldray_adapt.comparisons import write_full_width
-
-        paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
-    for path in paths:
-        console.print_line(f"Written: {path}")
-    return 0
-
-
-def _size(text: str) -> tuple[int, int, int]:
-    """`224x224x1` as (224, 224, 1)."""
-    try:
-        height, width, channels = map(int, text.split("x"))
-    except ValueError:
-        height = width = channels = 0
-    if min(height, width) < 32 or channels not in (1, 3):
-        raise argparse.ArgumentTypeError("give HEIGHTxWIDTHxCHANNELS, for example 224x224x1")
-    return height, width, channels
 
 
 class Bar:

@@ -22,62 +22,54 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.tables import Key, key, table
+from fieldray_adapt.tables import key, table
 
 Grey = NDArray[np.uint8]
 _SHADING_KNOTS: Final = 4
 _LEVELS: Final = np.linspace(0, 1, 256)
 
 
-# Keys that the augmentation of images with masks (`PairAugmentation`) has as well.
-Shift = Annotated[float, Key("Shift, as a share of the side.", low=0, high=1)]
-Scale = Annotated[float, Key("Zoom, in powers of e.", low=0, high=1)]
-Stretch = Annotated[float, Key("Share by which height and width change against each other.", low=0, high=1)]
-Rotation = Annotated[float, Key("Rotation.", unit="degrees", low=0, high=45)]
-Gamma = Annotated[float, Key("Gamma, in powers of e.", low=0, high=2)]
-Contrast = Annotated[float, Key("Contrast, in powers of e.", low=0, high=2)]
-Brightness = Annotated[float, Key("Brightness, as a share of the range.", low=0, high=1)]
-Shading = Annotated[
-    float,
-    Key(
+@table
+class Changes:
+    """What images of every training may undergo."""
+
+    shift: float = key("Shift, as a share of the side.", default=0.0, low=0, high=1)
+    scale: float = key("Zoom, in powers of e.", default=0.0, low=0, high=1)
+    stretch: float = key("Share by which height and width change against each other.", default=0.0, low=0, high=1)
+    rotation_degrees: float = key("Rotation.", default=0.0, unit="degrees", low=0, high=45)
+    gamma: float = key("Gamma, in powers of e.", default=0.0, low=0, high=2)
+    contrast: float = key("Contrast, in powers of e.", default=0.0, low=0, high=2)
+    brightness: float = key("Brightness, as a share of the range.", default=0.0, low=0, high=1)
+    shading: float = key(
         "A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
         "from the archive and not from the lungs, then say little.",
+        default=0.0,
         low=0,
         high=1,
-    ),
-]
-Blur = Annotated[float, Key("Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)]
-Noise = Annotated[float, Key("Standard deviation of noise, as a share of the range.", low=0, high=1)]
-Coarsen = Annotated[
-    float, Key("Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
-]
+    )
+    blur_pixels: float = key(
+        "Standard deviation of a Gaussian blur, for half of the images.", default=0.0, unit="pixels", low=0
+    )
+    noise: float = key("Standard deviation of noise, as a share of the range.", default=0.0, low=0, high=1)
+    coarsen: float = key(
+        "Probability of shrinking to between 48 pixels and the full side, and back.", default=0.0, low=0, high=1
+    )
 
 
 @table
-class Augmentation:
+class Augmentation(Changes):
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
-    shift: Shift = 0.0
-    scale: Scale = 0.0
-    stretch: Stretch = 0.0
-    rotation_degrees: Rotation = 0.0
     flip: float = key(
         "Probability of a mirror image. The heart changes sides: keep it small.", default=0.0, low=0, high=1
     )
-    gamma: Gamma = 0.0
-    contrast: Contrast = 0.0
-    brightness: Brightness = 0.0
-    shading: Shading = 0.0
-    blur_pixels: Blur = 0.0
-    noise: Noise = 0.0
-    coarsen: Coarsen = 0.0
     cutout: float = key("Largest side of one erased square, as a share.", default=0.0, low=0, high=1)
 
 
@@ -171,23 +163,12 @@ _MARKS: Final = "LRAP"
 
 
 @table
-class PairAugmentation:
+class PairAugmentation(Changes):
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
-    shift: Shift = 0.0
-    scale: Scale = 0.0
-    stretch: Stretch = 0.0
-    rotation_degrees: Rotation = 0.0
     elastic: float = key(
         "Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", default=0.0, low=0
     )
-    gamma: Gamma = 0.0
-    contrast: Contrast = 0.0
-    brightness: Brightness = 0.0
-    shading: Shading = 0.0
-    blur_pixels: Blur = 0.0
-    noise: Noise = 0.0
-    coarsen: Coarsen = 0.0
     inversion: float = key("Probability of the negative image.", default=0.0, low=0, high=1)
     opacities: float = key(
         "Probability of one to three soft light patches, as of infiltrates.", default=0.0, low=0, high=1

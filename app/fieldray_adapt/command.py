@@ -69,8 +69,6 @@ class Kind:
     schema
         Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
     check
-        What is wrong with the files that a recipe of this kind names.
-    check
         What is wrong with the files that a whole recipe names.
     steps
         What is performed for a step of a whole recipe, by the step's name; "run" for all.
@@ -179,9 +177,7 @@ def compile_pack(
     signed, program = read_verified_manifest(folder), compiler or find_compiler()
     if not isinstance(signed.description, ClassifierManifest):
         raise not_classifier(signed.description)
-    own = signing.own_key(key)
-    signer = signing.verify(signed.manifest_bytes, signature=signing.sign(signed.manifest_bytes, key=own))
-    if packs is None and signer != signed.fingerprint:
+    if packs is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
     pack = read_files(folder, signed)
     contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
@@ -198,7 +194,18 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    return write_described(packs or folder.resolve().parent, description=description, contents=contents, key=own)
+    place = packs or folder.resolve().parent
+    was_there = place.exists()
+    try:
+        return write_described(place, description=description, contents=contents, key=signing.own_key(key))
+    finally:
+        with contextlib.suppress(OSError):  # one with a pack in it stays
+            place.rmdir() if not was_there else None
+
+
+def _signer(key: Path, data: bytes) -> str:
+    """The fingerprint of a key; "" where there is no such file."""
+    return signing.verify(data, signature=signing.sign(data, key=signing.own_key(key))) if key.is_file() else ""
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:

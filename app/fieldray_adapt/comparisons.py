@@ -8,14 +8,12 @@ network as it is trained, then pruned if the recipe prunes, and then as the int8
 `adapt compare`: the pack against the unpruned network, trained on the same images, and in int8, too.
 
 The unpruned network has a run of its own inside the recipe's run folder, so that it resumes after it
-was stopped. The code that screens runs both files on the same images; they are timed alternating in one run. A
-full-width ResNet50 with drawn weights can be written as well, for timing only.
+was stopped. The code that screens runs both files on the same images; they are timed alternating in one run.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import reason
-from fieldray_adapt.dataset import DATA, Dataset, dataset_of, refuse_seen
+from fieldray_adapt.dataset import DATA, Dataset, dataset_of
 from fieldray_adapt.edgetpu import place
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.evaluate import (
@@ -45,28 +43,26 @@ from fieldray_adapt.evaluate import (
 )
 from fieldray_adapt.files import content_digest, digest, publish, require_publishable, save_arrays
 from fieldray_adapt.layouts import refuse_leak
-from fieldray_adapt.networks import resnet50
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.prune.timing import time_files
-from fieldray_adapt.quantise import answer, quantise, to_float_file
+from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe import Comparison, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.report import write_comparison, write_cross_validation
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.specification import Specification, Weights, initial_weights
+from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.steps import (
     FITTED_IMAGES,
     QUANTISE,
     TRAIN,
     converted,
-    frozen_part_of,
     load_network,
     specification_of,
     starting_digests,
     to_files,
     train_recipe,
 )
-from fieldray_adapt.train import FrozenPart, predict
+from fieldray_adapt.train import predict
 
 CROSS_RESULTS: Final = "cross.json"
 TRAINED: Final = "trained"
@@ -84,12 +80,11 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         return {}
     require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
     data, scores = dataset_of(run), dict[str, Scores]()
-    part = frozen_part_of(run.recipe, images=data.image_set.images)
     for fold in folds:
         rows = data.image_set.rows
         refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
         evaluated = _evaluated_in(data, run, fold)
-        for stage, found in _out_of_fold(run, data, fold, evaluated, part).items():
+        for stage, found in _out_of_fold(run, data, fold, evaluated).items():
             scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
     save_arrays(run.folder("cross") / "scores.npz", scores | {"targets": data.targets})
     results = _figures(run, data, scores)
@@ -116,36 +111,40 @@ def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
-def _out_of_fold(
-    run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64], part: FrozenPart | None
-) -> dict[str, Scores]:
+def learnt_without(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
+    """The images of all other folds that are learnt from: those of a source with a share of 0 are measured only."""
+    sources = {source.name for source in run.recipe.data if source.share}
+    rows = enumerate(data.image_set.rows)
+    return np.array([index for index, row in rows if row.fold != str(fold) and row.source in sources], np.int64)
+
+
+def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64]) -> dict[str, Scores]:
     """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
-    recipe, folder = run.recipe, run.folder("cross") / str(fold)
-    others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
-    training = data.samples_of(others)
+    recipe, folder, learnt = run.recipe, run.folder("cross") / str(fold), learnt_without(data, run, fold)
+    training = data.samples_of(learnt)
     weights, _ = train_recipe(
         run,
         training=training,
         validation=data.samples_of(evaluated[:0]),
         folder=folder,
         what=f"epochs of fold {fold}",
-        part=part,
     )
     network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
     found = {TRAINED: _float_scores(recipe, *network, images)}
     if recipe.prune is not None:
         # Its own quality is asked of images that it was trained on: nothing of the fold may choose how it is made.
-        trained_on = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        folds = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        trained_on = np.intersect1d(np.concatenate(folds), learnt)
         _, kept, iterations = prune_by_recipe(
             run,
             network,
             training=training,
-            validation=data.samples_of(np.concatenate(trained_on)),
+            validation=data.samples_of(trained_on),
             folder=folder / "prune",
         )
         network = iterations.network(kept.number)
         found[PRUNED] = _float_scores(recipe, *network, images)
-    drawn = np.random.default_rng(recipe.training.seed).permutation(others)
+    drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
     files = to_files(recipe, *network, images=data.image_set.images[drawn[:FITTED_IMAGES]])
     labels, roles = len(recipe.kept_labels), files.integer.roles(files.specification)
     found[INT8] = answer(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
@@ -211,11 +210,8 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     for name, pixels in SHORTCUTS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
-            evaluated = _evaluated_in(data, run, fold)
-            inside = np.isin(
-                np.arange(len(values)), [i for i, row in enumerate(data.image_set.rows) if row.fold == str(fold)]
-            )
-            trained_on = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
+            evaluated, learnt = _evaluated_in(data, run, fold), learnt_without(data, run, fold)
+            trained_on = learnt[~np.isnan(data.targets[learnt, column])]
             truth = data.targets[trained_on, column] >= 0.5
             scores[evaluated] = shortcut_scores(values[trained_on], truth, values[evaluated])
         asked = ~np.isnan(scores) & ~np.isnan(data.targets[:, column])
@@ -347,7 +343,6 @@ def _facts(file: bytes) -> dict[str, Any]:
 def _quality(whole: Run, networks: Mapping[str, MeasuredFile]) -> dict[str, Any]:
     """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same images."""
     data, found = dataset_of(whole), dict[str, Any]()
-    refuse_seen(whole, data, step="train")
     for part in _PARTS:
         samples = data.samples(part)
         scores = {
@@ -397,33 +392,3 @@ COMPARE: Final = Step(
     ),
     outside=_outside,
 )
-
-
-_RANGE_IMAGES: Final = 2
-
-
-def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool) -> tuple[Path, ...]:
-    """Write resnet50-float.tflite (float32, image in 0..1), with `has_int8` also resnet50-int8.tflite (uint8).
-
-    Parameters
-    ----------
-    size
-        (height, width, channels) of the image.
-
-    Raises
-    ------
-    UsageProblem
-    StorageProblem
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    require_publishable(folder / "resnet50-float.tflite", folder / "resnet50-int8.tflite")
-    height, width, channels = size
-    network = resnet50(height=height, width=width, labels=1, input_channels=channels)
-    weights = initial_weights(network, seed=1)
-    files = {"resnet50-float.tflite": to_float_file(network, weights)}
-    if has_int8:
-        images = np.random.default_rng(1).integers(0, 256, (_RANGE_IMAGES, *size), np.uint8)
-        files["resnet50-int8.tflite"] = quantise(network, weights, representative=images)
-    for name, file in files.items():
-        publish(folder / name, file.data)
-    return tuple(folder / name for name in files)

@@ -34,7 +34,6 @@ from fieldray_adapt.layouts import (
     leaks,
     parts_of,
     refuse_foreign_table,
-    refuse_leak,
     split_rows,
     table_counts,
     table_digest,
@@ -275,29 +274,6 @@ def dataset_of(run: Run) -> Dataset:
     image_set, parts = images_of(run, rows), [line["part"] for line in split]
     targets = targets_of(image_set.rows, run.recipe.labels)
     return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
-
-
-def keep_split(run: Run, step: str) -> None:
-    """Keep a copy of the split beside what a step has trained. Raises StorageProblem."""
-    write_atomically(run.folder(step) / SPLIT, (run.folder("data") / SPLIT).read_bytes())
-
-
-def refuse_seen(run: Run, data: Dataset, *, step: str) -> None:
-    """Raises UsageProblem `data_leak` where a test image, or its patient, was in another part when `step` trained.
-
-    The splits are the same as long as the steps were performed in order: this checks that they were.
-    """
-    then = _read_split(run.folder(step) / SPLIT)
-    trained_on = [line for line in then if line["part"] == "training"]
-    for name, lines in (("patient", then), ("sha256", trained_on)):
-        before = [_row_of(line, known_by=line[name]) for line in lines]
-        now = [replace(row, patient=getattr(row, name)) for row in data.rows("test")]
-        refuse_leak([*before, *now], [line["part"] for line in lines] + ["test"] * len(now))
-
-
-def _row_of(line: Mapping[str, str], *, known_by: str) -> Row:
-    path = Path(line["path"])
-    return Row(path=path, source=line["source"], classes=frozenset(), patient=known_by, origin=str(path))
 
 
 def _rows(run: Run) -> list[Row]:

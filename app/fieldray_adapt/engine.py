@@ -28,6 +28,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -155,21 +156,15 @@ class Kept:
     arrays: Mapping[str, NDArray[Any]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a training keeps its state, and how often.
+    """Where a training keeps its state.
 
     Only a state written with the same key, by an engine of the same kind, is resumed. The key is the digest of
     everything that goes into the training (see `files.digest`): network, weights, data, schedule, settings.
     """
 
     path: Path
-    every_s: float = 180.0
-    clock: Callable[[], float] = time.monotonic
-    _last_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._last_s = self.clock()
 
     def holds(self, kind: type, *, key: str) -> bool:
         """Whether there is a state with this key, of an engine of this kind."""
@@ -194,20 +189,13 @@ class Checkpoint:
         engine.set_optimiser_state(parts["optimiser"])
         return Kept(facts=facts, arrays=parts["more"])
 
-    def save_if_due(self, engine: Trainable, kept: Kept, *, key: str) -> None:
-        """Write the state when `every_s` have passed since the last time. Raises StorageProblem."""
-        if self.clock() - self._last_s < self.every_s:
-            return
+    def save(self, engine: Trainable, kept: Kept, *, key: str) -> None:
+        """Write the state. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(kept.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
         facts = json.dumps({**kept.facts, "key": _whole_key(type(engine), key)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
-        self._last_s = self.clock()
-
-    def remove(self) -> None:
-        """Remove the state once the result of the training is stored."""
-        self.path.unlink(missing_ok=True)
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -284,7 +272,7 @@ def train_epochs(
         row |= task.validate(state.average, epoch)
         state.history.append(row | {"seconds": round(time.monotonic() - started, 3)})
         kept = Kept(facts={"history": state.history, "steps": state.steps}, arrays=state.average)
-        checkpoint.save_if_due(engine, kept, key=key)
+        checkpoint.save(engine, kept, key=key)
         progress(state.history[-1])
 
 
@@ -303,7 +291,7 @@ def train_whole(
     Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
     kept what came of it. Raises as `train_epochs`.
     """
-    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT, every_s=0)
+    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT)
     state.resume(checkpoint, engine, key=key)
     train_epochs(
         task, engine, state, until=epochs, epochs=epochs, facts={}, checkpoint=checkpoint, key=key, progress=progress
@@ -334,8 +322,7 @@ def cosine_rate(highest: float, at: float, *, warm_up: float, end: float = 1.0, 
 
 _PREDICT_BATCH: Final = 500
 _WARM_UP_SHARE: Final = 0.05
-
-FitProgress = Callable[[int, int, float], None]
+_MOST_PARTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -374,45 +361,57 @@ def fit(
     effort: Effort,
     seed: int,
     settings: EngineSettings,
-    progress: FitProgress = lambda _step, _steps, _loss: None,
-    checkpoint: Checkpoint | None = None,
-) -> tuple[Weights, float]:
-    """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
+    folder: Path,
+    progress: Progress = lambda _: None,
+) -> Weights:
+    """Train with a short warm-up and cosine decay, or resume this very training from the folder's checkpoint.
 
-    Parameters
-    ----------
-    progress
-        Is told, after each step, how many of how many are done, and the step's loss.
-    checkpoint
-        Where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays until
-        the caller has kept what came of it.
-
-    Raises
-    ------
-    UsageProblem
-        (training_diverged) if the loss is not finite.
-    StorageProblem
+    It resumes as it would have gone on, but for what a dropout draws; its "epochs" are up to twenty parts of it. Raises
+    as `train_whole`.
     """
     _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
-    steps = max(1, round(len(data) * effort.epochs / effort.batch_size))
-    key = digest(specification, weights, data, effort, seed, settings) if checkpoint else ""
-    kept = checkpoint.restore(engine, key=key) if checkpoint else None
-    losses: list[float] = list(kept.facts["losses"]) if kept else []
-    if losses:
-        _seed_dropout(seed + len(losses))
-    for step, chosen in enumerate(_drawn(len(data), effort.batch_size, seed, steps)):
-        if step < len(losses):
-            continue
-        rate = effort.learning_rate * _share_of_rate(step, steps)
-        losses.append(engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate))
-        if not math.isfinite(losses[-1]):
-            epoch = 1 + step * effort.batch_size // len(data)
-            raise UsageProblem(reason("training_diverged", epoch=epoch, step=step + 1))
-        if checkpoint:
-            checkpoint.save_if_due(engine, Kept(facts={"losses": losses}, arrays={}), key=key)
-        progress(step + 1, steps, losses[-1])
-    return engine.weights(), float(np.mean(losses[-max(1, steps // 10) :]))
+    task = _FitTask(engine, data, effort, seed)
+    key = digest(specification, weights, data, effort, seed, settings)
+    train_whole(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
+    return engine.weights()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _FitTask:
+    """Steps on arrays; nothing is averaged, and nothing looked at."""
+
+    engine: Engine
+    data: Labelled
+    effort: Effort
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """Of all steps."""
+        return max(1, round(len(self.data) * self.effort.epochs / self.effort.batch_size))
+
+    @property
+    def parts(self) -> int:
+        """Of about as many steps."""
+        return min(self.count, _MOST_PARTS)
+
+    def steps(self, epoch: int) -> Iterator[float]:
+        """As `TrainingTask`."""
+        data, effort, count = self.data, self.effort, self.count
+        first, last = (count * part // self.parts for part in (epoch, epoch + 1))
+        drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))
+        for step, chosen in islice(drawn, first, last):
+            rate = effort.learning_rate * _share_of_rate(step, count)
+            yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
+
+    def share(self, _steps: int) -> float:
+        """As `TrainingTask`."""
+        return 0.0
+
+    def validate(self, _average: Weights, _epoch: int) -> dict[str, Any]:
+        """As `TrainingTask`."""
+        return {}
 
 
 def _seed_dropout(seed: int) -> None:

@@ -16,7 +16,7 @@ from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.metrics import share
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
-from fieldray_adapt.dataset import Dataset, dataset_of, images_of, refuse_seen, targets_of
+from fieldray_adapt.dataset import Dataset, dataset_of, images_of, targets_of
 from fieldray_adapt.evaluate import (
     SHORTCUTS,
     by_group,
@@ -106,7 +106,6 @@ _ELSEWHERE: Final = "external_test"
 def evaluate_step(run: Run) -> Mapping[str, Any]:
     """Evaluate the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
     data = dataset_of(run)
-    refuse_seen(run, data, step="train")
     integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
     whole = _answers(run, "float", data.samples("test").images, "test, float")
     others = images_elsewhere(run, data)

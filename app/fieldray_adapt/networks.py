@@ -8,17 +8,17 @@ ResNet50 and MobileNet end in the class-map head: a 1x1 convolution to one map p
 label's logit. So a map is the classifier's evidence. Every whole-map mean is an average pool: the Edge TPU maps that
 for any number of channels.
 
-Weights to start from: ImageNet's as Keras publishes them, those of a pack, or those of an ONNX file.
+Weights to start from: ImageNet's as Keras publishes them, or those of a pack.
 
-Packs and ONNX files hold networks written for use: each convolution has its batch normalisation folded in. Training
-needs the two apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta
-then cancel what they do, so that the network starts with the file's answers and trains like any other. The last layers,
-which were trained for other labels, are left out.
+A pack holds a network written for use: each convolution has its batch normalisation folded in. Training needs the two
+apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta then cancel what
+they do, so that the network starts with the file's answers and trains like any other. The last layers, which were
+trained for other labels, are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -323,78 +323,6 @@ def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
     whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
     scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))
     return np.asarray(whole.astype(np.float32) * scale, np.float32)
-
-
-Convolution = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-
-def onnx_weights(
-    path: Path, specification: Specification, *, images: NDArray[np.uint8], scale: float, offsets: Sequence[float]
-) -> Weights:
-    """The weights of the convolutions, with normalisations made from the images.
-
-    Parameters
-    ----------
-    specification
-        The file's network, or one without its last stages.
-    images
-        (n, height, width, channels), a few dozen that are trained on.
-    scale, offsets
-        The file's network was fed x * scale + offset of a channel, of a value x in 0..1.
-
-    Raises
-    ------
-    UsageProblem
-        `data_unreadable` (no ONNX file, or the package onnx is missing), `weights_unfit` (another network, or
-        normalisations that are not folded in).
-    """
-    graph = _read_onnx(path)
-    layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
-    found = list(_convolutions(graph))
-    if len(found) < len(layers) or any(node.op_type == "BatchNormalization" for node in graph.node):
-        raise UsageProblem(reason("weights_unfit", path=path))
-    kernel, bias = found[0]
-    found[0] = _for_grey(kernel, bias, specification.input_channels, scale=scale, offsets=offsets)
-    folded = {layer.name: convolution for layer, convolution in zip(layers, found, strict=False)}
-    return unfold_batchnorm(specification, folded, images)
-
-
-def _read_onnx(path: Path) -> Any:
-    try:
-        import onnx
-
-        return onnx.load(path).graph
-    except Exception as problem:  # of its parser, whose errors are of many kinds
-        detail = str(problem) or type(problem).__name__
-        raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
-
-
-def _convolutions(graph: Any) -> Iterator[Convolution]:
-    """Kernel (height, width, in, out) and bias (out,) of each, in the order of our layers.
-
-    Of two that read the same value the one with more channels, the shortcut, comes first, wherever the file has it.
-    """
-    from onnx import numpy_helper
-
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    nodes = [node for node in graph.node if node.op_type == "Conv" and all(name in arrays for name in node.input[1:])]
-    decoders: dict[str, list[Any]] = {}
-    for node in nodes:
-        decoders.setdefault(node.input[0], []).append(node)
-    for shared in decoders.values():
-        for node in sorted(shared, key=lambda node: -len(arrays[node.input[1]])):
-            kernel = np.asarray(arrays[node.input[1]], np.float32).transpose(2, 3, 1, 0)
-            bias = arrays[node.input[2]] if len(node.input) > 2 else np.zeros(kernel.shape[-1])
-            yield kernel, np.asarray(bias, np.float32)
-
-
-def _for_grey(
-    kernel: NDArray[np.float32], bias: NDArray[np.float32], channels: int, *, scale: float, offsets: Sequence[float]
-) -> Convolution:
-    """The first convolution for grey values in 0..1; what it made of the constant offset goes to its bias."""
-    constant = np.einsum("hwio,i->o", kernel, np.array(offsets, np.float32))
-    grey = kernel.sum(axis=2, keepdims=True) if channels == 1 else kernel
-    return grey * np.float32(scale), bias + constant
 
 
 _KERAS_NAMES: Final = {"resnet50": "ResNet50", "mobilenet": "MobileNet", "vgg16": "VGG16"}

@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,44 +28,24 @@ from fieldray_adapt.steps import specification_of, starting_digest
 
 Mode = Literal["training", "inference"]
 Clock = Callable[[], float]
+_TOLERANCE: Final = 1.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
-    """Seconds of the first and the second iteration, and the median of those from the third on."""
-
-    first_s: float
-    second_s: float
-    later_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRow:
-    """The times of one mode at one batch size and one image side (pixels)."""
-
-    mode: Mode
-    batch_size: int
-    side: int
-    times: IterationTimes
-
-    @property
-    def later_s_per_image(self) -> float:
-        """Seconds per image once it runs."""
-        return self.times.later_s / self.batch_size
+Row = dict[str, Any]
+"""Mode, batch_size and side in pixels; first_ms, second_ms, later_ms and later_ms_per_image of its iterations."""
 
 
 def time_iterations(
     run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
-) -> IterationTimes:
-    """Run it `iterations` times (at least 3)."""
-    if iterations < 3:
-        raise ValueError("at least 3 iterations, to tell the first two from the others")
-    seconds = []
+) -> dict[str, float]:
+    """Milliseconds of the first and the second iteration, and the median of those from the third on."""
+    milliseconds = []
     for _ in range(iterations):
         begun = clock()
         run()
-        seconds.append(clock() - begun)
-    return IterationTimes(first_s=seconds[0], second_s=seconds[1], later_s=statistics.median(seconds[2:]))
+        milliseconds.append((clock() - begun) * 1e3)
+    first, second, *later = milliseconds
+    return {"first_ms": first, "second_ms": second, "later_ms": statistics.median(later)}
 
 
 def profile(
@@ -77,22 +57,22 @@ def profile(
     modes: Sequence[Mode] = ("training", "inference"),
     settings: EngineSettings,
     iterations: int = 5,
-    clock: Clock = time.perf_counter,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[ProfileRow, ...]:
+) -> list[Row]:
     """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
 
     Another side than the specification's needs a network without dense layers. The images are noise.
     """
-    rows: list[ProfileRow] = []
+    rows: list[Row] = []
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
     for side, size, mode in wanted:
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
         run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
-        times = time_iterations(run, iterations=iterations, clock=clock)
-        rows.append(ProfileRow(mode=mode, batch_size=size, side=side, times=times))
+        times = time_iterations(run, iterations=iterations)
+        place = {"mode": mode, "side": side, "batch_size": size}
+        rows.append({**place, **times, "later_ms_per_image": times["later_ms"] / size})
         progress(len(rows), len(wanted))
-    return tuple(rows)
+    return rows
 
 
 def _iteration(
@@ -114,14 +94,14 @@ def _iteration(
     return lambda: engine.step(images, targets, learning_rate=1e-6)
 
 
-def propose_batch_size(rows: Sequence[ProfileRow], *, mode: Mode = "training", tolerance: float = 0.1) -> int:
-    """The smallest batch size within `tolerance` of the fastest per image. Raises ValueError if there are no rows.
+def propose_batch_size(rows: Sequence[Row]) -> int:
+    """The smallest batch size within a tenth of the one that trains fastest per image.
 
-    Larger batches than that win no time and make fewer steps of the same images.
+    Larger batches than that win no time and make fewer steps of the same images. Raises ValueError without rows.
     """
-    per_image = {row.batch_size: row.later_s_per_image for row in rows if row.mode == mode}
-    fastest = min(per_image.values())
-    return min(size for size, seconds in per_image.items() if seconds <= fastest * (1 + tolerance))
+    per_image = {row["batch_size"]: row["later_ms_per_image"] for row in rows if row["mode"] == "training"}
+    limit = min(per_image.values()) * _TOLERANCE
+    return min(int(size) for size, milliseconds in per_image.items() if milliseconds <= limit)
 
 
 def fastest_batch_size(
@@ -149,7 +129,7 @@ def inference_seconds(
 ) -> float:
     """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
     engine = open_engine(specification, weights, settings=settings)
-    return time_iterations(lambda: engine.logits(images), iterations=7).later_s / len(images)
+    return time_iterations(lambda: engine.logits(images), iterations=7)["later_ms"] / 1e3 / len(images)
 
 
 PROFILE_NAME: Final = "profile.json"
@@ -188,26 +168,9 @@ def _profiled(
         iterations=choice.iterations,
         progress=lambda done, total: progress(_WHAT, done, total),
     )
-    sides = sorted({row.side for row in rows})
-    return {
-        "rows": [_row(row) for row in rows],
-        "proposed_batch_size": {
-            str(side): propose_batch_size([row for row in rows if row.side == side]) for side in sides
-        },
-    }
-
-
-def _row(row: ProfileRow) -> dict[str, Any]:
-    times = {name: seconds * 1e3 for name, seconds in asdict(row.times).items()}
-    return {
-        "mode": row.mode,
-        "side": row.side,
-        "batch_size": row.batch_size,
-        "first_ms": times["first_s"],
-        "second_ms": times["second_s"],
-        "later_ms": times["later_s"],
-        "later_ms_per_image": row.later_s_per_image * 1e3,
-    }
+    sides = {row["side"]: [own for own in rows if own["side"] == row["side"]] for row in rows}
+    proposed = {str(side): propose_batch_size(sides[side]) for side in sorted(sides)}
+    return {"rows": rows, "proposed_batch_size": proposed}
 
 
 def profile_parts(found: Mapping[str, Any]) -> list[Part]:

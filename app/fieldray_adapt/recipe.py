@@ -116,13 +116,9 @@ class NetworkChoice:
         "Channel counts that differ from that, by the layers' names.", default_factory=dict
     )
     weights: str = key(
-        "none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, the folder of a "
-        "pack, whose widths are then taken over, or an ONNX file of the same network.",
+        "none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, or the folder of a "
+        "pack, whose widths are then taken over.",
         default="none",
-    )
-    weights_scale: float = key("An ONNX file's network was fed value x scale + offset.", default=255.0)
-    weights_offsets: tuple[float, float, float] = key(
-        "The offset of each channel, for values in 0..1.", default=(0.0, 0.0, 0.0)
     )
     last_stride: int = key(
         "Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
@@ -159,12 +155,6 @@ class Training:
     label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
     images_per_epoch: int = key("Draws in an epoch; 0: as many as images.", default=0, unit="images", low=0)
     weight_decay: float = key("Of AdamW, on kernels only.", default=0.05, low=0)
-    copies: int = key(
-        "With frozen first layers: that many changed copies of each image pass through them once, and what comes out "
-        "is kept in memory. 0: every draw is changed once more and passes through all layers.",
-        default=0,
-        low=0,
-    )
     average_sources: bool = key(
         "A network is trained on each group of sources alone, all from the same weights, and their weights are "
         "averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a network that "
@@ -259,30 +249,33 @@ class Comparison:
     training: Training = key("In place of the recipe's own.")
 
 
-# Keys that the recipe of a lung-field pack has as well.
-RunFolder = Annotated[Path, Key("Folder for everything that a run leaves.")]
-SigningKey = Annotated[Path, Key("Private key that signs the pack; made there if absent.")]
-PacksFolder = Annotated[Path, Key("Folder that gets the pack.")]
 CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
-AboutPack = Annotated[PackTexts, Key("What the pack says of itself.")]
 PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
 PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
 
 
 @table
-class Recipe:
+class PackRecipe:
+    """What every recipe has of which a pack is made."""
+
+    kind: str
+    run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
+    signing_key: Path = key("Private key that signs the pack; made there if absent.", default=Path("signing.pem"))
+    packs_folder: Path = key("Folder that gets the pack.", default=Path("packs"))
+    calibration_images: CalibrationImages = 100
+    pack: PackTexts = key("What the pack says of itself.")
+    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
+
+
+@table
+class Recipe(PackRecipe):
     """A classifier: from labelled images to a signed pack."""
 
     kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
-    run: RunFolder = Path("run")
     results: Path | None = key(
         "Folder for what is published of comparisons and cross-validations; the run by default.", default=None
     )
-    signing_key: SigningKey = Path("signing.pem")
-    packs_folder: PacksFolder = Path("packs")
     calibration_images: CalibrationImages = 200
-    pack: AboutPack
-    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
     lungs: Path | None = key(
         "Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside.", default=None
     )
@@ -315,7 +308,6 @@ class Recipe:
                 "data",
                 "with average_sources must draw from every group: a share above 0",
             ),
-            (bool(self.network.frozen) or not self.training.copies, "training", "copies need network.frozen"),
         )
 
     @property
@@ -346,16 +338,8 @@ def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
 
 
 @table
-class WholeImageRecipe:
+class WholeImageRecipe(PackRecipe):
     """What every recipe has of a network that sees the whole of a square, grey image."""
-
-    kind: str
-    run: RunFolder = Path("run")
-    signing_key: SigningKey = Path("signing.pem")
-    packs_folder: PacksFolder = Path("packs")
-    calibration_images: CalibrationImages = 100
-    pack: AboutPack
-    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
 
     def rules_with(self, split: Split) -> Rules:
         """What holds of each, with its split."""

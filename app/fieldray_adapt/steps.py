@@ -6,7 +6,7 @@ Quantised, a network is an int8 and a float file, equalised, its head refitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.dataset import dataset_of, keep_split
+from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import content_digest, digest, reading, write_atomically
-from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, onnx_weights, pack_channels, pack_weights
+from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, pack_channels, pack_weights
 from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
-from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import (
     Specification,
     Weights,
@@ -35,19 +35,7 @@ from fieldray_adapt.specification import (
     specification_from_json,
 )
 from fieldray_adapt.teacher import taught
-from fieldray_adapt.train import (
-    ChannelScale,
-    FrozenPart,
-    Samples,
-    Schedule,
-    frozen_end,
-    recalibrate_batchnorm,
-    train,
-    validate,
-)
-
-_STATISTICS_IMAGES: Final = 64
-_HEAD: Final = "class_maps"
+from fieldray_adapt.train import Samples, Schedule, recalibrate_batchnorm, train, validate
 
 
 def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
@@ -85,14 +73,13 @@ def _load(run: Run, step: str) -> tuple[Specification, Weights]:
 
 
 def train_step(run: Run) -> Mapping[str, Any]:
-    """Train the network from the weights the recipe names; what it was trained on is kept beside it."""
+    """Train the network from the weights that the recipe names."""
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
     specification = specification_of(recipe)
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
     save_network(folder, specification, weights)
-    keep_split(run, "train")
     run.write("train", "history.json", history)
     return {
         "parameters": parameters(specification),
@@ -108,50 +95,30 @@ def trainer_facts(run: Run) -> Mapping[str, Any]:
 
 
 def train_recipe(
-    run: Run,
-    *,
-    training: Samples,
-    validation: Samples,
-    folder: Path,
-    what: str = "epochs",
-    part: FrozenPart | None = None,
+    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
 ) -> tuple[Weights, list[dict[str, Any]]]:
-    """Train the recipe's network as the recipe says; see `train.train`.
-
-    Parameters
-    ----------
-    part
-        The frozen part of the recipe's network, where several trainings share it.
-    """
+    """Train the recipe's network as the recipe says; see `train.train`."""
     recipe, specification = run.recipe, specification_of(run.recipe)
     training = learnt_from(run, training)
-    part = part or frozen_part_of(recipe, images=training.images)
-    weights = part.weights if part else starting_weights(recipe, specification, images=training.images)
-    trained = part.upper if part else specification
-    if part:
-        training, validation = part.samples(training, copies=True), part.samples(validation, copies=False)
+    weights = starting_weights(recipe, specification)
 
     def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
-        scale = _scale_of(own, trained)
-        found, history = (run.trainer.classifier if run.trainer else train)(
-            trained,
-            part.upper_weights() if part else dict(weights),
-            training=scale.scaled(own) if scale else own,
-            validation=scale.scaled(validation) if scale else validation,
+        return (run.trainer.classifier if run.trainer else train)(
+            specification,
+            dict(weights),
+            training=own,
+            validation=validation,
             schedule=schedule_of(recipe),
             augmentation=recipe.augmentation,
-            settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained)),
+            settings=settings_of(recipe, specification),
             folder=place,
             engine=recipe.training.engine,
             progress=lambda row: run.tell_epoch(place, row, what=what),
         )
-        return scale.unscaled(found, _HEAD) if scale else found, history
 
     if not recipe.training.average_sources:
-        found, history = on(training, folder)
-        return {**weights, **found}, history
-    averaged, history = _averaged(recipe, trained, training, validation, on=on, folder=folder)
-    return {**weights, **averaged}, history
+        return on(training, folder)
+    return _averaged(recipe, specification, training, validation, on=on, folder=folder)
 
 
 def learnt_from(run: Run, samples: Samples) -> Samples:
@@ -164,7 +131,7 @@ def learnt_from(run: Run, samples: Samples) -> Samples:
 
 def _averaged(
     recipe: Recipe,
-    trained: Specification,
+    network: Specification,
     training: Samples,
     validation: Samples,
     *,
@@ -178,18 +145,11 @@ def _averaged(
     for place, (own, _) in zip(places, parts, strict=True):
         save_weights(place / "weights.npz", own)
     mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
-    settings = replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained))
-    engine = open_engine(trained, mean, settings=settings, name=recipe.training.engine)
-    recalibrate_batchnorm(engine, trained, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
+    engine = open_engine(network, mean, settings=settings_of(recipe, network), name=recipe.training.engine)
+    recalibrate_batchnorm(engine, network, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)
     averaged = engine.weights()
     history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last group's network
     return averaged, history
-
-
-def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
-    """That of a network that is a head alone, None for any other."""
-    is_head_alone = [layer.name for layer in trained.layers if layer.has_weights] == [_HEAD]
-    return ChannelScale.of(samples) if is_head_alone else None
 
 
 def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
@@ -198,39 +158,21 @@ def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
     return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
 
 
-def frozen_part_of(recipe: Recipe, *, images: NDArray[Any]) -> FrozenPart | None:
-    """The first layers of the recipe's network if they are to be computed once. Raises UsageProblem `recipe_key`."""
-    if not recipe.training.copies:
-        return None
-    specification = specification_of(recipe)
-    frozen = frozen_layers(recipe.network, specification)
-    if not (end := frozen_end(specification, frozen)):
-        raise UsageProblem(reason("recipe_key", key="training.copies", detail="needs frozen first layers"))
-    return FrozenPart(
-        specification,
-        starting_weights(recipe, specification, images=images),
-        end,
-        recipe.augmentation,
-        recipe.training.copies,
-        recipe.training.seed,
-    )
+def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:
+    """How the recipe's engine trains every layer, or a network of which it freezes some.
 
-
-def settings_of(recipe: Recipe) -> EngineSettings:
-    """How the recipe's engine trains every layer; what the pack has no label for may look where it likes."""
-    training = recipe.training
+    What the pack has no label for may look where it likes.
+    """
+    training, frozen = recipe.training, recipe.network.frozen or ("-",)
+    layers = specification.layers if specification else ()
     return EngineSettings(
         weight_decay=training.weight_decay,
+        frozen=frozenset(layer.name for layer in layers if layer.name.startswith(frozen)),
         precision=training.precision,
         threads=training.threads,
         label_weights=tuple(label.weight for label in recipe.labels),
         outside_weights=tuple(training.evidence_outside * (not label.auxiliary) for label in recipe.labels),
     )
-
-
-def frozen_layers(choice: NetworkChoice, specification: Specification) -> frozenset[str]:
-    """The layers of a network, or of a part of it, that the recipe leaves as they are."""
-    return frozenset(layer.name for layer in specification.layers if layer.name.startswith(choice.frozen or ("-",)))
 
 
 def specification_of(recipe: Recipe) -> Specification:
@@ -259,42 +201,28 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
     return pack_channels(pack, whole)
 
 
-def starting_weights(recipe: Recipe, specification: Specification, *, images: NDArray[np.uint8]) -> Weights:
+def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
-    Parameters
-    ----------
-    images
-        Those that are trained on.
-
-    Raises
-    ------
-    UsageProblem
-        `weights_unfit` when nothing fits.
+    Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":
         return weights
-    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(recipe, specification, images)
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source), specification)
     if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     return weights
 
 
-def _other_weights(recipe: Recipe, specification: Specification, images: NDArray[np.uint8]) -> Weights:
-    path = Path(recipe.network.weights)
+def _other_weights(path: Path, specification: Specification) -> Weights:
     if path.is_dir():
         return pack_weights(path, specification)
-    if path.suffix == ".onnx":
-        few = images[:: max(1, len(images) // _STATISTICS_IMAGES)][:_STATISTICS_IMAGES]
-        scale, offsets = recipe.network.weights_scale, recipe.network.weights_offsets
-        return onnx_weights(path, specification, images=few, scale=scale, offsets=offsets)
     try:
         return load_weights(path)
-    except StorageProblem as problem:
-        raise UsageProblem(reason("data_unreadable", path=path, detail="no file of weights")) from problem
-    except OSError as problem:
-        raise UsageProblem(reason("data_unreadable", path=path, detail=problem.strerror)) from problem
+    except (OSError, StorageProblem) as problem:
+        detail = getattr(problem, "strerror", None) or "no file of weights"
+        raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
 
 
 def starting_digests(network: NetworkChoice, training: Training) -> str:
@@ -323,7 +251,7 @@ TRAIN: Final = Step(
     perform=train_step,
     reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
     outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
-    leaves=("weights.npz", "specification.json", "history.json", SPLIT),
+    leaves=("weights.npz", "specification.json", "history.json"),
 )
 
 

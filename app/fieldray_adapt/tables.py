@@ -146,7 +146,7 @@ def rooted_in(made: T, base: Path) -> T:
 
 def _rooted(value: Any, base: Path) -> Any:
     if isinstance(value, Path):
-        return base / value.expanduser()
+        return base / value
     if isinstance(value, tuple):
         found = tuple(_rooted(item, base) for item in value)
         return value if all(new is old for new, old in zip(found, value, strict=True)) else found
@@ -292,9 +292,13 @@ class _Reading:
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
             return float(value)
         if kind is Path and isinstance(value, str):
-            return Path(value)
+            try:
+                return Path(value).expanduser()
+            except RuntimeError:
+                return self._wrong(at, f"begins with the home of a user who is not known here: {value}")
         if type(value) is not kind:
-            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {_quoted(value)}")
+            shown = f'"{value}"' if isinstance(value, str) else value  # or nobody sees what is wrong with "12"
+            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")
         return value
 
     def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
@@ -417,11 +421,6 @@ class Document:
         """The problems in the order of their lines, for example `line 12: training.epochs is missing`."""
         found = [(line_of(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
-
-
-def _quoted(value: object) -> str:
-    """A value as a recipe has it: a text in quotes, or nobody sees what is wrong with "12"."""
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 _TYPE_NAMES: Final = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import (
-    Checkpoint,
-    Effort,
-    EngineSettings,
-    Kept,
-    Labelled,
-    distillation_targets,
-    fit,
-    open_engine,
-)
+from fieldray_adapt.engine import CHECKPOINT, Effort, EngineSettings, Labelled, distillation_targets, fit
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.specification import initial_weights
 
@@ -32,72 +25,26 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def _die_at(wanted: int, step: int) -> None:
-    if step == wanted:
-        raise Killed
-
-
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    weights = initial_weights(NETWORK, seed=0)
-    whole, _ = fit(NETWORK, weights, data=DATA, effort=EFFORT, seed=5, settings=SETTINGS)
-    kept, steps = Checkpoint(tmp_path / "checkpoint.npz", every_s=0), list[int]()
+    weights, told = initial_weights(NETWORK, seed=0), {"effort": EFFORT, "seed": 5, "settings": SETTINGS}
+    whole = fit(NETWORK, weights, data=DATA, folder=tmp_path / "whole", **told)  # type: ignore[arg-type]
+
+    def die(row: Mapping[str, Any]) -> None:
+        if row["epoch"] == 3:
+            raise Killed
+
+    done = list[int]()
     with pytest.raises(Killed):
-        fit(
-            NETWORK,
-            weights,
-            data=DATA,
-            effort=EFFORT,
-            seed=5,
-            settings=SETTINGS,
-            progress=lambda step, of, loss: _die_at(3, step),
-            checkpoint=kept,
-        )
-    resumed, _ = fit(
-        NETWORK,
-        weights,
-        data=DATA,
-        effort=EFFORT,
-        seed=5,
-        settings=SETTINGS,
-        progress=lambda step, of, loss: steps.append(step),
-        checkpoint=kept,
-    )
-    # two epochs of 16 images in eights are four steps, of which three were done
-    assert steps == [4]
+        fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=die, **told)  # type: ignore[arg-type]
+    resumed = fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **told)  # type: ignore[arg-type]
+    # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
+    assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
-    assert kept.path.exists()  # until what came of it is kept
-    kept.remove()
-    assert not kept.path.exists()
-
-
-def test_another_training_does_not_go_on_from_it(tmp_path: Path) -> None:
-    engine = open_engine(NETWORK, initial_weights(NETWORK, seed=0), settings=SETTINGS)
-    kept = Checkpoint(tmp_path / "checkpoint.npz", every_s=0)
-    engine.step(DATA.images[:8], DATA.targets[:8], learning_rate=1e-3)
-    kept.save_if_due(engine, Kept(facts={"losses": [0.5]}, arrays={"mean": np.ones(2)}), key="a")
-    found = kept.restore(engine, key="a")
-    assert found is not None and found.facts == {"losses": [0.5]} and found.arrays["mean"].tolist() == [1, 1]
-    assert kept.restore(engine, key="b") is None
-
-
-def test_other_data_are_not_fitted_from_it(tmp_path: Path) -> None:
-    weights, kept = initial_weights(NETWORK, seed=0), Checkpoint(tmp_path / "checkpoint.npz", every_s=0)
-    told = {"effort": EFFORT, "seed": 5, "settings": SETTINGS, "checkpoint": kept}
+    assert (tmp_path / CHECKPOINT).exists()  # until what came of it is kept
+    done.clear()
     other = Labelled(1 - DATA.images, DATA.targets)
-    fit(NETWORK, weights, data=DATA, **told)  # type: ignore[arg-type]
-    steps = list[int]()
-    fit(NETWORK, weights, data=other, progress=lambda step, of, loss: steps.append(step), **told)  # type: ignore[arg-type]
-    assert steps == [1, 2, 3, 4]
-
-
-def test_the_state_is_written_only_when_time_has_passed(tmp_path: Path) -> None:
-    engine = open_engine(NETWORK, initial_weights(NETWORK, seed=0), settings=SETTINGS)
-    times = iter([0.0, 59.0, 60.0, 60.0])
-    kept = Checkpoint(tmp_path / "checkpoint.npz", every_s=60, clock=lambda: next(times))
-    kept.save_if_due(engine, Kept(facts={}, arrays={}), key="a")
-    assert not kept.path.exists()
-    kept.save_if_due(engine, Kept(facts={}, arrays={}), key="a")
-    assert kept.path.exists()
+    fit(NETWORK, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **told)  # type: ignore[arg-type]
+    assert done == [1, 2, 3, 4]  # other data are not fitted from it
 
 
 def test_a_teacher_gives_part_of_the_targets() -> None:

@@ -113,7 +113,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     text = text.replace('run = "run"', 'run = "run"\nlungs = "test-lungs-1.0.0"')
     text = text.replace("width = 32", 'width = 32\ncrop = "lungs"\ncrop_margin = 0.05')
     text = text.replace("blocks = [1]", 'blocks = [1]\nfrozen = ["conv"]')
-    text = text.replace("epochs = 4", "epochs = 4\ncopies = 1\nevidence_outside = 0.1\naverage_sources = true")
+    text = text.replace("epochs = 4", "epochs = 4\nevidence_outside = 0.1\naverage_sources = true")
     text += '[[data]]\nname = "drawn"\nlayout = "csv"\npath = "images.csv"\ncolumns = { fold = "fold" }\n'
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text, encoding="utf-8")

@@ -14,9 +14,11 @@ from fieldray_adapt.dataset import targets_of
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.layouts import Row
 from fieldray_adapt.networks import convolutions, mobilenet, pack_channels, pack_weights, resnet50
+from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.specification import initial_weights
-from shipped_packs import CHILDREN
+from fieldray_adapt.steps import specification_of
+from shipped_packs import CHILDREN, MODELS
 
 WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 
@@ -48,6 +50,22 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
 def test_a_pack_of_another_network_is_refused(network) -> None:
     with pytest.raises(UsageProblem, match="No layer of the weights in"):
         pack_weights(CHILDREN, network)
+
+
+@pytest.mark.parametrize(
+    ("channels", "words"),
+    [
+        ({"conv9": 8}, "names no hidden channel set: conv9"),
+        ({"labels": 2}, "labels"),
+        ({"conv1": 0}, "1 or more"),
+    ],
+)
+def test_a_recipe_may_name_counts_of_its_own(channels: dict[str, int], words: str) -> None:
+    recipe = read_recipe(MODELS / "recipes" / "pneumonia-paediatric-quick.toml")
+    own = replace(recipe, network=replace(recipe.network, channels={"conv1": 64}))
+    assert specification_of(own).channels["conv1"] == 64
+    with pytest.raises(UsageProblem, match=words):
+        specification_of(replace(recipe, network=replace(recipe.network, channels=channels)))
 
 
 def _rule(**changes: object) -> LabelRule:

@@ -273,6 +273,11 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
         compiled(shipped, packs=None)
     with pytest.raises(BackendProblem, match="gives other results here"):
         compiled(shipped, packs=mine, kinds=(blind,))
+    assert not mine.exists() and not key.exists()
+    stranger = tmp_path / "stranger.pem"
+    stranger.write_text("no key")
+    with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
+        compiled(shipped, packs=mine, key=stranger)
     assert not mine.exists()
 
     place = compiled(shipped, packs=mine)

@@ -109,7 +109,7 @@ CSV = """
 [pack]
 id = "first"
 [network]
-weights = "weights.onnx"
+weights = "start.npz"
 [[labels]]
 code = "sick"
 positive = ["sick", "very sick"]
@@ -149,7 +149,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     for name in ("a", "b"):
         Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
     found = _problems(path)
-    assert found[0].startswith("line 5: network.weights names") and "weights.onnx, which is not there" in found[0]
+    assert found[0].startswith("line 5: network.weights names") and "start.npz, which is not there" in found[0]
     assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
     assert "It has: path, lable, patient, split" in found[1]
     assert "line 14: data[2] cannot be used" in found[2] and "there is no such folder" in found[2]
@@ -158,7 +158,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
         adapt("run", path, say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "data").exists()
 
-    path.write_text(CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "weights.onnx"', ""))
+    path.write_text(CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', ""))
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label"))
     assert [line for line in _problems(path) if "missing.png" in line and "rows.csv, line 4" in line]
     Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "missing.png")
@@ -188,7 +188,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
 )
 def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
     path = tmp_path / "recipe.toml"
-    text = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "weights.onnx"', "")
+    text = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', "")
     path.write_text(text.replace('["sick", "very sick"]', '["sick"]\nnegative = ["healthy"]'))
     table = (
         "path,label,patient,split\na.png,sick,p1,train\nb.png,healthy,p2,test\nc.png,sick,p3,train\nd.png,lame,p4,\n"

@@ -77,6 +77,10 @@ def test_a_table_becomes_a_dataclass() -> None:
             "several[2].size must be a whole number, not 1.5",
         ),
         ({"kind": "a", "inner": {"size": 2}, "either": {"file": 3}}, "either.file must be a path, not 3"),
+        (
+            {"kind": "a", "inner": {"size": 2}, "either": {"file": "~nobody-of-that-name/x"}},
+            "either.file begins with the home of a user who is not known here: ~nobody-of-that-name/x",
+        ),
         ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, 'limit must be a number, not "x"'),
         ({"kind": "a", "inner": {"size": 2}, "pair": [1]}, "pair must be a list of 2, not of 1"),
     ],

@@ -214,7 +214,7 @@ def train(
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
     key = digest(key, data.chest_parts, bool(data.masks_are_chests))
-    checkpoint, state = Checkpoint(folder / CHECKPOINT, every_s=0), TrainingState(Weights())
+    checkpoint, state = Checkpoint(folder / CHECKPOINT), TrainingState(Weights())
     stages = recipe.training.stages
     total, first = sum(stage.epochs for stage in stages), 0
     resumed = next((n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, key=digest(key, n))), 0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -27,7 +27,6 @@ from fieldray.reasons import reason
 from fieldray_adapt.engine import Effort
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
-from fieldray_adapt.prune.timing import channel_costs
 from fieldray_adapt.specification import (
     Specification,
     Weights,
@@ -276,9 +275,6 @@ class RunFolder:
         return self.folder / f"iteration-{number:02d}.{ending}"
 
 
-Costs = Callable[[Specification], Mapping[str, float]]
-
-
 class Task(Protocol):
     """What the network is for: the loop measures and retrains through it, and knows no data itself."""
 
@@ -310,7 +306,6 @@ class Stop:
         "Stop once retraining does not bring the validation quality back to this.", default=0.0, low=0, high=1
     )
     target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
-    target_speed_up: float | None = key("Stop once the network is so many times faster.", default=None, above=0)
 
     def why(self, rows: tuple[Iteration, ...]) -> str | None:
         """The rule that ends the run after these iterations, or None."""
@@ -319,8 +314,6 @@ class Stop:
             return "lowest_quality"
         if self.target_parameters is not None and last.parameters <= self.target_parameters:
             return "target_parameters"
-        if self.target_speed_up is not None and speed_up(rows) >= self.target_speed_up:
-            return "target_speed_up"
         if last.number and last.parameters == rows[-2].parameters:
             return "nothing_left"
         return "iterations" if last.number >= self.iterations else None
@@ -348,7 +341,7 @@ class PruneRecipe:
     )
     cut_kind: CutKind = key(
         "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
-        "deviations; time: the share of the time, from the channels that are used least for their cost.",
+        "deviations.",
         default="deviation",
     )
     largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
@@ -376,11 +369,6 @@ class PruneRecipe:
 _SETTINGS: Final = tuple(field.name for field in fields(Settings))
 
 
-def speed_up(rows: tuple[Iteration, ...]) -> float:
-    """How many times faster the last network is than the original, in the engine that trains."""
-    return rows[0].seconds_per_image / rows[-1].seconds_per_image
-
-
 def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
     """The smallest network that kept the quality asked for; the original if none did."""
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
@@ -395,7 +383,6 @@ def prune(
     seed: int = 0,
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
-    costs: Costs = channel_costs,
 ) -> str:
     """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
 
@@ -407,8 +394,6 @@ def prune(
         The network to begin with; asked for only if the run has not begun.
     progress
         Is told of each iteration once it is kept.
-    costs
-        Measures what a channel of each set costs, for a cut-off by time.
     """
     if not folder.iterations():
         specification, weights = original()
@@ -416,11 +401,11 @@ def prune(
         folder.add(row, specification, weights)
         progress(row)
     while (why := plan.stop.why(folder.iterations())) is None:
-        progress(_iterate(task, plan, folder, costs, seed=seed))
+        progress(_iterate(task, plan, folder, seed=seed))
     return why
 
 
-def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, costs: Costs, *, seed: int) -> Iteration:
+def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), plan.following(rows)
     specification, weights = folder.network(number - 1)
@@ -431,8 +416,7 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, costs: Costs, *, 
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    zeros = task.zero_shares(specification, weights)
-    keep = select(zeros, cut=cut, costs=costs(specification) if cut.kind == "time" else None)
+    keep = select(task.zero_shares(specification, weights), cut=cut)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)

@@ -85,7 +85,6 @@ class StudyRecipe:
     representative: int = key(
         "Training images that decide the ranges of the integers.", default=200, unit="images", low=1
     )
-    float_files: bool = key("Whether float TensorFlow Lite files are made and timed, too.", default=True)
     profile: ProfileChoice = key(
         "What `fieldray adapt profile` measures of the original.", default_factory=ProfileChoice
     )

@@ -92,7 +92,7 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
     return {channel: np.mean(rows, axis=0) for channel, rows in gathered.items()}
 
 
-CutKind = Literal["level", "deviation", "time"]
+CutKind = Literal["level", "deviation"]
 Keep = dict[str, NDArray[np.int64]]
 
 
@@ -103,9 +103,7 @@ class Cut:
     Attributes
     ----------
     kind
-        "level": a share of zeros above `value` goes; "deviation": above mean + value * standard deviation of the set;
-        "time": of all sets together, those that are used least for the time they cost go, until they hold the share
-        `value` of the measured time.
+        "level": a share of zeros above `value` goes; "deviation": above mean + value * standard deviation of the set.
     minimum_channels
         Of every set (a smaller set is left as it is).
     largest_share
@@ -124,25 +122,16 @@ class Cut:
     def __post_init__(self) -> None:
         if self.kind not in get_args(CutKind) or not math.isfinite(self.value):
             raise ValueError(f"cut-off is by level or deviation, and a number: {self.kind} {self.value}")
-        if self.kind == "time" and not 0 <= self.value < 1:
-            raise ValueError(f"a cut-off by time is a share from 0 to below 1, not {self.value}")
         if self.minimum_channels < 1 or self.multiple < 1 or not 0 <= self.largest_share <= 1:
             raise ValueError(f"minimum channels and multiple are at least 1, the share is 0 to 1: {self}")
 
 
-def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut, costs: Mapping[str, float] | None = None) -> Keep:
-    """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order.
-
-    Parameters
-    ----------
-    costs
-        Time of one channel of each set, in any unit; needed for a cut-off by time.
-    """
-    if cut.kind == "time":
-        counts = _counts_by_time(zeros, cut, costs or {})
-    else:
-        counts = {channel: _rounded(_wanted(shares, cut), shares, cut) for channel, shares in zeros.items()}
-    return {channel: most_used(shares, count=counts[channel]) for channel, shares in zeros.items()}
+def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut) -> Keep:
+    """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
+    return {
+        channel: most_used(shares, count=_rounded(_wanted(shares, cut), shares, cut))
+        for channel, shares in zeros.items()
+    }
 
 
 def _wanted(shares: NDArray[np.float64], cut: Cut) -> int:
@@ -158,24 +147,6 @@ def _lowest(shares: NDArray[np.float64], cut: Cut) -> int:
 def _rounded(wanted: int, shares: NDArray[np.float64], cut: Cut) -> int:
     rounded = math.ceil(max(wanted, _lowest(shares, cut)) / cut.multiple) * cut.multiple
     return min(rounded, len(shares))
-
-
-def _counts_by_time(zeros: Mapping[str, NDArray[np.float64]], cut: Cut, costs: Mapping[str, float]) -> dict[str, int]:
-    """How many channels of each set stay, when the least used for their time go first, whichever set they are of."""
-    total = sum(costs.get(channel, 0.0) * len(shares) for channel, shares in zeros.items())
-    candidates = [
-        ((1 - share) / costs[channel], channel)
-        for channel, shares in zeros.items()
-        if costs.get(channel, 0.0) > 0
-        for share in np.sort(shares)[::-1][: len(shares) - _lowest(shares, cut)]
-    ]
-    counts, gone = {channel: len(shares) for channel, shares in zeros.items()}, 0.0
-    for _, channel in sorted(candidates):
-        if gone >= cut.value * total:
-            break
-        counts[channel] -= 1
-        gone += costs[channel]
-    return {channel: _rounded(count, zeros[channel], cut) for channel, count in counts.items()}
 
 
 def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:

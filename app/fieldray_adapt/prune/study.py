@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.engine import (
-    CHECKPOINT,
-    Checkpoint,
     EngineSettings,
-    FitProgress,
     Labelled,
+    Progress,
     distillation_targets,
     fit,
     quality,
+    remove_checkpoints,
 )
 from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
 from fieldray_adapt.networks import vgg16
@@ -38,7 +37,8 @@ from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
 from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
 from fieldray_adapt.prune.selection import one_shot
 from fieldray_adapt.prune.tasks import ArrayTask
-from fieldray_adapt.prune.timing import Files, Network, Timed, files_of, time_networks
+from fieldray_adapt.prune.timing import Network, time_networks
+from fieldray_adapt.quantise import quantise
 from fieldray_adapt.specification import (
     initial_weights,
     load_weights,
@@ -48,12 +48,14 @@ from fieldray_adapt.specification import (
     specification_from_json,
 )
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """A network's files, and the share of test images that the float network and the int8 file get right."""
+    """A network's int8 file, and the share of test images that the float network and the int8 file get right."""
 
-    files: Files
+    int8: bytes
     accuracy: float
     accuracy_int8: float
 
@@ -65,42 +67,25 @@ def convert_and_test(
     images: NDArray[np.uint8],
     test: Labelled,
     settings: EngineSettings,
-    with_float: bool = True,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
-    """Convert and test a network, or take what `folder` keeps of it; `say` is told if there is work to do.
+    """Convert and test a network, or take what `folder` keeps of this very one; `say` is told if there is work to do.
 
     Parameters
     ----------
     images
         Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
-    with_float
-        Make a float32 file too.
     """
-    key = digest(*network, images, test, with_float)
-    found = _stored(folder, key)
-    if found is None:
-        say()
-        files = files_of(network, images=images, with_float=with_float)
-        right, _ = quality(*network, data=test, settings=settings)
-        found = Conversion(files, right, file_accuracy(files.int8, test))
-        if files.float32 is not None:
-            write_atomically(folder / "float32.tflite", files.float32)
-        write_atomically(folder / "int8.tflite", files.int8)
-        facts = {"key": key, "accuracy": found.accuracy, "accuracy_int8": found.accuracy_int8}
-        write_atomically(folder / "tested.json", json.dumps(facts).encode())
-    return found
-
-
-def _stored(folder: Path, key: str) -> Conversion | None:
-    """What an earlier run left, if it is of this very network; the facts are written last."""
-    path = folder / "tested.json"
+    key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
     facts = json.loads(path.read_text()) if path.is_file() else {}
     if facts.get("key") != key:
-        return None
-    whole = folder / "float32.tflite"
-    files = Files((folder / "int8.tflite").read_bytes(), whole.read_bytes() if whole.is_file() else None)
-    return Conversion(files, facts["accuracy"], facts["accuracy_int8"])
+        say()
+        data = quantise(*network, representative=images).data
+        right, _ = quality(*network, data=test, settings=settings)
+        write_atomically(file, data)
+        facts = {"key": key, "accuracy": right, "accuracy_int8": file_accuracy(data, test)}
+        write_atomically(path, json.dumps(facts).encode())
+    return Conversion(file.read_bytes(), facts["accuracy"], facts["accuracy_int8"])
 
 
 def file_accuracy(data: bytes, test: Labelled) -> float:
@@ -118,7 +103,11 @@ def file_accuracy(data: bytes, test: Labelled) -> float:
     return right / len(test)
 
 
-def row_of(network: Network, *, of: Conversion, timed: Timed, original: tuple[Network, Timed]) -> dict[str, Any]:
+Milliseconds = Mapping[str, float]
+"""Of an image, by kind (see `timing`)."""
+
+
+def row_of(network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]) -> Row:
     """A network's line of the table, ready for JSON; `original` is what it is compared with."""
     whole, here = parameters(original[0][0]), parameters(network[0])
     return {
@@ -128,14 +117,14 @@ def row_of(network: Network, *, of: Conversion, timed: Timed, original: tuple[Ne
         "multiply_adds": multiply_adds(network[0]),
         "test_accuracy": of.accuracy,
         "test_accuracy_int8": of.accuracy_int8,
-        "milliseconds_per_image": dict(timed.milliseconds),
-        "speed_up": timed.against(original[1]),
-        "int8_bytes": timed.int8_bytes,
+        "milliseconds_per_image": dict(timed),
+        "speed_up": {kind: original[1][kind] / own for kind, own in timed.items()},
+        "int8_bytes": len(of.int8),
         "channels": dict(network[0].channels),
     }
 
 
-def iteration_row(iteration: Iteration, row: Mapping[str, Any]) -> dict[str, Any]:
+def iteration_row(iteration: Iteration, row: Mapping[str, Any]) -> Row:
     """An iteration's line: what its run recorded, and the network's own line."""
     return {
         "iteration": iteration.number,
@@ -150,14 +139,14 @@ def iteration_row(iteration: Iteration, row: Mapping[str, Any]) -> dict[str, Any
 
 _HEAD: Final = (
     *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
-    *("times faster: int8", "float32", "float32, batches of 100"),
+    *("times faster: int8", "float32, batches of 100"),
 )
 _CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
 how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
 _NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
-test part, which chose nothing, and "test, int8" the int8 file. The last three columns are times faster than the
-original of the same kind on one thread: the int8 file and the float file image by image, and float32 in the engine that
-trains in batches of 100. All networks were timed alternating in one run."""
+test part, which chose nothing, and "test, int8" the int8 file. The last two columns are times faster than the original
+of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
+All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: Mapping[str, Any]) -> None:
@@ -167,7 +156,9 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
     curves = [_curve(name, found["iterations"], original) for name, found in runs.items()]
     others = {name: (row["speed_up"]["int8"], row["test_accuracy"]) for name, row in results["baselines"].items()}
     sections = [
-        Section(title="Original", parts=[_table([_cells("original", original)]), _milliseconds(original)]),
+        Section(
+            title="Original", parts=[Table(head=_HEAD, rows=[_cells("original", original)]), _milliseconds(original)]
+        ),
         Section(title="Accuracy and speed", parts=_plots(curves, others)),
         *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
         Section(title="One-shot pruning", parts=_baselines(results["baselines"])),
@@ -191,17 +182,13 @@ def _run(found: Mapping[str, Any]) -> list[Part]:
     names = [key.replace("_", " ") for key in rows[0]["settings"]]
     return [
         Text(f"Stopped by: {found['stopped_by'].replace('_', ' ')}."),
-        _table([_cells(f"{row['iteration']}", row) for row in rows]),
+        Table(head=_HEAD, rows=[_cells(f"{row['iteration']}", row) for row in rows]),
         Table(head=("iteration", *names), rows=settings, caption="The settings of each iteration."),
     ]
 
 
 def _baselines(rows: Mapping[str, Any]) -> list[Part]:
-    return [_table([_cells(name, row) for name, row in rows.items()])] if rows else []
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Table:
-    return Table(head=_HEAD[: len(rows[0])], rows=rows)
+    return [Table(head=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])] if rows else []
 
 
 def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
@@ -213,7 +200,7 @@ def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
         f"{row['removed_share']:.2%}",
         f"{row['times_fewer_parameters']:.1f}",
         *("-" if value is None else f"{value:.4f}" for value in accuracies),
-        *(f"{row['speed_up'][kind]:.1f}" for kind in ("int8", "float32", "engine_batch") if kind in row["speed_up"]),
+        *(f"{row['speed_up'][kind]:.1f}" for kind in ("int8", "engine_batch") if kind in row["speed_up"]),
     ]
 
 
@@ -283,7 +270,7 @@ class Study:
         *,
         say: Callable[[str], None] = lambda _: None,
         progress: Bar = lambda *_: None,
-        timer: Callable[..., dict[str, Timed]] = time_networks,
+        timer: Callable[..., Mapping[str, Milliseconds]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
         """`say` is told what happens, `progress` how far it is; networks are converted and tested, and then timed."""
@@ -327,28 +314,26 @@ class Study:
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")
-            checkpoint = Checkpoint(self._folder / CHECKPOINT)
-            trained, _ = fit(
+            trained = fit(
                 specification,
                 initial_weights(specification, seed=self._recipe.seed),
                 data=self._parts.training,
                 effort=recipe.training,
                 seed=self._recipe.seed,
                 settings=replace(self._training_settings, precision=recipe.precision),
+                folder=self._folder / ORIGINAL,
                 progress=self._telling(ORIGINAL),
-                checkpoint=checkpoint,
             )
             save_weights(path, trained)
-            checkpoint.remove()
+            remove_checkpoints(self._folder / ORIGINAL)
         return specification, load_weights(path)
 
-    def _telling(self, what: str) -> FitProgress:
-        """Told of each step of a training: the bar, and a line at each twentieth."""
+    def _telling(self, what: str) -> Progress:
+        """Told of each part of a training: the bar, and a line."""
 
-        def progress(step: int, steps: int, loss: float) -> None:
-            self._progress(f"{what}: steps", step, steps)
-            if step % max(1, steps // 20) == 0:
-                self._say(f"  {what}: step {step} of {steps}, loss {loss:.3f}")
+        def progress(row: Mapping[str, Any]) -> None:
+            self._progress(f"{what}: parts", row["epoch"], row["epochs"])
+            self._say(f"  {what}: part {row['epoch']} of {row['epochs']}, loss {row['loss']:.3f}")
 
         return progress
 
@@ -383,6 +368,7 @@ class Study:
             settings=self._training_settings,
             calibration=run.calibration,
             batch_sizes=run.batch_sizes if isinstance(run, RunRecipe) else (),
+            folder=self._folder / name,
             progress=self._telling(name),
         )
 
@@ -452,7 +438,7 @@ class Study:
         self._say("timing every network")
         timed = self._timer(
             networks,
-            files={name: one.files for name, one in found.items()},
+            files={name: one.int8 for name, one in found.items()},
             images=images,
             settings=self._settings,
             rounds=self._recipe.rounds,
@@ -474,11 +460,10 @@ class Study:
             images=images,
             test=self._parts.test,
             settings=self._training_settings,
-            with_float=self._recipe.float_files,
             say=lambda: self._say(f"converting and testing {name}"),
         )
 
-    def _table(self, run: RunRecipe, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    def _table(self, run: RunRecipe, rows: Mapping[str, Row]) -> dict[str, Any]:
         iterations = self._run_folder(run).iterations()
         table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
         why = run.stop.why(iterations) if iterations else None

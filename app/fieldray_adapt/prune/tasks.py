@@ -19,7 +19,17 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import auc
 from fieldray_adapt.augmentation import Augmentation
 from fieldray_adapt.dataset import dataset_of
-from fieldray_adapt.engine import Effort, EngineName, EngineSettings, FitProgress, Labelled, fit, open_engine, quality
+from fieldray_adapt.engine import (
+    Effort,
+    EngineName,
+    EngineSettings,
+    Labelled,
+    fit,
+    open_engine,
+    quality,
+    remove_checkpoints,
+)
+from fieldray_adapt.engine import Progress as RowProgress
 from fieldray_adapt.files import digest
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.profile import fastest_batch_size, inference_seconds
@@ -97,18 +107,21 @@ class ArrayTask:
         Candidates of the profile; none leaves the choice to the laws alone.
     dropout_rate
         While retraining: a thin layer has nothing to spare.
+    folder
+        Where a retraining keeps its checkpoint.
     progress
-        Is told of each step of a retraining.
+        Is told of each part of a retraining.
     """
 
     training: Labelled
     validation: Labelled
     settings: EngineSettings
+    folder: Path
     calibration: int = 500
     timed_batch: int = 100
     batch_sizes: Sequence[int] = ()
     dropout_rate: float = 0.0
-    progress: FitProgress = lambda _step, _steps, _loss: None
+    progress: RowProgress = lambda _: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ on the first training images (their order is drawn)."""
@@ -123,16 +136,17 @@ class ArrayTask:
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train on the training part."""
-        thin = with_dropout(specification, self.dropout_rate)
-        trained, _ = fit(
-            thin,
+        trained = fit(
+            with_dropout(specification, self.dropout_rate),
             weights,
             data=self.training,
             effort=effort,
             seed=seed,
             settings=self.settings,
+            folder=self.folder,
             progress=self.progress,
         )
+        remove_checkpoints(self.folder)
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:

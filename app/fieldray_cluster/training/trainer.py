@@ -117,7 +117,7 @@ class DividedTrainer:
         def look(average: Weights, _epoch: int) -> dict[str, Any]:
             return validate(own, average, validation)
 
-        checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+        checkpoint = Checkpoint(folder / CHECKPOINT)
         with arrays_kept(folder / ARRAYS, training) as sha256, self._open() as client:
             task = DividedClassifier(
                 specification=specification,
@@ -145,7 +145,7 @@ class DividedTrainer:
             side = stages[-1].side
             self._note(compact_unet(height=side, width=side, channels=recipe.network.channels).layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
-        checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+        checkpoint = Checkpoint(folder / CHECKPOINT)
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
         with arrays_kept(folder / ARRAYS, data) as sha256, self._open() as client:
@@ -236,7 +236,7 @@ class _Course:
             began = epoch.ended
             self.history.append(row)
             facts = {"history": self.history}
-            self._checkpoint.save_if_due(divided, Kept(facts=facts, arrays={}), key=key)
+            self._checkpoint.save(divided, Kept(facts=facts, arrays={}), key=key)
             progress(row)
         return layout.weights(divided.state.average)
 

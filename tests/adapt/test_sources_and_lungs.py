@@ -1,4 +1,4 @@
-"""Frozen first layers computed once, heads averaged over the sources, and evidence outside the lungs."""
+"""Networks averaged over groups of sources, frozen layers, and evidence outside the lungs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
-from fieldray_adapt.engine import EngineSettings, open_engine
+from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of, train_recipe
-from fieldray_adapt.train import ChannelScale, FrozenPart, Samples, Schedule, frozen_end, predict, train, upper_part
+from fieldray_adapt.train import Samples, Schedule, train
 from tiny_recipe import RECIPE
 
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
@@ -52,74 +52,6 @@ def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
     for (stride, blocks), side in sides.items():
         network = resnet50(height=256, width=256, labels=1, blocks=blocks, last_stride=stride)
         assert shapes(network)["class_maps"][:2] == (side, side)
-
-
-def test_what_is_frozen_ends_where_a_layer_is_trained_or_read_again() -> None:
-    stage = {layer.name for layer in NETWORK.layers if layer.name.startswith(("conv1", "pool1", "conv2"))}
-    names = [layer.name for layer in NETWORK.layers]
-    assert names[frozen_end(NETWORK, frozenset(stage)) - 1] == "conv2_block1_out"
-    assert names[frozen_end(NETWORK, frozenset(names) - {"class_maps"}) - 1] == "conv3_block1_out"
-    # inside a block the shortcut is read again behind it
-    assert names[frozen_end(NETWORK, frozenset({"conv1", "conv2_block1_1"})) - 1] == "pool1"
-    assert frozen_end(NETWORK, frozenset({"conv3_block1_1"})) == 0
-
-
-@pytest.mark.adapt
-@pytest.mark.parametrize("frozen", [("conv1", "conv2"), ("conv",)])
-def test_the_rest_of_the_network_gives_the_answers_of_the_whole(frozen: tuple[str, ...]) -> None:
-    weights = initial_weights(NETWORK, seed=3)
-    weights["class_maps/kernel"] *= 100  # answers that differ
-    kept = frozenset(layer.name for layer in NETWORK.layers if layer.name.startswith(frozen))
-    part = FrozenPart(NETWORK, weights, frozen_end(NETWORK, kept), Augmentation(flip=1.0), 2, 5)
-    samples = _samples(6, lungs=True)
-    whole = predict(open_engine(NETWORK, weights, settings=EngineSettings()), samples.images)
-    plain = part.samples(samples, copies=False)
-    rest = open_engine(part.upper, part.upper_weights(), settings=EngineSettings())
-    np.testing.assert_allclose(predict(rest, plain.images), whole, atol=0.02, rtol=0.02)  # kept in half precision
-    more = part.samples(samples, copies=True)
-    assert len(more) == 18 and more.targets[:3].tolist() == [[0.0]] * 3 and more.patients[3] == "made 1"
-    assert more.lungs is not None
-    # the image as it is, then two mirror images
-    assert [bool(shares[0, 0]) for shares in more.lungs[:3]] == [True, False, False]
-    assert part.samples(samples, copies=False).images is not plain.images and len(part.kept) == 6
-    assert upper_part(NETWORK, part.end).channels == part.upper.channels
-
-
-@pytest.mark.adapt
-def test_the_rest_may_begin_within_a_stage() -> None:
-    network = resnet50(height=32, width=32, labels=1, blocks=(1, 2)).scaled(0.125)
-    weights = initial_weights(network, seed=3)
-    weights["class_maps/kernel"] *= 100
-    first = ("conv1", "conv2", "conv3_block1")
-    kept = frozenset(layer.name for layer in network.layers if layer.name.startswith(first))
-    part = FrozenPart(network, weights, frozen_end(network, kept), Augmentation(), 0, 5)
-    assert network.layers[part.end - 1].name == "conv3_block1_out" and part.upper.layers[0].inputs == ("image",)
-    samples = _samples(6)
-    whole = predict(open_engine(network, weights, settings=EngineSettings()), samples.images)
-    rest = open_engine(part.upper, part.upper_weights(), settings=EngineSettings())
-    found = predict(rest, part.samples(samples, copies=False).images)
-    np.testing.assert_allclose(found, whole, atol=0.02, rtol=0.02)
-
-
-def test_a_scaled_head_gives_the_same_answers_on_what_is_not_scaled() -> None:
-    generator = np.random.default_rng(4)
-    images = (generator.normal(size=(20, 4, 4, 3)) * (0.01, 1, 10) + (5, 0, 1)).astype(np.float16)
-    samples = replace(_samples(20), images=images)
-    scale = ChannelScale.of(samples)
-    scaled = scale.scaled(samples).images.astype(np.float64)
-    pooled = scaled.mean((1, 2))
-    np.testing.assert_allclose(pooled[:, 1:].std(0), 1, rtol=0.01)
-    np.testing.assert_allclose(pooled.mean(0), 0, atol=0.1)
-    weights = {
-        "class_maps/kernel": generator.normal(size=(1, 1, 3, 2)).astype(np.float32),
-        "class_maps/bias": np.array([0.5, -2], np.float32),
-    }
-    plain = scale.unscaled(weights, "class_maps")
-    answers = [
-        values @ own["class_maps/kernel"][0, 0] + own["class_maps/bias"]
-        for values, own in ((scaled, weights), (images.astype(np.float64), plain))
-    ]
-    np.testing.assert_allclose(answers[0], answers[1], atol=0.02)
 
 
 def test_an_image_and_its_lungs_move_alike() -> None:
@@ -167,7 +99,7 @@ def _recipe(folder: Path, **training: object):
     (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     recipe = read_recipe(folder / "recipe.toml")
     frozen = replace(recipe.network, frozen=("conv",))
-    return replace(recipe, network=frozen, training=replace(recipe.training, epochs=2, copies=1, **training))
+    return replace(recipe, network=frozen, training=replace(recipe.training, epochs=2, **training))
 
 
 def _two_sources() -> Samples:
@@ -206,7 +138,6 @@ def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted
     recipe = replace(
         recipe,
         network=replace(recipe.network, frozen=()),
-        training=replace(recipe.training, copies=0),
         data=(heavier, recipe.data[1]),
     )
     both = _two_sources()
@@ -239,11 +170,11 @@ def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0][key], array, atol=1e-6, err_msg=key)
 
 
-def test_what_needs_the_lungs_or_frozen_layers_says_so(tmp_path: Path) -> None:
-    for key, words in (("evidence_outside = 1.0", "lungs is needed"), ("copies = 2", "copies need network.frozen")):
-        (tmp_path / "recipe.toml").write_text(RECIPE.replace("epochs = 4", f"epochs = 4\n{key}"), encoding="utf-8")
-        with pytest.raises(UsageProblem, match=words):
-            read_recipe(tmp_path / "recipe.toml")
+def test_what_needs_the_lungs_says_so(tmp_path: Path) -> None:
+    text = RECIPE.replace("epochs = 4", "epochs = 4\nevidence_outside = 1.0")
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageProblem, match="lungs is needed"):
+        read_recipe(tmp_path / "recipe.toml")
 
 
 def test_evidence_counts_above_the_operating_point_and_inside_the_lungs() -> None:
