@@ -109,18 +109,13 @@ def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
             list(threads.map(lambda again: workers.look(Look(ref=again), model=model), [ref] * workers.size))
 
 
-_MAKING_S: Final = 600.0
-
-
 def make_float_file(spec: InputSpec) -> bytes | str:
     """A float32 ResNet50 of full width with drawn weights, made by TensorFlow in a process of its own; or why not."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         try:
-            return process.submit(_full_width, spec).result(_MAKING_S)
-        except TimeoutError:
-            return "making a float32 network took too long"
-        except Exception as problem:  # whatever the toolchain raises
-            return f"a float32 network could not be made: {problem}"
+            return process.submit(_full_width, spec).result(timeout=600)
+        except Exception as problem:  # whatever the toolchain raises, and a TimeoutError, which says nothing
+            return f"a float32 network could not be made: {str(problem) or 'it took too long'}"
 
 
 def _full_width(spec: InputSpec) -> bytes:
