@@ -16,37 +16,28 @@ def expired() -> threading.Semaphore:
     return threading.Semaphore(0)
 
 
-def test_a_late_call_expires_once(expired: threading.Semaphore) -> None:
+def test_a_late_call_expires_once_and_the_next_one_has_its_own_time(expired: threading.Semaphore) -> None:
     deadline = Deadline(expired.release, name="deadline")
-    deadline.begin(0.01)
-    assert expired.acquire(timeout=_SOON_S)
-    assert not expired.acquire(timeout=0.2)
-    deadline.close()
-
-
-def test_the_call_after_a_late_one_has_its_own_time(expired: threading.Semaphore) -> None:
-    deadline = Deadline(expired.release, name="deadline")
-    deadline.begin(0.01)
-    assert expired.acquire(timeout=_SOON_S)
-    deadline.begin(0.01)
-    assert expired.acquire(timeout=_SOON_S)
+    for _ in range(2):
+        deadline.begin(0.01)
+        assert expired.acquire(timeout=_SOON_S)
+        assert not expired.acquire(timeout=0.2)
     deadline.close()
 
 
 def test_a_call_that_ended_does_not_expire(expired: threading.Semaphore) -> None:
     deadline = Deadline(expired.release, name="deadline")
     for _ in range(100):
-        deadline.begin(0.001)
+        deadline.begin(0.1)
         deadline.end()
-    assert not expired.acquire(timeout=0.2)
+    assert not expired.acquire(timeout=0.3)
     deadline.close()
 
 
-def test_it_wakes_from_a_long_sleep(expired: threading.Semaphore) -> None:
-    deadline = Deadline(expired.release, name="deadline", idle_ticks=1)
+def test_it_does_not_wait_for_the_end_of_an_earlier_call(expired: threading.Semaphore) -> None:
+    deadline = Deadline(expired.release, name="deadline")
     deadline.begin(60)
     deadline.end()
-    assert not expired.acquire(timeout=0.3)  # asleep by now: two ticks of a twentieth of a second have passed
     deadline.begin(0.01)
     assert expired.acquire(timeout=_SOON_S)
     deadline.close()

@@ -145,8 +145,6 @@ class WorkerBackend:
             if not error.was_ready:
                 raise BackendProblem(reason("start_failed", detail=str(error))) from error
             raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
-        except BackendProblem:
-            raise
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
 

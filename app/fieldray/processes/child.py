@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import subprocess
 import threading
@@ -27,24 +28,20 @@ from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, 
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import Reason
 
-_TICK_S: Final = 0.05
-_IDLE_TICKS: Final = 40
 _MOST_STAGES: Final = 64  # of one answer: more are no stages, but a child that never ends
 
 
 class Deadline:
-    """Calls `expire` once, from its thread, if `end` comes later than `begin` allowed; up to 0.05 s late.
+    """Calls `expire` once, from its thread, if `end` comes later than `begin` allowed.
 
     After `end` has returned, `expire` is not called for what `begin` began. The thread starts with the first `begin`
-    and ends with `close`; while there is nothing to wait for, it sleeps.
+    and ends with `close`.
     """
 
-    def __init__(self, expire: Callable[[], None], *, name: str, idle_ticks: int = _IDLE_TICKS) -> None:
+    def __init__(self, expire: Callable[[], None], *, name: str) -> None:
         self._expire = expire
         self._changed = threading.Condition()  # an RLock: `expire` may end things that call `close`
-        self._idle_ticks = idle_ticks
-        self._due_s: float | None = None
-        self._is_asleep = False
+        self._due_s = self._wakes_s = math.inf
         self._is_closed = False
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
@@ -52,7 +49,7 @@ class Deadline:
         """A call begins now."""
         with self._changed:
             self._due_s = time.monotonic() + timeout_s
-            if self._is_asleep:
+            if self._due_s < self._wakes_s:  # else it will look in time: it is not woken for every call
                 self._changed.notify()
         if self._thread.ident is None:
             self._thread.start()
@@ -60,7 +57,7 @@ class Deadline:
     def end(self) -> None:
         """It is over."""
         with self._changed:
-            self._due_s = None
+            self._due_s = math.inf
 
     def close(self) -> None:
         """End the thread; from the thread itself, only let it end."""
@@ -71,15 +68,15 @@ class Deadline:
             self._thread.join()
 
     def _watch(self) -> None:
-        idle_ticks = 0
         with self._changed:
             while not self._is_closed:
-                self._is_asleep = idle_ticks >= self._idle_ticks
-                self._changed.wait(None if self._is_asleep else _TICK_S)
-                idle_ticks = idle_ticks + 1 if self._due_s is None and not self._is_asleep else 0
-                if self._due_s is not None and time.monotonic() >= self._due_s:
-                    self._due_s = None
+                self._wakes_s = self._due_s
+                left_s = self._due_s - time.monotonic()
+                if left_s <= 0:
+                    self._due_s = math.inf
                     self._expire()
+                else:
+                    self._changed.wait(None if left_s == math.inf else left_s)
 
 
 log = logging.getLogger(__name__)

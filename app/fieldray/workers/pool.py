@@ -322,8 +322,6 @@ class Workers:
             if not error.was_ready:
                 raise
             raise BackendProblem(_end_of_model(error, self._timeout_s)) from error
-        except BackendProblem:
-            raise
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
 

@@ -1,4 +1,4 @@
-"""Why a runtime library cannot be loaded, and whose `pycoral` is installed."""
+"""Why a runtime library cannot be loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.status import LIBRARY_NAMES, DeviceLock, EdgeTpuLibrary, load_problem, pycoral_of_google
+from fieldray.inference.coral.status import LIBRARY_NAMES, EdgeTpuLibrary, load_problem
 
 
 class WindowsError(OSError):
@@ -19,14 +19,8 @@ class WindowsError(OSError):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (
-            OSError("libedgetpu.so.1: cannot open shared object file: No such file or directory"),
-            "coral_no_library",
-        ),
-        (
-            OSError("libusb-1.0.so.0: cannot open shared object file: No such file or directory"),
-            "coral_no_libusb",
-        ),
+        (OSError("libedgetpu.so.1: cannot open shared object file: No such file or directory"), "coral_no_library"),
+        (OSError("libusb-1.0.so.0: cannot open shared object file: No such file or directory"), "coral_no_libusb"),
         (OSError("/usr/lib/libedgetpu.so.1: invalid ELF header"), "coral_bad_library"),
         (OSError("/usr/lib/libedgetpu.so.1: file too short"), "coral_bad_library"),
         (OSError("libedgetpu.so.1: wrong ELF class: ELFCLASS32"), "coral_bad_library"),
@@ -63,38 +57,3 @@ def test_a_text_file_is_no_library(tmp_path: Path) -> None:
 
 def test_every_system_has_names() -> None:
     assert set(LIBRARY_NAMES) == {"linux", "darwin", "win32"}
-
-
-@pytest.mark.parametrize(
-    ("content", "is_googles"),
-    [("def list_edge_tpus():\n    return []\n", True), ("def list_reefs():\n    return []\n", False), (None, False)],
-)
-def test_pycoral_is_told_apart_by_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, is_googles: bool
-) -> None:
-    package = tmp_path / "pycoral"
-    (package / "utils").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    if content is not None:
-        (package / "utils" / "edgetpu.py").write_text(content)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert pycoral_of_google() is is_googles
-
-
-def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
-    import os
-
-    path = tmp_path / "edgetpu-0.lock"
-    lock = DeviceLock(path)
-    with pytest.raises(BackendProblem) as caught:
-        DeviceLock(path)
-    assert dict(caught.value.reason.parameters) == {"process": str(os.getpid())}
-    lock.release()
-    lock.release()
-    DeviceLock(path).release()
-
-
-def test_a_lock_file_left_behind_by_a_dead_process_locks_nobody_out(tmp_path: Path) -> None:
-    path = tmp_path / "edgetpu-0.lock"
-    path.write_text("999999999")
-    DeviceLock(path).release()

@@ -7,10 +7,7 @@ USB is added where there is any.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -27,15 +24,12 @@ from fieldray.inference.coral.usb import USB3_MBIT, FindDevices, UsbDevice, find
 from fieldray.inference.litert import MEMORY_LIMIT_MB, Runtime
 from fieldray.persistence import FileLock, HeldError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.wire import Message
+from fieldray.processes.rpc import Call, served
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import converted
 
 # ---- The Edge TPU runtime library by its C interface (edgetpu_c.h), and as a TensorFlow Lite delegate.
 #
-# Only in a child process: it may stop the process. Google's own Python package for it, `pycoral`, is used for the
-# list of Edge TPUs where it is installed. The package of that name on the public index is another project about coral
-# reefs; the two are told apart by what they hold.
+# Only in a child process: it may stop the process.
 
 LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "linux": ("libedgetpu.so.1",),
@@ -85,10 +79,6 @@ class EdgeTpuLibrary:
 
     def devices(self) -> tuple[Device, ...]:
         """The Edge TPUs and boards it can see now."""
-        listed = _devices_of_pycoral()
-        return listed if listed is not None else self._devices()
-
-    def _devices(self) -> tuple[Device, ...]:
         library = self._library
         library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
         library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
@@ -104,24 +94,6 @@ class EdgeTpuLibrary:
             library.edgetpu_free_devices(entries)
 
 
-def handle(message: Message) -> Message:
-    """Serve a child that lives for one message: load the library, report what it sees.
-
-    Raises BackendProblem when it cannot be loaded.
-
-    The body of the message holds `libraries`, the names to try (empty for this system's usual ones); the answer's holds
-    `library`, `runtime_version` and `devices` ([kind, path], ...).
-    """
-    library = EdgeTpuLibrary(message.body["libraries"])
-    return Message(
-        {
-            "library": library.name,
-            "runtime_version": library.runtime_version,
-            "devices": [[device.kind, device.path] for device in library.devices()],
-        }
-    )
-
-
 def load_problem(error: OSError, name: str) -> Reason:
     """Why a library could not be loaded, from the loader's own words."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
@@ -132,34 +104,6 @@ def load_problem(error: OSError, name: str) -> Reason:
     if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in words for part in _NOT_A_LIBRARY):
         return reason("coral_bad_library", name=name)
     return reason("coral_no_library", name=name)
-
-
-def pycoral_of_google() -> bool:
-    """Whether the installed `pycoral`, if there is one, is the Edge TPU's. Imports nothing of it."""
-    try:
-        found = importlib.util.find_spec("pycoral")
-    except (ImportError, ValueError):
-        return False
-    folders = found.submodule_search_locations if found else None
-    return any(_lists_edge_tpus(Path(folder) / "utils" / "edgetpu.py") for folder in folders or ())
-
-
-def _lists_edge_tpus(path: Path) -> bool:
-    try:
-        return "def list_edge_tpus" in path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-
-
-def _devices_of_pycoral() -> tuple[Device, ...] | None:
-    """What Google's package lists; None where it is not installed or does not run with this Python."""
-    if not pycoral_of_google():
-        return None
-    try:
-        listed = importlib.import_module("pycoral.utils.edgetpu").list_edge_tpus()
-        return tuple(Device(str(entry["type"]), str(entry["path"])) for entry in listed)
-    except (ImportError, OSError, KeyError, TypeError):
-        return None
 
 
 def _device(entry: _Entry) -> Device:
@@ -209,29 +153,18 @@ class OpenDelegate:
             raise BackendProblem(reason("coral_open_failed")) from error
 
 
-class DeviceLock:
-    """One Edge TPU, one process: held from birth until `release`, or until the process ends, however it does.
+def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
+    """The first Edge TPU of `count` that no other process has, held until this one ends, however it does.
 
-    Raises BackendProblem("coral_busy") if another process holds it.
+    Raises BackendProblem("coral_busy").
     """
-
-    def __init__(self, path: Path) -> None:
+    for index in range(count):
         try:
-            self._lock = FileLock(path, holder=str(os.getpid()))
+            return index, FileLock(Path(pattern.format(index=index)), holder=str(os.getpid()))
         except HeldError as error:
-            raise BackendProblem(reason("coral_busy", process=error.holder)) from error
-
-    def release(self) -> None:
-        """Give it back; safe to call twice."""
-        self._lock.release()
-
-
-def _lock_one(pattern: str, count: int) -> tuple[int, DeviceLock]:
-    """The first Edge TPU of `count` that no other process has. Raises BackendProblem("coral_busy")."""
-    for index in range(count - 1):
-        with contextlib.suppress(BackendProblem):
-            return index, DeviceLock(Path(pattern.format(index=index)))
-    return count - 1, DeviceLock(Path(pattern.format(index=count - 1)))
+            if index == count - 1:
+                raise BackendProblem(reason("coral_busy", process=error.holder)) from error
+    raise ValueError("no Edge TPU to lock")
 
 
 def _device_option(devices: tuple[Device, ...], index: int) -> str:
@@ -291,6 +224,23 @@ class CoralStatus:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What the Edge TPU runtime sees; `libraries` are the names to try, none for this system's usual ones."""
+
+    libraries: tuple[str, ...]
+
+
+def _answer(question: Asking) -> LibraryAnswer:
+    """Load the library and report what it sees. Raises BackendProblem when it cannot be loaded."""
+    library = EdgeTpuLibrary(question.libraries)
+    version, devices = library.runtime_version, library.devices()
+    return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
+
+
+_ASK: Final = Call("ask", Asking, LibraryAnswer)
+handle: Final = served((_ASK, _answer))  # of a child that lives for one question
+
 AskLibrary = Callable[[], LibraryAnswer]
 
 
@@ -299,24 +249,17 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        return child.ask(Message({"libraries": list(libraries)}), _library_answer, timeout_s=timeout_s)
+        return _ASK.ask(child, Asking(libraries=tuple(libraries)), timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
         raise BackendProblem(reason("coral_library_failed")) from error
     except OSError as error:
         raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-    except BackendProblem:
-        raise
     except FieldrayError as error:
         raise BackendProblem(error.reason) from error
     finally:
         child.close()
-
-
-def _library_answer(answer: Message) -> LibraryAnswer:
-    devices = tuple(Device(str(kind), str(path)) for kind, path in answer.body["devices"])
-    return converted({**answer.body, "devices": devices}, LibraryAnswer)
 
 
 def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
