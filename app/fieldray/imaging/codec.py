@@ -92,11 +92,6 @@ class Frame:
         return self.transfer_syntax not in _NEARLY_LOSSLESS
 
 
-def is_plain_grey(frame: Frame) -> bool:
-    """Whether the values are plain grey, which is what most decoders are for."""
-    return frame.is_plain_grey
-
-
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """The stored values among what any codec gave, or what lay in the file uncompressed (PS3.5 8.1.1).
 
@@ -219,28 +214,25 @@ class Codec:
 
     name                what a person calls it
     transfer_syntaxes   UIDs (PS3.5 annex A); where several codecs have the same one, the first available is used
-    takes, stated_size  the limits: which frames `decode` is given, and the (rows, columns) that a codestream states
-                        itself, which must be the header's before anything is allocated
-    decode              the values as encoded of such a frame, (rows, columns), of which `stored_values_of` makes stored
-                        ones; None for one that is left to the next two. May raise anything for a damaged one
+    decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
+                        `stored_values_of` makes stored ones; None for one that is left to pydicom. May raise anything
+                        for a damaged one. One library only: a second decoder that tried a damaged frame has ended the
+                        process more than once
     reduced             values that the compression itself gives at a lower resolution, and the step: one value for
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
-    decode_any          the values as encoded of a codestream of any kind, (rows, columns) or (rows, columns, 3), for
-                        frames that `decode` leaves. One library only: a second decoder that tried a damaged frame has
-                        ended the process more than once
-    pydicom_plugin      pydicom's own, for what `decode` leaves where there is no `decode_any`; "" if nothing does
+    stated_size         the (rows, columns) that a codestream states itself, which must be the header's before anything
+                        is allocated
+    pydicom_plugin      pydicom's own, for what `decode` leaves; "" if nothing does
     runtime_modules     modules that its library imports by name, for the installer
     unavailable_reason  why it does not work on this computer, or None
     """
 
     name: str
     transfer_syntaxes: frozenset[str]
-    takes: Callable[[Frame], bool] = is_plain_grey
-    stated_size: Callable[[bytes], Size | None] = codestream_size
-    decode: Callable[[Frame], Stored | None] | None = None
+    decode: Callable[[Frame], Stored | None]
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
-    decode_any: Callable[[bytes], Stored] | None = None
+    stated_size: Callable[[bytes], Size | None] = codestream_size
     pydicom_plugin: str = ""
     runtime_modules: tuple[str, ...] = ()
     unavailable_reason: Callable[[], Reason | None] = always_available
@@ -261,14 +253,3 @@ def not_supported(transfer_syntax: str, name: str) -> Reason:
     if known == transfer_syntax:  # pydicom does not know it either
         return reason("unknown_syntax", uid=transfer_syntax)
     return reason("unsupported_compression", name=known)
-
-
-def decoded(codec: Codec, frame: Frame) -> Stored | None:
-    """What the codec makes of a frame of the kind that it takes; None for any other."""
-    if not codec.takes(frame):
-        return None
-    if codec.decode is not None:
-        stored = codec.decode(frame)
-    else:
-        stored = codec.decode_any(frame.source) if codec.decode_any is not None else None
-    return stored if stored is not None and stored.shape == (frame.rows, frame.columns) else None

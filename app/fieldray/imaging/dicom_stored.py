@@ -38,7 +38,6 @@ from fieldray.imaging.codec import (
     Frame,
     codec_of,
     codestreams_in,
-    decoded,
     not_supported,
     stored_values_of,
     syntax_of,
@@ -309,11 +308,9 @@ def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memory
     if why := codec.unavailable_reason():
         raise Unreadable(why)
     frame = compressed_frame(header, shape, value, index, codec)
-    values = decoded(codec, frame)
+    values = codec.decode(frame)
     if values is not None:
-        return stored_values_of(values, frame) if shape.is_plain_grey else values
-    if codec.decode_any is not None:
-        return _of_any_kind(header, frame, codec.decode_any(frame.source))
+        return _of_codec(header, frame, values)
     if not codec.pydicom_plugin:
         raise Unreadable(not_supported(header.transfer_syntax, codec.name))
     decoder = _pydicom_decoder(header.transfer_syntax)
@@ -321,7 +318,7 @@ def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memory
     return _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
 
 
-def _of_any_kind(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:
+def _of_codec(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:
     """The stored values, as RGB where they have colours: libraries undo the transform of JPEG 2000, and no other."""
     if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
         raise Unreadable(reason("damaged", detail="its pixel data are not of the kind that its header states"))

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from pydicom.uid import HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL
 
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.codecs.jpeg2000 import centred, decode_any, is_whole_codestream, reduced_wavelets, wavelets_of
+from fieldray.imaging.codecs.jpeg2000 import centred, decode_whole, is_whole_codestream, reduced_wavelets, wavelets_of
 from fieldray.imaging.reduction import TargetSize
-from fieldray.registry import missing_library
 
 HIGH_THROUGHPUT: Final = frozenset({HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K})
 
@@ -62,8 +61,9 @@ def decode_fast_wavelets(source: bytes, step: int) -> NDArray[np.uint16] | None:
     return None if stored is None else centred(stored.view(np.int16).astype(np.float32), step, 16)
 
 
-def _decode(frame: Frame) -> NDArray[np.uint16] | None:
-    return decode_high_throughput(frame.source)
+def _decode(frame: Frame) -> NDArray[Any]:
+    values = decode_high_throughput(frame.source) if frame.is_plain_grey else None
+    return decode_whole(frame) if values is None else values
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
@@ -75,7 +75,5 @@ CODEC: Final = Codec(
     transfer_syntaxes=HIGH_THROUGHPUT,
     decode=_decode,
     reduced=_reduced,
-    decode_any=decode_any,
     runtime_modules=("imagecodecs._htj2k",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

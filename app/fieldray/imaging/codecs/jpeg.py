@@ -14,7 +14,6 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame, codestream_bits
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
-from fieldray.registry import missing_library
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
 _WHAT_FOLLOWS: Final = (b"", b"\x5a\xa5" * 16, b"\xc3\x3c\x99" * 16)
@@ -63,16 +62,10 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     return values
 
 
-def _is_left_by_pydicom(frame: Frame) -> bool:
+def _decode(frame: Frame) -> NDArray[Any] | None:
     """Twelve bits (process 4 of ITU-T T.81), and eight in words of sixteen: no plugin of pydicom decodes these."""
-    return frame.samples == 1 and (codestream_bits(frame.source), frame.bits_allocated) != (8, 8)
-
-
-def _decode(frame: Frame) -> NDArray[Any]:
-    values = decode_jpeg(frame.source)
-    if values.shape != (frame.rows, frame.columns):
-        raise ValueError(f"a frame of shape {values.shape} where {(frame.rows, frame.columns)} was expected")
-    return values
+    is_usual = frame.samples != 1 or (codestream_bits(frame.source), frame.bits_allocated) == (8, 8)
+    return None if is_usual else decode_jpeg(frame.source)
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
@@ -91,10 +84,8 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
-    takes=_is_left_by_pydicom,
     decode=_decode,
     reduced=_reduced,
     pydicom_plugin="pillow",
     runtime_modules=("imagecodecs._jpeg8",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

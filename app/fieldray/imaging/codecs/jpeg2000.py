@@ -19,7 +19,6 @@ from pydicom.uid import JPEG2000, JPEG2000Lossless
 
 from fieldray.imaging.codec import Codec, Frame
 from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduction
-from fieldray.registry import missing_library
 
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
@@ -146,19 +145,18 @@ def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uin
     return moved
 
 
-def decode_any(source: bytes) -> NDArray[Any]:
+def decode_whole(frame: Frame) -> NDArray[Any]:
     """Decode a whole frame of any kind. Raises RuntimeError, ValueError or NotImplementedError for what is damaged."""
     import imagecodecs
 
-    values: NDArray[Any] = imagecodecs.jpeg2k_decode(source)
+    values: NDArray[Any] = imagecodecs.jpeg2k_decode(frame.source)
     return values
 
 
 CODEC: Final = Codec(
     name="JPEG 2000",
     transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless}),
-    decode_any=decode_any,
+    decode=decode_whole,
     reduced=reduced_wavelets,
     runtime_modules=("imagecodecs._jpeg2k",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

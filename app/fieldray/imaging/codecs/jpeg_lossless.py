@@ -8,12 +8,10 @@ from pydicom.uid import JPEGLossless, JPEGLosslessSV1
 
 from fieldray.imaging.codec import Codec
 from fieldray.imaging.codecs.jpeg import decode_jpeg
-from fieldray.registry import missing_library
 
 CODEC: Final = Codec(
     name="lossless JPEG",
     transfer_syntaxes=frozenset({JPEGLossless, JPEGLosslessSV1}),
-    decode_any=decode_jpeg,
+    decode=lambda frame: decode_jpeg(frame.source),
     runtime_modules=("imagecodecs._jpeg8",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

@@ -11,23 +11,21 @@ from typing import Any, Final
 from numpy.typing import NDArray
 from pydicom.uid import JPEGLSLossless, JPEGLSNearLossless
 
-from fieldray.imaging.codec import Codec
-from fieldray.registry import missing_library
+from fieldray.imaging.codec import Codec, Frame
 
 _END: Final = b"\xff\xd9"
 
 
-def _decode(source: bytes) -> NDArray[Any]:
+def _decode(frame: Frame) -> NDArray[Any]:
     import imagecodecs
 
-    values: NDArray[Any] = imagecodecs.jpegls_decode(source + _END)
+    values: NDArray[Any] = imagecodecs.jpegls_decode(frame.source + _END)
     return values
 
 
 CODEC: Final = Codec(
     name="JPEG-LS",
     transfer_syntaxes=frozenset({JPEGLSLossless, JPEGLSNearLossless}),
-    decode_any=_decode,
+    decode=_decode,
     runtime_modules=("imagecodecs._jpegls",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from pydicom.uid import RLELossless
 
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.registry import missing_library
 
 
 def decode_run_lengths(source: bytes, rows: int, columns: int, kind: str) -> NDArray[Any] | None:
@@ -33,7 +32,7 @@ def decode_run_lengths(source: bytes, rows: int, columns: int, kind: str) -> NDA
 
 
 def _decode(frame: Frame) -> NDArray[Any] | None:
-    return decode_run_lengths(frame.source, frame.rows, frame.columns, frame.kind)
+    return decode_run_lengths(frame.source, frame.rows, frame.columns, frame.kind) if frame.is_plain_grey else None
 
 
 CODEC: Final = Codec(
@@ -42,5 +41,4 @@ CODEC: Final = Codec(
     decode=_decode,
     pydicom_plugin="pydicom",
     runtime_modules=("imagecodecs._imcd",),
-    unavailable_reason=lambda: missing_library("imagecodecs"),
 )
