@@ -37,9 +37,8 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 from fieldray.settings import Settings
+from fieldray.workers.backend import workers_kind
 from fieldray.workers.pool import Workers, open_workers
-from fieldray.workers.ports import Engine as EnginePort
-from fieldray.workers.ports import workers_kind
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -54,7 +53,7 @@ class Program:
 
     assessment: Assessment
     workers: Workers
-    engine: EnginePort
+    engine: Engine
 
     def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
         """What screening makes of an image, read as far as needed or in full."""

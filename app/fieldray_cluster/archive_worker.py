@@ -30,6 +30,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
+from fieldray.inference.engine import Engine
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
@@ -40,7 +41,6 @@ from fieldray.store.columns import reason_of, reason_text
 from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
-from fieldray.workers.ports import OpenEngine
 from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker
 
@@ -118,7 +118,7 @@ class PieceSession:
 
     request: ArchiveRequest
     _model: Model
-    _engine: OpenEngine
+    _engine: Engine
     _workers: Workers
     _threads: ThreadPoolExecutor
 

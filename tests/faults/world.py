@@ -30,8 +30,8 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
+from fieldray.workers.backend import workers_kind
 from fieldray.workers.pool import Workers, open_workers
-from fieldray.workers.ports import Readers, workers_kind
 
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
@@ -103,7 +103,7 @@ class Clinic:
     def session(self, publish: Publish) -> Session:
         """The real session; its engine's answers are recorded."""
 
-        def engines(heard: Publish, settings: Settings, workers: Readers) -> RecordingEngine:
+        def engines(heard: Publish, settings: Settings, workers: Workers) -> RecordingEngine:
             device, policy = device_choice(settings)
 
             def hear(event: Event) -> None:

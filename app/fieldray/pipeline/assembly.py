@@ -21,13 +21,14 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header
+from fieldray.inference.engine import Engine
 from fieldray.paths import VERSION
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
-from fieldray.workers.ports import Engine, Readers
+from fieldray.workers.pool import Workers
 
 _AHEAD: Final = 1  # so many more images are under way than are looked at: the next one waits at the door
 
@@ -37,7 +38,7 @@ def assemble(
     assessment: Assessment,
     *,
     engine: Engine,
-    workers: Readers,
+    workers: Workers,
     database: Path,
     publish: Publish,
     fresh: bool,

@@ -32,7 +32,7 @@ from fieldray.processes.priority import give_priority
 from fieldray.processes.rpc import sent
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look
-from fieldray.workers.ports import Readers
+from fieldray.workers.pool import Workers
 
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
 LEAST_SIDE_PX: Final = 256
@@ -102,7 +102,7 @@ class PairComparer:
     def __init__(
         self,
         *,
-        readers: Readers,
+        readers: Workers,
         finder: Model,
         child: Callable[[], Child] = comparison_child,
     ) -> None:
@@ -172,7 +172,7 @@ class PairComparer:
         return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
 
 
-def read_framed(ref: ImageRef, *, readers: Readers, finder: Model) -> ReadImage:
+def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     """One image with its lungs; its header is held against the rules of `finder`. Raises EnvironmentProblem."""
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
@@ -222,7 +222,7 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
     return np.asarray(shares >= lungs.threshold)
 
 
-def only_image(path: Path, *, readers: Readers) -> ImageRef:
+def only_image(path: Path, *, readers: Workers) -> ImageRef:
     """The one image in a file. Raises UsageProblem (compare_one_image, nothing_to_screen) for several or a folder."""
     found = list(discover([path], members=readers.members))
     if len(found) != 1 or path.is_dir():

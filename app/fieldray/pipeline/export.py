@@ -48,14 +48,14 @@ from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
-    from fieldray.workers.ports import Readers
+    from fieldray.workers.pool import Workers
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
 _HEAD_BYTES: Final = 2**16
 _CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
 
 Tell = Callable[[int, int], None]
-OpenReaders = Callable[[], "Readers"]
+OpenReaders = Callable[[], "Workers"]
 
 
 def export_run(
@@ -243,7 +243,7 @@ class _Images:
     def __init__(self, opens: OpenReaders | None) -> None:
         self._opens = opens
         self._ends = contextlib.ExitStack()
-        self._readers: Readers | None = None
+        self._readers: Workers | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -280,7 +280,7 @@ class _Images:
             return None
         return ShownImage(pixels=result.outcome.ref.turn.shown(pixels), rows=facts.rows, columns=facts.columns)
 
-    def _opened(self, opens: OpenReaders) -> Readers:
+    def _opened(self, opens: OpenReaders) -> Workers:
         if self._readers is None:
             self._readers = opens()
             threads = ThreadPoolExecutor(self._readers.size, thread_name_prefix="export")
@@ -289,7 +289,7 @@ class _Images:
         return self._readers
 
 
-def _read(readers: Readers, result: StoredResult, side: int) -> ShownImage | Reason:
+def _read(readers: Workers, result: StoredResult, side: int) -> ShownImage | Reason:
     outcome = result.outcome
     if isinstance(outcome, Failed):
         return outcome.reason
@@ -310,7 +310,7 @@ def write_maps(
     folder: Path,
     *,
     manifest: Manifest,
-    readers: Readers,
+    readers: Workers,
     tell: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Write the maps of every image of a run that has some.
@@ -359,7 +359,7 @@ def _groups(outcomes: Iterator[Outcome], size: int) -> Iterator[list[Outcome]]:
         yield group
 
 
-def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Readers, spec: RunSpec) -> tuple[bool, bool]:
+def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, spec: RunSpec) -> tuple[bool, bool]:
     """Whether the image has maps, and whether its overlay is missing."""
     inputs = tuple(map(Path, spec.paths))
     has_lungs = write_lungs(stem, outcome, inputs=inputs)

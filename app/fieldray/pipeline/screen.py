@@ -29,9 +29,10 @@ from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
+from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
 from fieldray.workers.calls import Look, Seen
-from fieldray.workers.ports import Engine, Readers
+from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def screen_image(
     ref: ImageRef,
     *,
     assessment: Assessment,
-    workers: Readers,
+    workers: Workers,
     engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
@@ -143,7 +144,7 @@ class _Asked:
     """What screens an image, and by what it is judged."""
 
     assessment: Assessment
-    workers: Readers
+    workers: Workers
     engine: Engine
     detail: Detail
     observe: Callable[[Prediction], None]

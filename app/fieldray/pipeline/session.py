@@ -30,8 +30,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
-from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray.workers.ports import OpenEngine, Readers, workers_kind
+from fieldray.workers.backend import workers_kind
+from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.export import Tell
 
 
-def system_engine(publish: Publish, settings: Settings, workers: Readers) -> OpenEngine:
+def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
     """The engine on this machine's devices; the CPU is `workers`.
 
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
@@ -82,9 +82,9 @@ class Session:
         publish: Publish,
         *,
         database: Path | None = None,
-        engines: Callable[[Publish, Settings, Readers], OpenEngine] = system_engine,
-        readers: Callable[[Settings, int], Readers] = open_workers,
-        warm: Readers | None = None,
+        engines: Callable[[Publish, Settings, Workers], Engine] = system_engine,
+        readers: Callable[[Settings, int], Workers] = open_workers,
+        warm: Workers | None = None,
     ) -> None:
         self.database: Final = database or results_path()
         self._settings = settings
@@ -93,10 +93,10 @@ class Session:
         self._readers = readers
         self._workers = warm
         self._lock = threading.RLock()
-        self._engine: OpenEngine | None = None
+        self._engine: Engine | None = None
         self._model: Model | None = None
         self._batch: Batch | None = None
-        self._viewer: Readers | None = None
+        self._viewer: Workers | None = None
         self._is_closed = False
         self._shows = SessionLock(self.database)
         if self._shows.problem:
@@ -347,13 +347,13 @@ class Session:
                 ends.callback(batch.join)
                 ends.callback(batch.cancel)
 
-    def _viewing(self) -> Readers:
+    def _viewing(self) -> Workers:
         with self._lock:
             self._require_open()
             self._viewer = self._viewer or self._readers(self._settings, 1)
             return self._viewer
 
-    def _working(self) -> Readers:
+    def _working(self) -> Workers:
         with self._lock:
             self._require_open()
             self._workers = self._workers or self._readers(self._settings, number_of_workers(self._settings))
@@ -367,7 +367,7 @@ class Session:
         if self._is_closed:
             raise EnvironmentProblem(reason("engine_closed"))
 
-    def _open(self, model: Model) -> OpenEngine:
+    def _open(self, model: Model) -> Engine:
         if self._engine is None:
             self._engine = self._engines(self._publish, self._settings, self._working())
         self._engine.open(model)
