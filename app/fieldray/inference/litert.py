@@ -179,24 +179,20 @@ class Network:
             detail = str(error).split("Node number")[0]  # the rest names operators
             raise _problem(detail, self._failure) from error
         latency_ms = (time.perf_counter() - began) * 1000
-        maps, means = self._class_maps()
-        scores = self._scores() if means is None else _activate(means, self._roles.activation)
+        scores, maps, roles = self._scores(), None, self._roles
+        if roles.class_maps is not None:
+            info, values = self._output(roles.class_maps)
+            maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
+            scores = _activate(info.real_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
+        features, mask = self._real(roles.features), self._real(roles.mask)
         return Answer(
-            scores=scores.astype(np.float32),
+            scores=scores,
             class_maps=maps,
-            features=self._features(),
-            mask=self._mask(),
-            planes=self._planes(),
+            features=None if features is None else features.reshape(-1),
+            mask=None if mask is None else np.clip(mask[:, :, 0], 0, 1),
+            planes=self._real(roles.planes),
             latency_ms=latency_ms,
         )
-
-    def _class_maps(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float64] | None]:
-        """(labels, rows, columns) logits and their means (labels,)."""
-        if self._roles.class_maps is None:
-            return None, None
-        info, values = self._output(self._roles.class_maps)
-        maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
-        return maps, info.real_mean(values[0], axis=(0, 1))
 
     def _scores(self) -> NDArray[np.float32]:
         if self._roles.scores is None:
@@ -206,22 +202,11 @@ class Network:
         scores = np.clip((values / np.float32(255) if is_byte else info.real(values)).reshape(-1), 0, 1)
         return np.append(1 - scores, scores) if len(scores) < self._labels else scores
 
-    def _features(self) -> NDArray[np.float32] | None:
-        if self._roles.features is None:
+    def _real(self, position: int | None) -> NDArray[np.float32] | None:
+        """What an output says of the image, None where the pack has no such output."""
+        if position is None:
             return None
-        info, values = self._output(self._roles.features)
-        return info.real(values).reshape(-1)
-
-    def _mask(self) -> NDArray[np.float32] | None:
-        if self._roles.mask is None:
-            return None
-        info, values = self._output(self._roles.mask)
-        return np.clip(info.real(values[0, :, :, 0]), 0, 1)
-
-    def _planes(self) -> NDArray[np.float32] | None:
-        if self._roles.planes is None:
-            return None
-        info, values = self._output(self._roles.planes)
+        info, values = self._output(position)
         return info.real(values[0])
 
     def _output(self, position: int) -> tuple[_TensorInfo, Array]:
