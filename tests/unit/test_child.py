@@ -144,28 +144,6 @@ def test_only_services_of_this_program_are_served() -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_busy_child_ends_when_its_parent_is_killed() -> None:
-    script = (
-        "import threading, sys\n"
-        "from fieldray.processes.child import Child\n"
-        "from fieldray.processes.wire import Message\n"
-        "from strange_services import command, strange\n"
-        "child = Child(strange('act'), command=command)\n"
-        "child.start()\n"
-        "child.call(Message({'what': 'answer'}), timeout_s=20)\n"
-        "threading.Thread(target=child.call, args=(Message({'what': 'hang'}),), kwargs={'timeout_s': 60}).start()\n"
-        "print(child.pid, flush=True)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
-    assert parent.stdout is not None
-    orphan = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    assert orphan.wait(10) is None or not orphan.is_running()
-
-
 # ---- what a child is born into
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
@@ -182,19 +160,21 @@ def own_process(script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", LEARNS + script], stdout=subprocess.PIPE, env=environment)
 
 
-@on_linux
-def test_a_stopped_child_ends_when_its_parent_is_killed() -> None:
-    """It can run no code of its own then."""
+@pytest.mark.parametrize("state", ["busy", pytest.param("stopped", marks=on_linux)])
+def test_a_child_ends_when_its_parent_is_killed(state: str) -> None:
+    """One that is stopped can run no code of its own then."""
     parent = own_process(
+        "import threading\n"
         "child = Child(strange('act'), command=command)\n"
         "child.start()\n"
         "child.call(Message({'what': 'answer'}), timeout_s=60)\n"
+        "threading.Thread(target=child.call, args=(Message({'what': 'hang'}),), kwargs={'timeout_s': 60}).start()\n"
         "print(child.pid, flush=True)\n"
-        "input()\n"
     )
     assert parent.stdout is not None
     orphan = psutil.Process(int(parent.stdout.readline()))
-    orphan.suspend()
+    if state == "stopped":
+        orphan.suspend()
     parent.kill()
     parent.wait()
     parent.stdout.close()

@@ -27,7 +27,10 @@ def _header(folder: Path, **changes: Any) -> ImageHeader:
 
 @pytest.mark.parametrize(
     ("age", "years"),
-    [("42", 42), ("042y", 42), ("Y045", 45), ("45 Y", 45), ("6M", 0.5), ("45Y.", 45), ("Y45Y", None), ("1000Y", None)],
+    [
+        *(("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("6M", 0.5), ("42", 42), ("042y", 42), ("Y045", 45)),
+        *(("45 Y", 45), ("45Y.", 45), ("Y45Y", None), ("1000Y", None), ("999Y", None), ("x", None)),
+    ],
 )
 def test_spellings_of_an_age(age: str, years: float | None, tmp_path: Path) -> None:
     assert _header(tmp_path, PatientAge=age).patient_age_years == (years if years is None else pytest.approx(years))

@@ -231,13 +231,29 @@ def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
     assert _codes(discover([path])) == [("a", "not_an_image")]
 
 
+def test_a_listing_too_long_is_not_loaded(tmp_path: Path) -> None:
+    path = _zip(tmp_path / "z.zip", [("a", b"x")])
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, data.index(b"PK\x05\x06") + 12, 2**25)
+    path.write_bytes(data)
+    assert _codes(discover([path])) == [(None, "too_large")]
+
+
+def test_a_long_header_in_a_member_is_read_to_its_end(tmp_path: Path, image: bytes) -> None:
+    pixels_at = image.index(b"\xe0\x7f\x10\x00OW")
+    private = b"\x29\x10\x10\x00LO\x08\x00FIELDRAY" + b"\x29\x10\x10\x10OB\0\0" + (400_000).to_bytes(4, "little")
+    long = image[:pixels_at] + private + bytes(400_000) + image[pixels_at:]
+    (ref,) = discover([_zip(tmp_path / "z.zip", [("long.dcm", long)])])
+    assert (ref.problem, ref.header.rows, ref.header.modality) == (None, 64, "DX")
+
+
 # ---- what its members are called and are
 
 
 def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -> None:
-    names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "nul\0name.dcm"[:3]]
+    names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "con\nnew line.dcm", "nul"]
     path = _zip(tmp_path / "z.zip", [(name, image) for name in names])
-    shown = ["../../escape.dcm", "etc/absolute.dcm", "C:/windows.dcm", "a/../../b.dcm", "nul"]
+    shown = ["../../escape.dcm", "etc/absolute.dcm", "C:/windows.dcm", *names[3:]]
     assert sorted(_codes(discover([path]))) == sorted((name, None) for name in shown)
     assert [entry.name for entry in tmp_path.rglob("*")] == ["z.zip"]
 

@@ -368,17 +368,6 @@ def test_without_a_model_there_is_nothing_to_run() -> None:
         engine.submit(grey(1))
 
 
-def test_only_the_chosen_device_is_used() -> None:
-    edgetpu = Behaviour()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), device="cpu") as engine:
-        engine.open(MODEL)
-        assert answer(engine.submit(grey(1))).backend == "cpu"
-    assert edgetpu.starts == 0
-    with pytest.raises(BackendProblem) as caught:
-        engine_of(Behaviour().kind(), device="edgetpu")
-    assert caught.value.reason.code == "no_device"
-
-
 def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
     dice = np.random.default_rng(7)
     deaths = {number: int(count) for number, count in enumerate(dice.choice(3, size=100, p=(0.8, 0.1, 0.1)), start=130)}

@@ -5,21 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from dataclasses import replace
 
-import numpy as np
 import psutil
 import pytest
 from backend_fakes import WAIT_S, Events, grey, grey_score
 
 from fieldray.backends import CPU
-from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
-from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
-from tiny_models import tiny_golden, tiny_model
+from tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
 INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
@@ -45,35 +41,6 @@ def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: signal.Signa
     assert [prediction.request_id for prediction in answers] == list(range(120))
     expected = [grey_score(number % 256) for number in range(120)]
     assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected, abs=0.008)
+    assert answers[0].class_maps is not None and answers[0].class_maps.shape == (1, 16, 16)
     assert events.states("cpu").count("unavailable") == 2
     assert not psutil.pid_exists(survivor)
-
-
-@pytest.mark.parametrize("runtime", INSTALLED)
-def test_the_cpu_runs_and_says_on_what(runtime: str) -> None:
-    events = Events()
-    with Engine(events, kinds=[cpu_kind(runtimes=(runtime,))]) as engine:
-        engine.open(MODEL)
-        engine.wait_ready(timeout_s=WAIT_S)
-        prediction = engine.submit(grey(235)).result(WAIT_S)
-    assert prediction.backend == "cpu"
-    assert prediction.class_maps is not None and prediction.class_maps.shape == (1, 16, 16)
-    assert events.wait_for("cpu", "ready").detail.startswith(runtime)
-
-
-def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
-    golden = tiny_golden()
-    wrong = replace(MODEL, golden=replace(golden, scores=np.clip(golden.scores + 0.1, 0, 1)))
-    with Engine(Events(), kinds=[replace(cpu_kind(), restart_delay_s=0.001)]) as engine:
-        engine.open(wrong)
-        with pytest.raises(BackendProblem) as caught:
-            engine.wait_ready(timeout_s=WAIT_S)
-    assert caught.value.reason.code == "self_test"
-
-
-def test_a_damaged_file_ends_in_a_reason() -> None:
-    with Engine(Events(), kinds=[replace(cpu_kind(), restart_delay_s=0.001)]) as engine:
-        engine.open(replace(MODEL, files={"litert": MODEL.files["litert"][:500]}))
-        with pytest.raises(BackendProblem) as caught:
-            engine.wait_ready(timeout_s=WAIT_S)
-    assert caught.value.reason.code in ("bad_model", "worker_died")

@@ -76,11 +76,8 @@ def test_a_score_from_the_map_is_finer_than_the_scores_output(runtime: Runtime) 
     from_output = network(runtime, file, spec(roles=OutputRoles(scores=0))).run(ramp).scores[0]
     assert from_output * 256 == round(from_output * 256)
     assert from_map * 256 != pytest.approx(round(from_map * 256), abs=1e-3)
-
-
-def test_the_mean_of_the_class_map_is_the_logit(runtime: Runtime) -> None:
-    answer = network(runtime, tiny_model_bytes("uint8")).run(tiny_inputs()[4])
-    assert answer.class_maps is not None
+    answer = network(runtime, file).run(tiny_inputs()[4])
+    assert answer.class_maps is not None  # its mean is the logit
     assert 1 / (1 + np.exp(-answer.class_maps.mean())) == pytest.approx(answer.scores[0], abs=1e-5)
 
 
@@ -166,12 +163,6 @@ def test_a_file_that_is_not_what_the_pack_says_is_refused(runtime: Runtime, want
     assert caught.value.reason.code == "bad_model"
 
 
-def test_a_file_that_is_no_network_is_refused(runtime: Runtime) -> None:
-    with pytest.raises(BackendProblem) as caught:
-        network(runtime, b"This is a text file, not a network. " * 20)
-    assert caught.value.reason.code == "bad_model"
-
-
 def test_a_file_of_30_000_pixels_a_side_is_refused_before_memory_is_laid_out(runtime: Runtime) -> None:
     # its tensors would take 900 MB for the image, as much for the image as int8, and more
     with pytest.raises(BackendProblem, match=r"its input is \[\(1, 30000, 30000, 1\)\]") as caught:
@@ -207,12 +198,6 @@ def test_the_first_runtime_that_is_there_is_taken() -> None:
     turned = RUNTIMES[::-1]
     assert load_runtime().name == INSTALLED[0]
     assert load_runtime(turned).name == min(INSTALLED, key=turned.index)
-
-
-def test_no_runtime_is_a_reason() -> None:
-    with pytest.raises(BackendProblem) as caught:
-        load_runtime(())
-    assert caught.value.reason.code == "no_runtime"
 
 
 def test_only_known_runtimes_are_imported() -> None:

@@ -100,8 +100,22 @@ def test_only_the_chosen_device_is_started() -> None:
 
 
 def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
-    with pytest.raises(BackendProblem):
+    with pytest.raises(BackendProblem) as caught:
         Engine(Events(), kinds=[Behaviour().kind()], device="edgetpu")
+    assert caught.value.reason.code == "no_device"
+
+
+def test_a_device_that_comes_while_its_backend_finds_it_absent_is_tried_again() -> None:
+    scheduler, _ = ready_scheduler("accelerator", edgetpu_s=0.01, cpu_s=0.01)
+    status, cpu = scheduler.statuses
+    begun, why = status.chances, reason("device_not_chosen")
+    scheduler.reconsider("edgetpu")  # it was plugged in after the runner had looked for it
+    scheduler.leave(status, why, job=None, is_hopeless=True, is_absent=True, chances=begun)
+    assert not status.is_out
+    assert scheduler.pause(status, 0.0)
+    scheduler.leave(status, why, job=None, is_hopeless=True, is_absent=True, chances=status.chances)
+    assert status.is_out and not cpu.is_out
+    scheduler.close()
 
 
 def test_an_idle_backend_looks_after_itself_however_busy_another_one_is() -> None:

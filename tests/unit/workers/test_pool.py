@@ -138,10 +138,13 @@ def test_every_file_of_the_collection_is_read(pool: Workers, tmp_path: Path) -> 
 
 def test_bad_files_end_with_their_reason_and_what_is_known(pool: Workers, tmp_path: Path) -> None:
     expected = write_bad_inputs(tmp_path)
-    pids = pool.pids
+    pids, refs = pool.pids, list(discover([tmp_path]))
     by_header = {"modality", "body_part", "view"}
-    for ref in discover([tmp_path]):
+    assert sorted({ref.path.name for ref in refs}) == sorted(expected)  # one line each
+    for ref in refs:
         status, code = expected[ref.path.name]
+        if ref.problem:
+            assert (ref.problem.code, ref.problem_is_refusal) == (code, status == "refused"), ref.path.name
         if ref.problem or code in by_header:
             continue
         read = look(pool, ref, SPEC)

@@ -16,29 +16,39 @@ def test_the_settings_say_how_many_files_are_read_at_once() -> None:
     assert 1 <= number_of_workers(Settings()) <= 8
 
 
-def test_nothing_heavy_stands_before_the_first_process() -> None:
-    script = "import sys, fieldray.cli, fieldray.workers.pool; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"numpy", "PIL", "pydicom", "PySide6", "tensorflow", "ai_edge_litert", "cryptography", "sqlite3", "psutil"}
-    assert heavy.isdisjoint(loaded)
+@pytest.mark.parametrize(
+    ("imported", "heavy"),
+    [
+        (
+            "fieldray.cli, fieldray.workers.pool",
+            "numpy PIL pydicom PySide6 tensorflow ai_edge_litert cryptography sqlite3 psutil",
+        ),
+        (
+            "fieldray.commands.run, fieldray.pipeline.session, fieldray.pipeline.assembly",
+            "PySide6 tensorflow keras torch ai_edge_litert gdcm zipfile importlib.metadata",
+        ),
+        (
+            "fieldray.processes.serving, fieldray.inference.service",
+            "pydicom PIL PySide6 tensorflow keras torch cryptography psutil sqlite3",
+        ),
+    ],
+    ids=["before the first process", "a run", "a process that runs a network"],
+)
+def test_nothing_heavy_is_imported_that_is_not_needed(imported: str, heavy: str) -> None:
+    assert set(heavy.split()).isdisjoint(said_by(f"import sys, {imported}; print(*sys.modules)").split())
 
 
-def test_a_run_imports_neither_qt_nor_tensorflow_nor_codecs() -> None:
-    rooms = "fieldray.commands.run, fieldray.pipeline.session, fieldray.pipeline.assembly"
-    script = f"import sys, {rooms}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"PySide6", "tensorflow", "keras", "torch", "ai_edge_litert", "gdcm", "zipfile", "importlib.metadata"}
-    assert heavy.isdisjoint(loaded)
+def said_by(script: str) -> str:
+    """What a process of its own prints."""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits open files")
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        (
-            "(20, 20)",
-            "This computer lets the program open 20 files at the same time, but 44 are needed. ",
-        ),  # 32 and 6 for each of two
+        # 32 and 6 for each of two
+        ("(20, 20)", "This computer lets the program open 20 files at the same time, but 44 are needed. "),
         ("(20, 44)", "(44, 44)"),
         ("(44, 44)", "(44, 44)"),
         ("(300, 300)", "(300, 300)"),
@@ -55,8 +65,7 @@ def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) ->
         "except EnvironmentProblem as problem: print(problem)\n"
         "else: print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said.startswith(says)
+    assert said_by(script).startswith(says)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
@@ -72,7 +81,7 @@ def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int) -
         "try: open_workers(settings, 2).close()\n"
         "except EnvironmentProblem as problem: print(problem, threading.active_count())\n"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    said = said_by(script)
     # 1300 and 22 for each of two
     assert said.startswith(f"This computer lets the program use {limit_mb} MB of memory, but 1344 MB are needed. ")
     assert said.split()[-1] == "1"
