@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -40,7 +41,6 @@ from pydicom.uid import (
 
 from benchmarks.image_files import put_frame, save_dicom, set_pixels
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
-from jpeg12 import encode_jpeg12
 
 LOSSLESS: Mapping[str, UID] = {
     "implicit-little": ImplicitVRLittleEndian,
@@ -156,7 +156,7 @@ def _as_colour(dataset: Dataset, values: NDArray[np.uint8], photometric: str) ->
 def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     if transfer_syntax == JPEGExtended12Bit:
         stored = np.frombuffer(dataset.PixelData, "<u2").reshape(dataset.Rows, dataset.Columns)
-        put_frame(dataset, encode_jpeg12(stored))
+        put_frame(dataset, imagecodecs.jpeg8_encode(stored, level=98, bitspersample=12))
     save_dicom(dataset, path, transfer_syntax)
 
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.inference.backend import Answer
-from fieldray.inference.litert import NetworkSpec, Runtime
+from fieldray.inference.litert import NetworkSpec
 from fieldray.processes.rpc import Call
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DelegateSpec:
-    """How the child opens a device: `opener` names a function ("module:function") that is called as `OpenDevice`.
+    """How the child opens a device, until it ends.
 
+    opener   names a class ("module:name") that opens it for options, a file's bytes and a Runtime, or raises
+             BackendProblem; has the `delegate` for the interpreter and `detail`, what the device says of itself
     options  for it, as JSON
     failure  the code of the reason (with a `detail`) for an image that the device did not run
     """
@@ -28,25 +30,6 @@ class DelegateSpec:
     opener: str
     options: Mapping[str, Any]
     failure: str = "inference"
-
-
-class OpenedDevice(Protocol):
-    """A device that this process has opened, until it ends.
-
-    delegate  for the runtime's interpreter
-    detail    what the device says of itself, in a few words
-    """
-
-    @property
-    def delegate(self) -> object: ...
-    @property
-    def detail(self) -> str: ...
-
-
-class OpenDevice(Protocol):
-    """Opens a device for a file. Raises BackendProblem."""
-
-    def __call__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime, /) -> OpenedDevice: ...
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -62,17 +45,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What the child opened; `device` is empty for the CPU."""
+    """What the child opened, for the log and the status line."""
 
-    runtime: str
-    version: str
-    threads: int
-    device: str
-
-    @property
-    def text(self) -> str:
-        """For the log and the status line."""
-        return f"{self.runtime} {self.version}, {self.device or f'1 x {self.threads}'}"
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -80,7 +81,9 @@ class Engine:
             scheduler = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
             scheduler.choose(self._chosen, self._policy)
             try:
-                self._current = _Deployment(model, self._kinds, scheduler, passed=self._passed)
+                paired = zip(self._kinds, scheduler.statuses, strict=True)
+                runners = [BackendRunner(kind, one, scheduler, model, passed=self._passed) for kind, one in paired]
+                self._current = _Deployment(model, scheduler, runners)
             except BaseException:  # a thread could not be started: those that were must not wait for ever
                 scheduler.close()
                 raise
@@ -105,7 +108,10 @@ class Engine:
         """
         with self._lock:
             deployment = self._deployment()
-            deployment.check(request)
+            spec = deployment.model.manifest.input
+            shape = (1, spec.height, spec.width, spec.channels)
+            if request.values.shape != shape or request.values.dtype.name != "uint8":
+                raise ValueError(f"an image must be {shape} uint8, not {request.values.shape} {request.values.dtype}")
             return deployment.scheduler.submit(request)
 
     def reconsider(self, name: BackendName) -> None:
@@ -183,33 +189,17 @@ class Engine:
         return self._current
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class _Deployment:
     """One model, its scheduler and its runners."""
 
-    def __init__(
-        self,
-        model: Model,
-        kinds: Sequence[BackendKind],
-        scheduler: Scheduler,
-        *,
-        passed: Callable[[Model], None],
-    ) -> None:
-        self.model: Final = model
-        self.scheduler: Final = scheduler
-        self.runners: Final = tuple(
-            BackendRunner(kind, status, scheduler, model, passed=passed)
-            for kind, status in zip(kinds, scheduler.statuses, strict=True)
-        )
+    model: Model
+    scheduler: Scheduler
+    runners: Sequence[BackendRunner]
 
     @property
     def is_over(self) -> bool:
         return all(runner.join(0) for runner in self.runners)
-
-    def check(self, request: Request) -> None:
-        spec = self.model.manifest.input
-        shape = (1, spec.height, spec.width, spec.channels)
-        if request.values.shape != shape or request.values.dtype.name != "uint8":
-            raise ValueError(f"an image must be {shape} uint8, not {request.values.shape} {request.values.dtype}")
 
     def end(self) -> None:
         """After `scheduler.close`: wait for the runners, then end what does not end by itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pkgutil
-from typing import Final
+from typing import Any, Final
 
 from fieldray.errors import BackendProblem
 from fieldray.inference import calls
@@ -18,7 +18,7 @@ class Service:
 
     def __init__(self) -> None:
         self._network: Network | None = None
-        self._device: calls.OpenedDevice | None = None
+        self._device: Any = None
 
     def open(self, question: calls.Opening) -> calls.Opened:
         """Load the network. Raises BackendProblem, ValueError where one is loaded."""
@@ -27,8 +27,7 @@ class Service:
         runtime, file, delegate = load_runtime(question.runtimes), question.file.tobytes(), question.delegate
         try:
             if delegate:
-                open_device: calls.OpenDevice = pkgutil.resolve_name(delegate.opener)
-                self._device = open_device(delegate.options, file, runtime)
+                self._device = pkgutil.resolve_name(delegate.opener)(delegate.options, file, runtime)
             self._network = Network(
                 file,
                 question.spec,
@@ -39,8 +38,8 @@ class Service:
             )
         except MemoryError as error:
             raise (memory_problem() or error) from error
-        device = self._device.detail if self._device else ""
-        return calls.Opened(runtime=runtime.name, version=runtime.version, threads=question.threads, device=device)
+        where = self._device.detail if self._device else f"1 x {question.threads}"
+        return calls.Opened(detail=f"{runtime.name} {runtime.version}, {where}")
 
     def warm(self, question: calls.Warm) -> calls.Warm:
         """Import a runtime. Raises BackendProblem."""

@@ -127,7 +127,7 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 
 
 class OpenDelegate:
-    """An Edge TPU that this process has to itself until it ends (`messages.OpenedDevice`).
+    """An Edge TPU that this process has to itself until it ends (`calls.DelegateSpec`).
 
     Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
     the path of the Edge TPU's lock with "{index}" in it.
