@@ -77,10 +77,7 @@ def test_frames_are_read_one_by_one(tmp_path: Path) -> None:
     with pytest.raises(Unreadable) as caught:
         _read(path, frame=3)
     assert caught.value.reason.code == "truncated"
-
-
-def test_a_frame_that_is_cut_off_does_not_take_the_others_along(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})
+    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})  # the second is not there
     np.testing.assert_array_equal(_read(path, frame=0).pixels, IMAGE)
     with pytest.raises(Unreadable):
         _read(path, frame=1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, Window
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.preprocess import coarse_means, default_window, display_table, thumbnail, to_display, to_tensor
+from fieldray.imaging.preprocess import coarse_means, default_window, display_table, to_display, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 
 AS_STORED = Window(127.5, 255.0, "LINEAR_EXACT")
@@ -72,29 +72,21 @@ def test_a_very_large_side_does_not_overflow() -> None:
 # ---- grey levels
 
 
-def test_linear_window_is_the_standards() -> None:
-    # PS3.3 C.11.2.1.2.1 with c = 2048, w = 4096: black up to 0, white above 4095, between them
-    # ((x - 2047.5) / 4095 + 0.5) * 255
-    pixels = np.array([[0, 1000, 2048, 4095, 4096]], np.uint16)
-    assert to_display(_image(pixels, window=Window(2048, 4096))).tolist() == [[0, 62, 128, 255, 255]]
-
-
-def test_a_linear_window_of_one_is_a_step() -> None:
-    pixels = np.array([[99, 100]], np.uint16)
-    assert to_display(_image(pixels, window=Window(100, 1))).tolist() == [[0, 255]]
-
-
-def test_linear_exact_window_is_the_standards() -> None:
-    # PS3.3 C.11.2.1.3.2 with c = 100, w = 200: black at 0, white above 200
-    pixels = np.array([[0, 50, 100, 200, 201]], np.uint16)
-    shown = to_display(_image(pixels, window=Window(100, 200, "LINEAR_EXACT")))
-    assert shown.tolist() == [[0, 64, 128, 255, 255]]
-
-
-def test_sigmoid_window_is_the_standards() -> None:
-    # PS3.3 C.11.2.1.3.1: 255 / (1 + exp(-4 (x - c) / w)); at c half, at c + w/4 1 / (1 + e^-1) = 0.731
-    pixels = np.array([[100, 150, 0, 65535]], np.uint16)
-    assert to_display(_image(pixels, window=Window(100, 200, "SIGMOID"))).tolist() == [[128, 186, 30, 255]]
+@pytest.mark.parametrize(
+    ("window", "values", "shown"),
+    [
+        # PS3.3 C.11.2.1.2.1 with c = 2048, w = 4096: black up to 0, white above 4095, between them
+        # ((x - 2047.5) / 4095 + 0.5) * 255
+        (Window(2048, 4096), [0, 1000, 2048, 4095, 4096], [0, 62, 128, 255, 255]),
+        (Window(100, 1), [99, 100], [0, 255]),  # a step
+        # C.11.2.1.3.2 with c = 100, w = 200: black at 0, white above 200
+        (Window(100, 200, "LINEAR_EXACT"), [0, 50, 100, 200, 201], [0, 64, 128, 255, 255]),
+        # C.11.2.1.3.1: 255 / (1 + exp(-4 (x - c) / w)); at c half, at c + w/4 1 / (1 + e^-1) = 0.731
+        (Window(100, 200, "SIGMOID"), [100, 150, 0, 65535], [128, 186, 30, 255]),
+    ],
+)
+def test_a_window_is_the_standards(window: Window, values: list[int], shown: list[int]) -> None:
+    assert to_display(_image(np.array([values], np.uint16), window=window)).tolist() == [shown]
 
 
 def test_a_given_window_overrides_the_files() -> None:
@@ -192,15 +184,3 @@ def test_the_margin_is_cut_off() -> None:
     pixels[:10] = pixels[90:] = 255
     pixels[:, :10] = pixels[:, 90:] = 255
     assert np.unique(_plain(_image(pixels, window=AS_STORED), margin=0.1)).tolist() == [100]
-
-
-def test_three_channels_are_the_same() -> None:
-    tensor = to_tensor(_image(np.arange(256, dtype=np.uint8).reshape(16, 16)), InputSpec(height=8, width=8, channels=3))
-    assert tensor.values.shape == (1, 8, 8, 3)
-    assert (tensor.values[..., 0] == tensor.values[..., 2]).all()
-    assert not tensor.values.flags.writeable
-
-
-@pytest.mark.parametrize(("shape", "expected"), [((300, 200), (64, 43)), ((10, 100), (6, 64)), ((64, 64), (64, 64))])
-def test_a_thumbnail_has_its_longer_side(shape: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert thumbnail(_image(np.zeros(shape, np.uint8))).shape == expected

@@ -77,7 +77,7 @@ def test_every_image_is_shown_in_a_thumbnail_of_its_shape(image: Image) -> None:
 def test_a_tensor_is_what_was_asked_for(image: Image, spec: InputSpec) -> None:
     values = to_tensor(image, spec).values
     assert (values.shape, values.dtype) == ((1, spec.height, spec.width, spec.channels), np.uint8)
-    assert (values == values[..., :1]).all()
+    assert (values == values[..., :1]).all() and not values.flags.writeable
     np.testing.assert_array_equal(values, to_tensor(image, spec).values)
 
 

@@ -18,7 +18,6 @@ from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.identify import identify
-from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 
@@ -35,18 +34,9 @@ def _rgb(red: NDArray[Any], green: NDArray[Any], blue: NDArray[Any]) -> Picture.
     return Picture.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
 
 
-def test_eight_bits_are_shown_as_stored() -> None:
-    np.testing.assert_array_equal(to_display(_decoded(Picture.fromarray(GREY))), GREY)
-
-
 def test_one_bit_is_black_and_white() -> None:
     image = _decoded(Picture.fromarray(GREY > 100))
     np.testing.assert_array_equal(image.pixels, np.where(GREY > 100, 255, 0))
-
-
-def test_sixteen_bits_are_kept() -> None:
-    wide = GREY.astype(np.uint16) * 257
-    np.testing.assert_array_equal(_decoded(Picture.fromarray(wide)).pixels, wide)
 
 
 def test_what_is_see_through_is_laid_over_black() -> None:
