@@ -8,9 +8,9 @@ child processes are: the table is read while the command line is parsed, and mus
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, overload
+from typing import Final
 
 AUTO: Final = "auto"
 
@@ -92,18 +92,6 @@ class BackendTable:
 BACKENDS: Final = BackendTable(EDGE_TPU, CPU)
 
 
-class DeviceChoices(Sequence[str]):
+def device_choices() -> tuple[str, ...]:
     """What `--device` and the settings accept: "auto" or the name of a row, as the table is now."""
-
-    def __init__(self, table: BackendTable = BACKENDS) -> None:
-        self._table = table
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        return (AUTO, *self._table.names)[index]
-
-    def __len__(self) -> int:
-        return 1 + len(self._table.names)
+    return (AUTO, *BACKENDS.names)

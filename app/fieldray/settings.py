@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
-from fieldray.backends import DeviceChoices
+from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
 from fieldray.persistence import only_writer, require_plain, write_atomically
@@ -24,15 +24,20 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One setting. `choices` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
+    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
 
     key: str
     label: str
     default: Value
-    choices: Sequence[str] = ()
+    among: Sequence[str] | Callable[[], Sequence[str]] = ()
     low: float = 0
     high: float = 0
     in_dialog: bool = True
+
+    @property
+    def choices(self) -> Sequence[str]:
+        """What a text may be, as it is now."""
+        return self.among() if callable(self.among) else self.among
 
     def problem(self, value: object) -> Reason | None:
         """Why `value` is not allowed, or None."""
@@ -45,29 +50,20 @@ class Row:
         return None
 
 
-class LanguageChoices(Sequence[str]):
+def language_choices() -> tuple[str, ...]:
     """What the language may be: the system's, English, or that of a catalogue, as they are now."""
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        return tuple(dict.fromkeys(("system", "en", *catalogues())))[index]
-
-    def __len__(self) -> int:
-        return len(self[:])
+    return tuple(dict.fromkeys(("system", "en", *catalogues())))
 
 
 # fmt: off
 TABLE: Final[tuple[Row, ...]] = (
-    Row(key="language", label="Language", default="system", choices=LanguageChoices()),
-    Row(key="theme", label="Appearance", default="system", choices=("system", "light", "dark")),
-    Row(key="device", label="Run the model on", default="auto", choices=DeviceChoices()),
+    Row(key="language", label="Language", default="system", among=language_choices),
+    Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
+    Row(key="device", label="Run the model on", default="auto", among=device_choices),
     Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
-        default="accelerator", choices=("accelerator", "fastest", "both")),
+        default="accelerator", among=("accelerator", "fastest", "both")),
     Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (at the highest it can burn the skin)",
-        default="std", choices=("std", "max")),
+        default="std", among=("std", "max")),
     Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
     Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
     Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,

@@ -15,7 +15,7 @@ from fieldray.errors import PackProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
-from fieldray.settings import LanguageChoices
+from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
@@ -80,7 +80,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints them")
     parser.add_argument(
-        "--language", choices=LanguageChoices()[1:], default="en", help="language of the PDF (default: en)"
+        "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
     )
 
 

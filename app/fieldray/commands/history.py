@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.backends import DeviceChoices
+from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.options import add_report_options, report_options
 from fieldray.errors import UsageProblem
@@ -66,7 +66,7 @@ def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
         default="any",
         help=f"{what} with a verdict of a person, without one, or with a disagreement (default: any)",
     )
-    parser.add_argument("--device", choices=DeviceChoices()[1:], default="", help=f"{what} that ran on this device")
+    parser.add_argument("--device", choices=device_choices()[1:], default="", help=f"{what} that ran on this device")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
-from fieldray.settings import LanguageChoices
+from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,7 +217,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--language",
-        choices=LanguageChoices()[1:],
+        choices=language_choices()[1:],
         help="language of PDF reports and of what is written into images (default: from the settings, else English)",
     )
 

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fieldray.backends import DeviceChoices
+from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, given_path, given_text
 from fieldray.commands.options import add_pack_options, add_report_options, load_model, report_options
 
@@ -73,7 +73,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     """How images are screened."""
     parser.add_argument(
         "--device",
-        choices=DeviceChoices(),
+        choices=device_choices(),
         help="the device that runs the model (default: from the settings)",
     )
     parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.backends import DeviceChoices
+from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, given_path, progress_text
 from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
 from fieldray.paths import results_path
@@ -45,7 +45,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     screen.add_argument(
         "--chunk", type=_chunk, default=256, metavar="N", help="images that a process is given at once (default: 256)"
     )
-    screen.add_argument("--device", choices=DeviceChoices(), help="the device that runs the model")
+    screen.add_argument("--device", choices=device_choices(), help="the device that runs the model")
     screen.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     screen.add_argument(
         "--ages-confirmed", action="store_true", help="all patients are of the ages the pack is for (see screen)"

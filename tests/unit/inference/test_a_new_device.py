@@ -15,7 +15,7 @@ import pytest
 from backend_fakes import WAIT_S, Events, grey, grey_score
 from numpy.typing import NDArray
 
-from fieldray.backends import BACKENDS, BackendEntry, DeviceChoices
+from fieldray.backends import BACKENDS, BackendEntry, device_choices
 from fieldray.bench.benchmark_case import accelerator_cases, on_every_backend, usable
 from fieldray.cli import run
 from fieldray.domain.model import Model
@@ -189,7 +189,7 @@ def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="abacus"), BACKENDS.added(ENTRY):
         pass
-    assert list(DeviceChoices()) == ["auto", "abacus", "edgetpu", "cpu"]
+    assert list(device_choices()) == ["auto", "abacus", "edgetpu", "cpu"]
 
 
 def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
