@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,14 @@ from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, RunSpec, StoredResult
-from fieldray.errors import Cancelled, FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
+from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import Call, served
+from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started
 from fieldray.reports.exporter import (
@@ -386,8 +386,9 @@ def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers
 # may keep it waiting for a tenth of a second. The process leaves the CPU to what somebody is waiting for.
 
 SERVICE: Final = "fieldray.pipeline.export:handle"
-_NEWS_S: Final = 0.1
-_LONGEST_S: Final = 60.0  # for one answer; an export itself may take any time
+_LOOK_S: Final = 0.1
+_LONGEST_S: Final = 30 * 24 * 3600.0  # an export may take any time: a person ends it
+_STEPS: Final = 50  # that it tells of at most; see `processes.child`
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -407,18 +408,14 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """Results written and in all, what was left out since the last news, and the outputs once all is written."""
+class Exported:
+    """The outputs, and what was left out of them."""
 
-    done: int
-    total: int
-    written: tuple[Path, ...] | None
+    written: tuple[Path, ...]
     notes: tuple[Reason, ...]
 
 
-START: Final = Call("start", Order, type(None))
-NEWS: Final = Call("news", type(None), News)
-STOP: Final = Call("stop", type(None), type(None))
+EXPORT: Final = Call("export", Order, Exported)
 
 
 def export_apart(
@@ -435,7 +432,8 @@ def export_apart(
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """As `export_run`, with the workers that the settings ask for; `tell` is called ten times a second.
+    """As `export_run`, with the workers that the settings ask for; `tell` is called ten times a second,
+    `note` at the end.
 
     `child` is the process to be started; without it, one for `SERVICE`.
 
@@ -457,111 +455,59 @@ def export_apart(
     child = child or Child(SERVICE)
     try:
         child.start()
-        START.ask(child, order, timeout_s=_LONGEST_S)
-        return _follow(child, tell, note)
+        done = _follow(child, order, tell)
     except OSError as error:
         raise shortage(error) or FieldrayError(unexpected(error)) from error
     except ChildLost as error:
-        child.close()
-        clear_abandoned(folder)  # killed, it could not discard what was half done
         raise FieldrayError(reason("internal", detail=str(error))) from error
     finally:
         child.close()
+        clear_abandoned(folder)  # killed, it could not discard what was half done
+    for one in done.notes:
+        note(one)
+    return done.written
 
 
-def _follow(child: Child, tell: Tell, note: Callable[[Reason], None]) -> tuple[Path, ...]:
-    """Ask how far it is until it is over."""
-    while True:
-        news = NEWS.ask(child, None, timeout_s=_LONGEST_S)
-        for one in news.notes:
-            note(one)
-        if news.written is not None:
-            return news.written
+def _follow(child: Child, order: Order, tell: Tell) -> Exported:
+    """Have it done, and tell how far it is until it is over. Whoever wants it no more has the process killed."""
+    with ThreadPoolExecutor(1, thread_name_prefix="export") as asking:
+        answer = asking.submit(EXPORT.ask, child, order, timeout_s=_LONGEST_S)
         try:
-            tell(news.done, news.total)
-        except Cancelled:
-            STOP.ask(child, None, timeout_s=_LONGEST_S)
+            while not wait([answer], timeout=_LOOK_S).done:
+                done, _, total = child.stage.partition("/")
+                tell(int(done or 0), int(total or 0))
+        except BaseException:
+            child.kill()
             raise
+        return answer.result()
 
 
 # ---- in the process
 
 
-class _Export:
-    """One export, in a thread of its own."""
+def _export(order: Order) -> Exported:
+    step_back()
+    settings, notes, step = Settings(order.settings), list[Reason](), -1
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._stop = threading.Event()
-        self._steps = 0, 0
-        self._notes = list[Reason]()
-        self._written: tuple[Path, ...] | None = None
-        self._problem: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="export", daemon=True)
-        self._thread.start()
+    def tell(done: int, total: int) -> None:
+        nonlocal step
+        if (reached := _STEPS * done // max(1, total)) > step:
+            step = reached
+            announce(f"{done}/{total}")
 
-    def news(self) -> News:
-        """How far it is, or what was written. Raises what ended it."""
-        self._thread.join(_NEWS_S)
-        if self._problem is not None:
-            raise self._problem
-        notes = tuple(self._notes)
-        del self._notes[: len(notes)]
-        return News(done=self._steps[0], total=self._steps[1], written=self._written, notes=notes)
-
-    def stop(self) -> None:
-        """End it, once what is half done was discarded."""
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            self._written = self._export()
-        except Exception as problem:
-            self._problem = problem
-
-    def _export(self) -> tuple[Path, ...]:
-        order, settings = self._order, Settings(self._order.settings)
-        return export_run(
-            order.database,
-            order.run_id,
-            order.folder,
-            order.formats,
-            spec=order.spec,
-            options=ReportOptions(language=order.language, names_people=order.names_people, pairs=order.pairs),
-            pack=order.pack,
-            readers=lambda: open_workers(settings, number_of_workers(settings)),
-            tell=self._tell,
-            note=self._notes.append,
-        )
-
-    def _tell(self, done: int, total: int) -> None:
-        self._steps = done, total
-        if self._stop.is_set():
-            raise Cancelled
+    written = export_run(
+        order.database,
+        order.run_id,
+        order.folder,
+        order.formats,
+        spec=order.spec,
+        options=ReportOptions(language=order.language, names_people=order.names_people, pairs=order.pairs),
+        pack=order.pack,
+        readers=lambda: open_workers(settings, number_of_workers(settings)),
+        tell=tell,
+        note=notes.append,
+    )
+    return Exported(written=written, notes=tuple(notes))
 
 
-class _Desk:
-    """Takes one order, then answers questions about it."""
-
-    def __init__(self) -> None:
-        self._export: _Export | None = None
-
-    def start(self, order: Order) -> None:
-        """Begin."""
-        step_back()
-        self._export = _Export(order)
-
-    def news(self, _: None) -> News:
-        """Of the export that was begun."""
-        assert self._export is not None
-        return self._export.news()
-
-    def stop(self, _: None) -> None:
-        """Stop it."""
-        assert self._export is not None
-        self._export.stop()
-
-
-_desk: Final = _Desk()
-handle: Final = served((START, _desk.start), (NEWS, _desk.news), (STOP, _desk.stop))
+handle: Final = served((EXPORT, _export))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.history import Deletion, DeletionPlan
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray.persistence import clear_abandoned
 from fieldray.reasons import reason
 from fieldray.store.database import (
@@ -112,14 +112,8 @@ class RunDeleter:
         """Lock every run that is not finished. A finished one is never worked on again."""
         query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
         for row in connection.execute(query).fetchall():
-            if row["state"] != "finished" and not self._is_ours(locks, row["id"]):
+            if row["state"] != "finished" and not locks.hold(row["id"]):
                 raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
-
-    def _is_ours(self, locks: RunLocks, run_id: int) -> bool:
-        try:
-            return locks.hold(run_id)
-        except OSError as error:
-            raise StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or error)) from error
 
 
 def _set_aside(path: Path) -> Iterator[Path]:

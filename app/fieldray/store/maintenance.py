@@ -44,7 +44,7 @@ from fieldray.store.database import (
     transaction,
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
-from fieldray.store.pictures import merge_pictures, size_of, thumbnail_of
+from fieldray.store.pictures import discard, size_of, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
 
@@ -212,7 +212,7 @@ def _as_damage_of(source: Path) -> Iterator[None]:
 def restore(path: Path, folder: Path) -> Path | None:
     """Put a copy that `backup` made in the place of a store; where the replaced one is now, None if there was none.
 
-    One that is damaged is set aside as such. Pictures of the copy join those that are here.
+    One that is damaged is set aside as such. Pictures of the copy, if it has any, take the place of those here.
 
     Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use while anybody has it open).
     """
@@ -228,9 +228,9 @@ def restore(path: Path, folder: Path) -> Path | None:
                 _fetch(pictures_path(source), pictures_path(beside), PICTURES)
             with swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
                 replaced = _swap(path, beside)
-            if pictures_path(beside).exists():
-                with contextlib.suppress(StorageProblem):  # the results are in place all the same
-                    _join_pictures(beside, path)
+                if pictures_path(beside).exists():
+                    discard(path)
+                    replace_durably(pictures_path(beside), pictures_path(path))
             return replaced
         finally:
             remove_files(beside)
@@ -277,15 +277,6 @@ def _swap(path: Path, beside: Path) -> Path | None:
     keep_copy(path, replaced := free_name(path, "replaced"))
     replace_durably(beside, path)
     return replaced
-
-
-def _join_pictures(source: Path, target: Path) -> None:
-    """Pictures are those of the bytes, whoever kept them; others join them once those that are here are whole."""
-    if pictures_path(target).exists():
-        with contextlib.suppress(StorageProblem):
-            open_database(pictures_path(target), tables=PICTURES).close()
-        repair_pictures(target)
-    merge_pictures(source, target)
 
 
 # ---- repaired

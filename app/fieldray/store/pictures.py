@@ -179,14 +179,6 @@ def discard(database: Path) -> PictureDeletion:
     return PictureDeletion(deleted=0, is_wiped=True)
 
 
-def merge_pictures(source: Path, target: Path) -> None:
-    """Add the pictures beside the results at `source` to those beside `target`. Raises StorageProblem."""
-    with closing(open_database(pictures_path(source), tables=PICTURES)) as found, closing(Pictures(target)) as pictures:
-        rows = found.execute(f"SELECT {_COLUMNS} FROM pictures")
-        while page := rows.fetchmany(_PAGE // 16):
-            pictures.add(page)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureDeletion:
     """How many pictures were deleted, as far as they could be counted, and whether their bytes are gone."""
