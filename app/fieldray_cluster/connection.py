@@ -46,7 +46,14 @@ from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.certificates import Role, make_certificates, require_certificates
-from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions, require_own_settings, security
+from fieldray_cluster.node import (
+    NodeGroup,
+    NodeSettings,
+    all_versions,
+    reach_from_own_address,
+    require_own_settings,
+    security,
+)
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
@@ -323,6 +330,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     require_own_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
+        reach_from_own_address(host_of(address))
         client = _Client(
             address,
             security=security(settings.certificates, settings.role),

@@ -128,6 +128,17 @@ def require_own_settings(*networks: str) -> None:
     reach((*_LOOPBACK, *networks))
 
 
+def reach_from_own_address(host: str) -> None:
+    """Let this process know its own address towards a host that it may reach: Dask looks up both ends of a connection.
+
+    Raises OSError where there is no way to the host.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, 9))  # nothing is sent
+        reach((way.getsockname()[0],))
+
+
 def security(certificates: Path | None, role: Role = "node") -> Security | None:
     """Encrypted connections for which both sides show a certificate of the cluster, None without certificates."""
     if certificates is None:

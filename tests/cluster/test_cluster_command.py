@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.namespaces import NETWORK, NotPermitted, namespaces
 from cluster.test_connection import free_port
 from program import Fieldray, command, write_images
 from waiting import wait_for
@@ -33,6 +34,24 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.terminate()
             process.wait(30)
             wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.cluster
+def test_a_cluster_is_looked_at_from_a_computer_with_another_address(tmp_path: Path) -> None:
+    """Whatever is on this computer has a loopback address, which no process is refused: here are two of others."""
+    with contextlib.ExitStack() as ends:
+        try:
+            computers = ends.enter_context(namespaces(2, rate_mbit=100))
+        except NotPermitted as why:
+            pytest.skip(str(why))
+        start = ("cluster", "start", "--host", computers.address(0), "--network", f"{NETWORK}.0/24", "--unencrypted")
+        line = computers.command(0, command(*start))
+        scheduler = ends.enter_context(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
+        ends.callback(scheduler.terminate)
+        assert scheduler.stdout and "The cluster is at" in scheduler.stdout.readline()
+        look = computers.command(1, command("cluster", "status", f"{computers.address(0)}:8786"))
+        shown = subprocess.run(look, capture_output=True, text=True, timeout=100, check=False)
+        assert shown.stdout.startswith(f"tcp://{computers.address(0)}:8786: 0 workers"), shown.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")
