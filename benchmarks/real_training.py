@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fieldray.bench.report import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.training.session import epochs, opened, places_of
+from fieldray_cluster.training.session import epochs, opened, places_of, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState
 from fieldray_cluster.training.tasks import DividedTask, Plan
 from fieldray_cluster.training.trainer import Costs, measure_costs, step_s, task_of
@@ -76,7 +76,7 @@ def _steps_s(task: DividedTask, workers: int) -> list[float]:
     """The time of a step in each of so many workers at the same time."""
     plan = Plan(workers=workers, mode="sync-join")
     with opened(plan) as client:
-        places = places_of(client, plan)[:workers]
+        places = places_of(registry_of(client), plan)[:workers]
         tasks = [client.submit(step_s, task, _REPEATS, workers=[place], pure=False) for place in places]
         return [float(one.result()) for one in tasks]
 

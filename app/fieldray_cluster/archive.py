@@ -11,11 +11,12 @@ ends: nothing is lost and nothing is there twice.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +26,10 @@ from distributed import Client, Future, KilledWorker
 
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
-from fieldray_cluster.archive_request import (
-    ArchiveRequest,
-    NodeReport,
-    misfit,
-    report_of,
-    report_of_node,
-    report_text,
-)
+from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
 from fieldray_cluster.archive_worker import (
     PieceResult,
     PieceSpec,
@@ -49,35 +42,18 @@ from fieldray_cluster.archive_worker import (
     results_of,
     screen_piece,
 )
-from fieldray_cluster.connection import (
-    ConnectionSettings,
-    clock_note,
-    is_connected,
-    node_of,
-    open_client,
-    said_by,
-    workers_of,
-)
-from fieldray_cluster.pool import (
-    CONNECTIONS,
-    LOST,
-    ConnectionLost,
-    FaultCounts,
-    Piece,
-    WorkerRegistry,
-    wait_for_any,
-)
+from fieldray_cluster.connection import ConnectionSettings, is_connected, workers_of
+from fieldray_cluster.pool import LOST, FaultCounts, Note, Piece, WorkerRegistry, wait_for_any, work_connected
 
 log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
-_ASKS: Final = 40  # of a worker that is there and does not answer
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
 Screen = Callable[[PieceSpec], PieceResult]
-Inspect = Callable[..., NodeReport]
+Inspect = Callable[..., Reason | None]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -134,7 +110,7 @@ class Reporting:
 
     save: Callable[[Sequence[Outcome], bool], None]
     progress: Callable[[ArchiveProgress], None] = lambda _progress: None
-    note: Callable[[str, Reason], None] = lambda _name, _why: None
+    note: Note = lambda _name, _why: None
 
 
 @dataclass(eq=False, slots=True)
@@ -192,7 +168,7 @@ class Archive:
     Parameters
     ----------
     screen, inspect
-        What workers run on a piece, and what they say of themselves; both have to be importable there.
+        What workers run on a piece, and what they ask themselves before; both have to be importable there.
     sends_files
         Whether the driver reads the files and sends them with each piece.
     waits_s
@@ -209,7 +185,7 @@ class Archive:
         chunk_images: int = CHUNK_IMAGES,
         sends_files: bool = False,
         screen: Screen = screen_piece,
-        inspect: Inspect = report_of_node,
+        inspect: Inspect = problem_of_node,
         waits_s: Callable[[int], float] = patience_s,
     ) -> None:
         self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
@@ -218,7 +194,6 @@ class Archive:
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
         self._tasks: dict[str, _Task] = {}  # by the worker's address
-        self._asked = Counter[str]()
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
         self._tally = Tally()
@@ -230,21 +205,8 @@ class Archive:
         """
         self._take_over()
         self._tally.begin()
-        attempts = 0
-        while self._left:
-            done = self._tally.done
-            try:
-                with open_client(connection) as client, client.as_current():
-                    self._work(client)
-            except EnvironmentProblem as problem:
-                attempts = 1 if self._tally.done > done else attempts + 1
-                was_lost = isinstance(problem, ConnectionLost)
-                # An address that never answered is wrong; the driver's own scheduler may have been killed.
-                is_first = bool(connection.address) and not self._tally.done and not was_lost
-                if is_first or problem.reason.code == "cluster_node_problem" or attempts >= CONNECTIONS:
-                    raise EnvironmentProblem(reason("cluster_lost")) if was_lost else problem from problem
-            finally:
-                self._put_back()
+        if self._left:
+            work_connected(connection, self._work, done=lambda: self._tally.done)
 
     def _take_over(self) -> None:
         """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
@@ -276,47 +238,32 @@ class Archive:
     # ---- with a client
 
     def _work(self, client: Client) -> None:
-        pool = WorkerRegistry[Reason](
-            client,
-            ask=lambda names: said_by(
-                names, client, report_text, self._inspect, self._request, needs_paths=not self._sends_files
-            ),
-            misfit=self._misfit,
-            note=self._reporting.note,
-            refused=_node_problem,
-            none_left=_node_problem,
-            nodes_aside=self._nodes_aside,
-        )
-        while self._left or self._tasks:
-            for address in pool.look():
-                if task := self._tasks.pop(address, None):
-                    task.future.cancel()
-                    self._blame(pool, task.piece, task.node)
-            for address in [each for each in pool.workers if each not in self._tasks]:
-                self._give(client, pool, address)
-            wait_for_any(client, [task.future for task in self._tasks.values()])
-            for address in [address for address, task in self._tasks.items() if task.future.done()]:
-                self._take(client, pool, address)
-            now_s = time.monotonic()
-            for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
-                self._give_up(pool, address)
-            self._reporting.progress(self._tally.progress(len(self._images)))
-
-    def _misfit(self, name: str, answer: object) -> Reason | None:
-        self._asked[name] += 1
-        if isinstance(answer, LOST) and self._asked[name] < _ASKS:
-            raise LookupError(name)
+        ask = functools.partial(self._inspect, self._request, needs_paths=not self._sends_files)
+        pool = WorkerRegistry(client, ask, note=self._reporting.note, nodes_aside=self._nodes_aside)
         try:
-            report = report_of(answer)
-        except ValueError:
-            return reason("cluster_other_answer")
-        why = misfit(report, self._request)
-        del self._asked[name]
-        if not why and (note := clock_note(report.now_s)):
-            self._reporting.note(node_of(name), note)
-        return why
+            while self._left or self._tasks:
+                self._step(client, pool)
+        finally:  # what was given out and has not come back is to be done
+            for task in self._tasks.values():
+                self._left.appendleft(task.piece)
+            self._tasks.clear()
 
-    def _give(self, client: Client, pool: WorkerRegistry[Reason], address: str) -> None:
+    def _step(self, client: Client, pool: WorkerRegistry) -> None:
+        for address in pool.look():
+            if task := self._tasks.pop(address, None):
+                task.future.cancel()
+                self._blame(pool, task.piece, task.node)
+        for address in [each for each in pool.workers if each not in self._tasks]:
+            self._give(client, pool, address)
+        wait_for_any(client, [task.future for task in self._tasks.values()])
+        for address in [address for address, task in self._tasks.items() if task.future.done()]:
+            self._take(client, pool, address)
+        now_s = time.monotonic()
+        for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
+            self._give_up(pool, address)
+        self._reporting.progress(self._tally.progress(len(self._images)))
+
+    def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
         if not self._left or address in self._tasks:
             return
         node = pool.node(address)
@@ -350,14 +297,16 @@ class Archive:
         self._left.remove(piece)
         return piece
 
-    def _take(self, client: Client, pool: WorkerRegistry[Reason], address: str) -> None:
+    def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
         """What came of a piece; the worker has the next one before its results are written.
 
         But not before they are here: a worker that ends over the next piece would take them with it.
         """
         task = self._tasks.pop(address)
-        if task.future.status != "finished":
-            self._failed(pool, task)
+        if task.future.status == "error":  # it died, or could not even begin
+            error = task.future.exception()
+            why = None if isinstance(error, KilledWorker) else reason("internal", detail=type(error).__name__)
+            self._blame(pool, task.piece, task.node, why)
             return
         try:
             data = self._answer(client, task, address)
@@ -381,7 +330,7 @@ class Archive:
         self._faults.has_done(task.node, task.piece.size)
         self._tally.add(task.node, task.piece.size)
 
-    def _has_problem(self, pool: WorkerRegistry[Reason], task: _Task, address: str, answer: PieceResult) -> None:
+    def _has_problem(self, pool: WorkerRegistry, task: _Task, address: str, answer: PieceResult) -> None:
         """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
         assert answer.problem
         if answer.is_fault:
@@ -413,24 +362,14 @@ class Archive:
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
         raise ValueError("an answer that does not come")
 
-    def _give_up(self, pool: WorkerRegistry[Reason], address: str) -> None:
+    def _give_up(self, pool: WorkerRegistry, address: str) -> None:
         """A worker has been silent for too long: another one gets its piece, and it gets nothing any more."""
         task = self._tasks.pop(address)
         task.future.cancel()
         self._suspect(self._faults.failed(task.piece, task.node))
         pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
-    def _failed(self, pool: WorkerRegistry[Reason], task: _Task) -> None:
-        """A worker that died, a scheduler that is gone, or a worker that could not even begin."""
-        if task.future.status in ("cancelled", "lost"):
-            self._left.appendleft(task.piece)
-            return
-        error = task.future.exception()
-        is_death = isinstance(error, KilledWorker)
-        why = None if is_death else reason("internal", detail=type(error).__name__)
-        self._blame(pool, task.piece, task.node, why)
-
-    def _blame(self, pool: WorkerRegistry[Reason], piece: Piece, node: str, why: Reason | None = None) -> None:
+    def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
         """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""
         piece = self._faults.failed(piece, node)
         is_last = not self._left and not self._tasks
@@ -460,13 +399,3 @@ class Archive:
             self._folder.keep(piece, results)
         self._reporting.save(outcomes, False)
         self._tally.done += piece.size
-
-    def _put_back(self) -> None:
-        """What was given out and has not come back is to be done."""
-        for task in self._tasks.values():
-            self._left.appendleft(task.piece)
-        self._tasks.clear()
-
-
-def _node_problem(name: str, why: Reason) -> EnvironmentProblem:
-    return EnvironmentProblem(reason("cluster_node_problem", node=node_of(name), detail=why.text))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.model import Model
@@ -21,8 +16,6 @@ from fieldray.packs.naming import split_name
 from fieldray.paths import VERSION, user_data
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
-from fieldray.typed_json import decoded
-from fieldray_cluster.node import versions
 from fieldray_cluster.pool import result_key
 
 # What a node has to do as the driver does it; all else is its own affair.
@@ -72,20 +65,6 @@ class ArchiveRequest:
         return Settings({**dict(self.settings), "decoders": decoders})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
-    """What a worker says of itself; `now_s` are seconds since 1970, `problem` is why it has no pack."""
-
-    program_version: str
-    modules: str
-    python: str
-    model_sha256: str = ""
-    settings_hash: str = ""
-    missing_path: str = ""
-    now_s: float = 0.0
-    problem: Reason | None = None
-
-
 def make_request(
     paths: tuple[Path, ...],
     pack: str,
@@ -118,35 +97,19 @@ def load_model(request: ArchiveRequest) -> Model:
     return library.load(library.find(request.pack, drives=drives), signer=split_name(request.pack)[1])
 
 
-def report_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
-    """What this process is and has; never raises for a pack that cannot be used."""
-    report = NodeReport(
-        program_version=VERSION, modules=versions(), python=_python(), missing_path="", now_s=time.time()
-    )
+def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+    """Why this process cannot work on a request, None if it can; `needs_paths` where it reads the files itself."""
     try:
         model = load_model(request)
         assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
     except FieldrayError as error:
-        return _replaced(report, problem=error.reason)
-    return _replaced(
-        report,
-        model_sha256=model.model_sha256,
-        settings_hash=assessment.settings_hash,
-        missing_path=lost_path(request) if needs_paths else "",
-    )
-
-
-def report_text(inspect: Callable[..., NodeReport], request: ArchiveRequest, **options: Any) -> str:
-    """What a worker runs: its report as JSON."""
-    return json.dumps(dataclasses.asdict(inspect(request, **options)))
-
-
-def report_of(text: object) -> NodeReport:
-    """The report of such a text. Raises ValueError."""
-    try:
-        return decoded(text if isinstance(text, str) else "", NodeReport)
-    except KeyError as error:
-        raise ValueError("a sentence that is not known here") from error
+        return reason("cluster_no_pack", pack=request.pack_name, detail=error.reason.text)
+    if model.model_sha256 != request.model_sha256:
+        return reason("cluster_other_pack", pack=request.pack_name)
+    if assessment.settings_hash != request.settings_hash:
+        return reason("cluster_other_settings", pack=request.pack_name)
+    path = lost_path(request) if needs_paths else ""
+    return reason("cluster_no_path", path=path) if path else None
 
 
 def lost_path(request: ArchiveRequest) -> str:
@@ -163,32 +126,7 @@ def lost_path(request: ArchiveRequest) -> str:
     return ""
 
 
-def misfit(report: NodeReport, request: ArchiveRequest) -> Reason | None:
-    """Why a node with this report may be given no work, None if it may."""
-    mine = (("Fieldray", request.program_version), ("Dask", versions()), ("Python", _python()))
-    for (name, here), there in zip(mine, (report.program_version, report.modules, report.python), strict=True):
-        if here != there:
-            return reason("cluster_other_version", name=name, there=there, here=here)
-    if report.problem:
-        return reason("cluster_no_pack", pack=request.pack_name, detail=report.problem.text)
-    if report.model_sha256 != request.model_sha256:
-        return reason("cluster_other_pack", pack=request.pack_name)
-    if report.settings_hash != request.settings_hash:
-        return reason("cluster_other_settings", pack=request.pack_name)
-    if report.missing_path:
-        return reason("cluster_no_path", path=report.missing_path)
-    return None
-
-
 def require_same(before: ArchiveRequest, now: ArchiveRequest, folder: Path) -> None:
     """Require that an output folder is continued with the same work. Raises UsageProblem (archive_other_work)."""
     if before.work != now.work:
         raise UsageProblem(reason("archive_other_work", folder=folder, pack=before.pack_name))
-
-
-def _python() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _replaced(report: NodeReport, **changes: object) -> NodeReport:
-    return dataclasses.replace(report, **changes)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""The workers of a cluster that may be given work, and who is to blame where one of them ended.
+"""The workers of a cluster that may be given work, how their work ends, and who is to blame where one of them ended.
 
 Dask carries the messages and knows which workers live. Who gets what is decided by whoever has the work: an archive
 gives one piece to one worker, a workflow lets Dask choose among those that fit, a training has a worker for each part.
-All of them admit workers, set them aside, and lose them in the same way.
+All of them admit workers, set them aside, lose them and look for a lost scheduler in the same way.
 
 A worker that joins is asked what it is. At the start one that does not fit is a problem that ends the run, so that a
 person knows; later it is set aside with a sentence, and the others go on. A node that cannot work at all is set aside
@@ -21,44 +21,66 @@ label that was corrected is another input.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import json
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from distributed import Client, Future, KilledWorker, wait
 
-from fieldray.errors import EnvironmentProblem
+from fieldray.errors import EnvironmentProblem, StorageProblem
 from fieldray.paths import VERSION
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest
-from fieldray_cluster.connection import NotPlain, is_connected, node_of, workers_of
+from fieldray_cluster.connection import (
+    ConnectionSettings,
+    NotPlain,
+    clock_note,
+    is_connected,
+    node_of,
+    open_client,
+    said_by,
+    workers_of,
+)
+from fieldray_cluster.node import all_versions
 
 LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """What Dask raises where the other side is gone."""
-CONNECTIONS: Final = 5
-"""How often a lost scheduler is looked for before the work is given up."""
 DEATHS_OF_ONE: Final = 3
 """How often a process has to end over one image before the image may be blamed."""
-Why = TypeVar("Why")
-"""Why a worker is given no work: a reason, or a sentence that came from it."""
+_CONNECTIONS: Final = 5  # without any progress, before the work is given up
+_ASKS: Final = 40  # of a worker that is there and does not answer
 _FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
+
+Note = Callable[[str, Reason], None]
+"""Receives the name of a node and what there is to say of it."""
+Ask = Callable[[], Reason | None]
+"""What a worker asks itself: why it cannot work, None if it can. It has to be importable there."""
 
 
 class ConnectionLost(EnvironmentProblem):
     """The cluster's scheduler is gone; what was under way there is not known."""
 
     def __init__(self) -> None:
-        super().__init__(reason("workflow_connection_lost"))
+        super().__init__(reason("cluster_lost"))
 
 
 class NodesUnfit(EnvironmentProblem):
-    """No node is left that could be given work."""
+    """A node that cannot be given work, at the start, or where none is left that can."""
+
+
+class WorkerLost(Exception):
+    """The process that had a task has ended."""
 
 
 @contextlib.contextmanager
@@ -68,6 +90,37 @@ def noticing_loss() -> Iterator[None]:
         yield
     except (*LOST, NotPlain) as error:
         raise ConnectionLost from error
+
+
+def work_connected(
+    connection: ConnectionSettings,
+    work: Callable[[Client], None],
+    *,
+    done: Callable[[], int],
+    note: Callable[[EnvironmentProblem], None] = lambda _problem: None,
+) -> None:
+    """Let `work` have a client of the cluster, and another one where the cluster was lost on the way.
+
+    done   how much of the work this start has done; a loss after progress is a first one again
+    note   receives each problem after which it goes on
+
+    Raises what `work` raises, EnvironmentProblem where no cluster can be had.
+    """
+    attempts = 0
+    while True:
+        before = done()
+        try:
+            with open_client(connection) as client, client.as_current():
+                return work(client)
+        except (NodesUnfit, StorageProblem):
+            raise
+        except EnvironmentProblem as problem:
+            attempts = 1 if done() > before else attempts + 1
+            # An address that never answered is wrong; the driver's own scheduler may have been killed.
+            is_wrong = bool(connection.address) and not done() and not isinstance(problem, ConnectionLost)
+            if is_wrong or attempts >= _CONNECTIONS:
+                raise
+            note(problem)
 
 
 def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
@@ -81,47 +134,79 @@ def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: floa
         raise ConnectionLost
 
 
+def result_of(future: Future[Any], *, timeout_s: float | None = None) -> Any:
+    """What a task came to. Raises WorkerLost, ConnectionLost, TimeoutError after that time, what the task raised."""
+    try:
+        return future.result(timeout=timeout_s)
+    except KilledWorker as error:
+        raise WorkerLost from error
+    except (OSError, CancelledError) as error:
+        if isinstance(error, TimeoutError) and timeout_s is not None:
+            raise
+        raise ConnectionLost from error
+
+
 # ---- who may be given work
 
 
-class WorkerRegistry(Generic[Why]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a worker says of itself: its versions, its clock in seconds since 1970, and why it cannot work."""
+
+    versions: str
+    now_s: float
+    problem: Reason | None = None
+
+
+def versions_here() -> str:
+    """What has to be the same on all computers."""
+    return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def report_text(ask: Ask | None) -> str:
+    """What a worker runs that joins: its report as JSON."""
+    report = NodeReport(versions=versions_here(), now_s=time.time(), problem=ask() if ask else None)
+    return json.dumps(dataclasses.asdict(report))
+
+
+def misfit(answer: object, note: Callable[[Reason], None]) -> Reason | None:
+    """Why a worker with this answer may be given no work, None if it may; `note` receives what else there is to say."""
+    try:
+        report = decoded(answer if isinstance(answer, str) else "", NodeReport)
+    except (ValueError, KeyError):  # KeyError: a sentence that is not known here
+        return reason("cluster_other_answer")
+    if report.versions != versions_here():
+        return reason("cluster_other_version", there=report.versions, here=versions_here())
+    if why := clock_note(report.now_s):
+        note(why)
+    return report.problem
+
+
+class WorkerRegistry:
     """The workers of one client, looked at again and again.
 
     Parameters
     ----------
     ask
-        What these workers (names by address) say of themselves, by address.
-    misfit
-        Why one with this name and answer may be given no work, None if it may. Raises LookupError where it has just
-        gone, and is to be asked again.
+        What each worker asks itself, beside its versions.
     note
-        Receives a node that is set aside, and why.
-    refused
-        The problem that ends a start with a worker that does not fit: by its name, and why.
-    none_left
-        The problem where nobody is left: by the name of a worker, and why it was set aside.
+        Receives what there is to say of a node, and why it is set aside.
     nodes_aside
         Nodes that are given nothing, by name; kept by who looks from one client to the next.
+
+    Raises NodesUnfit where a worker that is there does not fit, ConnectionLost.
     """
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        ask: Callable[[Mapping[str, str]], Mapping[str, object]],
-        misfit: Callable[[str, object], Why | None],
-        note: Callable[[str, Why], None],
-        refused: Callable[[str, Why], Exception],
-        none_left: Callable[[str, Why], Exception],
-        nodes_aside: dict[str, Why] | None = None,
+        self, client: Client, ask: Ask | None = None, *, note: Note, nodes_aside: dict[str, Reason] | None = None
     ) -> None:
-        self._client, self._ask, self._misfit, self._note = client, ask, misfit, note
-        self._refused, self._none_left = refused, none_left
-        self._nodes_aside: dict[str, Why] = {} if nodes_aside is None else nodes_aside
+        self._client, self._ask, self._note = client, ask, note
+        self._nodes_aside = {} if nodes_aside is None else nodes_aside
         self.workers: dict[str, Mapping[str, Any]] = {}
         """Those that may be given work, as their scheduler describes them, by address."""
-        self._aside: dict[str, Why] = {}
-        self._noted: set[tuple[str, str]] = set()
+        self._aside: dict[str, Reason] = {}
+        self._asked = Counter[str]()
+        self._noted: set[tuple[str, Reason]] = set()
         self._looked_s = 0.0
         self.look(is_first=True)
 
@@ -129,10 +214,16 @@ class WorkerRegistry(Generic[Why]):
         """The name of a worker's node."""
         return node_of(str(self.workers[address]["name"]))
 
+    def idle_first(self) -> list[str]:
+        """Those that may be given work, by name; last the busy ones, which it waits for. Raises ConnectionLost."""
+        with noticing_loss():
+            busy = {address for address, tasks in self._client.processing().items() if tasks}
+        return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
+
     def look(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
         """See who came, if the last look is some time ago; the addresses of those that are gone.
 
-        Raises ConnectionLost, what `refused` and `none_left` make, EnvironmentProblem.
+        Raises ConnectionLost, NodesUnfit, EnvironmentProblem.
         """
         if not is_connected(self._client):
             raise ConnectionLost
@@ -141,9 +232,8 @@ class WorkerRegistry(Generic[Why]):
         with noticing_loss():
             present = workers_of(self._client)
             self._looked_s = time.monotonic()
-            known = {*self.workers, *self._aside}
-            new = {address: str(one["name"]) for address, one in present.items() if address not in known}
-            answers = self._ask(new) if new else {}
+            new = [address for address in present if address not in (*self.workers, *self._aside)]
+            answers = said_by(new, self._client, report_text, self._ask) if new else {}
         for address, answer in answers.items():
             self._admit(address, present[address], answer, is_first=is_first)
         gone = [address for address in (*self.workers, *self._aside) if address not in present]
@@ -152,16 +242,16 @@ class WorkerRegistry(Generic[Why]):
             self._aside.pop(address, None)
         if self._aside and not self.workers:
             address, why = next(iter(self._aside.items()))
-            raise self._none_left(str(present[address]["name"]), why)
+            raise _unfit(node_of(str(present[address]["name"])), why)
         return gone
 
-    def set_aside(self, address: str, why: Why) -> None:
+    def set_aside(self, address: str, why: Reason) -> None:
         """Give a worker nothing any more; what joins in its place is asked again."""
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
             self._tell(node_of(str(worker["name"])), why)
 
-    def set_node_aside(self, node: str, why: Why) -> None:
+    def set_node_aside(self, node: str, why: Reason) -> None:
         """Give a node nothing any more, whatever of it joins again."""
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
@@ -174,24 +264,28 @@ class WorkerRegistry(Generic[Why]):
         return node in self._nodes_aside
 
     def _admit(self, address: str, worker: Mapping[str, Any], answer: object, *, is_first: bool) -> None:
-        name = str(worker["name"])
-        if why := self._nodes_aside.get(node_of(name)):
+        node = node_of(str(worker["name"]))
+        if why := self._nodes_aside.get(node):
             self._aside[address] = why
             return
-        try:
-            why = self._misfit(name, answer)
-        except LookupError:
-            return
+        self._asked[address] += 1
+        if isinstance(answer, LOST) and self._asked[address] < _ASKS:
+            return  # it has just gone, or is asked again
+        why = misfit(answer, lambda told: self._tell(node, told))
         if why and is_first:
-            raise self._refused(name, why)
+            raise _unfit(node, why)
         self.workers[address] = worker
         if why:
             self.set_aside(address, why)
 
-    def _tell(self, node: str, why: Why) -> None:
-        if (node, repr(why)) not in self._noted:
-            self._noted.add((node, repr(why)))
+    def _tell(self, node: str, why: Reason) -> None:
+        if (node, why) not in self._noted:
+            self._noted.add((node, why))
             self._note(node, why)
+
+
+def _unfit(node: str, why: Reason) -> NodesUnfit:
+    return NodesUnfit(reason("cluster_node_problem", node=node, detail=why.text))
 
 
 # ---- who is to blame

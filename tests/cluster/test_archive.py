@@ -26,11 +26,11 @@ from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive import Archive, ArchiveProgress, Reporting
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
-from fieldray_cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
+from fieldray_cluster.archive_request import ArchiveRequest, problem_of_node
 from fieldray_cluster.archive_worker import PieceResult, PieceSpec, SentFiles, contents_of, packed, results_of
 from fieldray_cluster.connection import ConnectionSettings, open_client
 from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
-from fieldray_cluster.pool import Piece
+from fieldray_cluster.pool import NodesUnfit, Piece
 
 HASH = "0" * 64
 TWO_WORKERS = ConnectionSettings(workers=2)
@@ -82,19 +82,11 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         ]
         return PieceResult(results=packed(outcomes, spec.request))
 
-    def inspect(request: ArchiveRequest, *, needs_paths: bool = True, **other: object) -> NodeReport:
-        """A node that fits, but for `other`, whatever packs are there."""
-        same = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash, "problem": None}
-        return dataclasses.replace(report_of_node(request, needs_paths=needs_paths), **{**same, **other})
+    def inspect(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+        """A node that fits, whatever packs are there."""
 
-    def inspect_older(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
-        return inspect(request, program_version="0.1.0")
-
-    def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
-        return inspect(request, model_sha256="1" * 64)
-
-    def inspect_other_clock(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
-        return inspect(request, now_s=time.time() + 1000)
+    def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+        return reason("cluster_other_pack", pack=request.pack_name)
 
     return {name: function for name, function in locals().items() if callable(function)}
 
@@ -311,25 +303,18 @@ def test_a_list_that_is_gone_is_not_made_again_beside_results(
         list_images(folder, [tmp_path], Settings(), tell=lambda _count: None)
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ("inspect_older", "It has Fieldray 0.1.0, but here"),
-        ("inspect_other_pack", "another pack under the name none"),
-    ],
-)
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(
-    tmp_path: Path,
-    folder: ArchiveFolder,
-    request_made: ArchiveRequest,
-    asked: str,
-    words: str,
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
 ) -> None:
     write_list(folder, tmp_path, 4)
-    with pytest.raises(EnvironmentProblem, match=words) as problem:
-        run(folder, request_made, inspect=STAND_INS[asked])
-    assert problem.value.reason.text.startswith("local cannot be given any work: ")
+    with pytest.raises(NodesUnfit, match=r"local cannot be given any work: .*another pack under the name none"):
+        run(folder, request_made, inspect=STAND_INS["inspect_other_pack"])
     assert folder.done(4) == ()
+
+
+def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, home: Path) -> None:
+    why = problem_of_node(request_made)
+    assert why and why.code == "cluster_no_pack" and "none-1.0.0" in why.text
 
 
 def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(
@@ -394,15 +379,6 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     outcomes = sent.outcomes(refs, [Refused(ref=ref, reason=reason("blank")) for ref in local])
     assert [outcome.ref for outcome in outcomes] == refs
     assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
-
-
-def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 4)
-    notes: list[tuple[str, Reason]] = []
-    run(folder, request_made, inspect=STAND_INS["inspect_other_clock"], notes=notes)
-    assert {(node, why.code) for node, why in notes} == {("local", "cluster_clock")}
 
 
 @contextlib.contextmanager

@@ -1,15 +1,75 @@
-"""Who is to blame for a process that ended, the image or the computer; and keys of results."""
+"""Who may be given work, who is to blame for a process that ended, and keys of results."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from fieldray_cluster.pool import FaultCounts, Piece, result_key, state_of
+from fieldray.errors import EnvironmentProblem
+from fieldray.reasons import Reason, reason
+from fieldray_cluster.connection import ConnectionSettings
+from fieldray_cluster.pool import (
+    ConnectionLost,
+    FaultCounts,
+    NodeReport,
+    Piece,
+    misfit,
+    report_text,
+    result_key,
+    state_of,
+    versions_here,
+    work_connected,
+)
 
 ONE = Piece(7, 8)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ({}, None),
+        ({"versions": "Fieldray 0.0.1"}, "cluster_other_version"),
+        ({"problem": reason("cluster_no_path", path="/share")}, "cluster_no_path"),
+    ],
+)
+def test_a_worker_fits_by_its_versions_and_what_it_says_of_itself(said: dict[str, object], code: str | None) -> None:
+    report = dataclasses.replace(NodeReport(versions=versions_here(), now_s=time.time()), **said)  # type: ignore[arg-type]
+    why = misfit(json.dumps(dataclasses.asdict(report)), pytest.fail)
+    assert (why and why.code) == code
+
+
+@pytest.mark.parametrize(
+    "answer", [None, OSError(), b"{}", "{}", report_text(None).replace("null", '{"code": "none"}')]
+)
+def test_an_answer_that_is_none_does_not_fit(answer: object) -> None:
+    assert misfit(answer, pytest.fail) == reason("cluster_other_answer")
+
+
+def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
+    said: list[Reason] = []
+    report = NodeReport(versions=versions_here(), now_s=time.time() + 1000)
+    assert misfit(json.dumps(dataclasses.asdict(report)), said.append) is None
+    assert [why.code for why in said] == ["cluster_clock"]
+
+
+def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(home: Path) -> None:
+    nowhere = ConnectionSettings(address="127.0.0.1:9", patience_s=0.2)
+    with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
+        work_connected(nowhere, pytest.fail, done=lambda: 0, note=pytest.fail)
+    tried: list[int] = []
+
+    def lose(_client: object) -> None:
+        tried.append(len(tried))
+        raise ConnectionLost
+
+    with pytest.raises(ConnectionLost):
+        work_connected(ConnectionSettings(), lose, done=lambda: min(len(tried), 2))
+    assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
 
 
 def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:

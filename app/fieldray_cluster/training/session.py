@@ -12,13 +12,12 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from distributed import Client, Future, KilledWorker
+from distributed import Client, Future
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
@@ -29,8 +28,8 @@ from fieldray_cluster.connection import (
     is_connected,
     open_client,
     receives,
-    workers_of,
 )
+from fieldray_cluster.pool import WorkerLost, WorkerRegistry, noticing_loss, result_of
 from fieldray_cluster.training.channel import Channel, Encryption, open_channels
 from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.server import DRIVER, Service
@@ -47,6 +46,8 @@ from fieldray_cluster.training.worker import (
 )
 
 receives(WorkerResult)
+
+Say = Callable[[str], None]
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
@@ -96,13 +97,13 @@ def epochs(
     layout: Layout,
     state: ShardState,
     first_epoch: int = 0,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Say = lambda _line: None,
 ) -> Generator[Epoch, None, None]:
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other, training_needs_torch), EnvironmentProblem (training_server_lost, training_server_unreached,
-    training_worker_lost, training_workers_lost, training_cluster_lost).
+    training_worker_lost, training_workers_lost), ConnectionLost, NodesUnfit.
     """
     plan.require_room(batches=task.batches, sizes=task.sizes)
     if plan.server == "none":
@@ -116,16 +117,23 @@ def epochs(
             yield session.epoch(number)
 
 
-def places_of(client: Client, plan: Plan) -> list[str]:
+def registry_of(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
+    """The processes of the cluster that may be given work. Raises NodesUnfit, ConnectionLost."""
+    return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
+
+
+def places_of(registry: WorkerRegistry, plan: Plan) -> list[str]:
     """Where the workers, then where the servers are; a server shares a process with a worker where it must.
 
-    Raises UsageProblem (training_few_workers).
+    Raises UsageProblem (training_few_workers), ConnectionLost.
     """
     until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.servers
-    while len(found := _processes(client)) < wanted and time.monotonic() < until_s:
-        if plan.address and len(found) >= plan.workers:
+    while len(registry.workers) < wanted and time.monotonic() < until_s:
+        if plan.address and len(registry.workers) >= plan.workers:
             break
         time.sleep(_TICK_S)
+        registry.look(at_once=True)
+    found = registry.idle_first()
     if len(found) < plan.workers:
         raise UsageProblem(reason("training_few_workers", workers=plan.workers, there=len(found)))
     hosts = found[plan.workers : wanted]
@@ -137,35 +145,10 @@ def encryption_of(client: Client) -> Encryption:
     return Encryption(connecting=connecting_context(client))
 
 
-def members(client: Client) -> Mapping[str, Any]:
-    """The processes of the cluster by their addresses, as they are now. Raises EnvironmentProblem."""
-    try:
-        return workers_of(client)
-    except (OSError, TimeoutError, CancelledError) as error:
-        raise EnvironmentProblem(reason("training_cluster_lost")) from error
-
-
-def require_connected(client: Client) -> None:
-    """Require the client's scheduler. Raises EnvironmentProblem (training_cluster_lost)."""
-    if not is_connected(client):
-        raise EnvironmentProblem(reason("training_cluster_lost"))
-
-
-def _processes(client: Client) -> list[str]:
-    """All of them; first those that do nothing: what is given to another waits until that is done."""
-    workers = members(client)
-    try:
-        busy = {address for address, tasks in client.processing().items() if tasks}
-    except (OSError, TimeoutError, CancelledError) as error:
-        raise EnvironmentProblem(reason("training_cluster_lost")) from error
-    return sorted(workers, key=lambda address: (address in busy, str(workers[address]["name"]), address))
-
-
 class _Session:
-    def __init__(
-        self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Say) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
+        self._registry = registry_of(client, say)
         self._token = secrets.token_hex(16)
         self._controls: list[Channel] = []
         self._hosts: list[str] = []
@@ -179,7 +162,7 @@ class _Session:
 
     def start(self, state: ShardState, first_epoch: int) -> None:
         plan = self._plan
-        places, self._first_epoch = places_of(self._client, plan), first_epoch
+        places, self._first_epoch = places_of(self._registry, plan), first_epoch
         self._runs = list(self._layout.place(plan.servers, evenly=plan.places_evenly))
         self._hosts = places[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
@@ -251,10 +234,10 @@ class _Session:
         """End servers and workers; the cluster's processes stay."""
         self._ends.close()
         try:
-            require_connected(self._client)
-            there = members(self._client)
+            self._registry.look(at_once=True)
         except EnvironmentProblem:
             return
+        there = self._registry.workers
         ended = [
             self._client.submit(stop_server, self._token, workers=[host], pure=False)
             for host in self._hosts
@@ -276,20 +259,18 @@ class _Session:
 
     def _result(self, task: Future[Any], host: str) -> Any:
         try:
-            return task.result(timeout=_PATIENCE_S)
-        except KilledWorker as error:
+            return result_of(task, timeout_s=_PATIENCE_S)
+        except WorkerLost as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
         except TimeoutError as error:
             self._client.cancel([task])
-            require_connected(self._client)
+            self._registry.look(at_once=True)
             raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
-        except (CancelledError, OSError) as error:
-            raise EnvironmentProblem(reason("training_cluster_lost")) from error
 
     def _look(self) -> None:
         """While an epoch is awaited: replace workers. Raises EnvironmentProblem, UsageProblem."""
-        require_connected(self._client)
-        there = members(self._client)
+        self._registry.look()
+        there = self._registry.workers
         if not there.keys() >= set(self._hosts):
             raise EnvironmentProblem(reason("training_server_lost"))
         for worker, future in self._futures.items():
@@ -304,17 +285,16 @@ class _Session:
         Raises UsageProblem where its loss was no number, or it cannot read what it is to learn from.
         """
         try:
-            result: WorkerResult = future.result(timeout=_PATIENCE_S)
-        except KilledWorker:
+            with noticing_loss():
+                result: WorkerResult = result_of(future, timeout_s=_PATIENCE_S)
+        except WorkerLost:
             return True
-        except (CancelledError, TimeoutError) as error:
-            raise EnvironmentProblem(reason("training_cluster_lost")) from error
         if result.diverged:
             epoch, step = result.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
         if result.unread:
             place = self._at[worker]
-            node = str(members(self._client).get(place, {"name": place})["name"])
+            node = str(self._registry.workers.get(place, {"name": place})["name"])
             raise UsageProblem(reason(result.unread, node=node, path=self._task.arrays.parent))
         return result.was_lost
 
@@ -325,10 +305,12 @@ class _Session:
         self._say(reason("training_worker_again", worker=worker + 1).text)
         busy = {place for other, place in self._at.items() if other != worker}
         until_s = time.monotonic() + _PATIENCE_S
-        while not (free := [place for place in _processes(self._client) if place not in busy | set(self._hosts)]):
+        self._registry.look(at_once=True)
+        while not (free := [place for place in self._registry.idle_first() if place not in busy | set(self._hosts)]):
             if time.monotonic() > until_s:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
             time.sleep(_TICK_S)
+            self._registry.look(at_once=True)
         self._send_out(worker, free[0])
 
 
@@ -359,18 +341,11 @@ def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]])
 
 
 def _reduced_epochs(
-    client: Client,
-    plan: Plan,
-    task: DividedTask,
-    state: ShardState,
-    *,
-    layout: Layout,
-    first_epoch: int,
-    say: Callable[[str], None],
+    client: Client, plan: Plan, task: DividedTask, state: ShardState, *, layout: Layout, first_epoch: int, say: Say
 ) -> Iterator[Epoch]:
-    lost = 0
+    lost, registry = 0, registry_of(client, say)
     for number in range(first_epoch + 1, task.epochs + 1):
-        while (results := _reduced(client, plan, task, state, layout=layout, number=number)) is None:
+        while (results := _reduced(client, registry, plan, task, state, layout=layout, number=number)) is None:
             lost += 1
             if lost > _LIVES:
                 raise EnvironmentProblem(reason("training_workers_lost", times=lost))
@@ -382,12 +357,21 @@ def _reduced_epochs(
 
 
 def _reduced(
-    client: Client, plan: Plan, task: DividedTask, state: ShardState, *, layout: Layout, number: int
+    client: Client,
+    registry: WorkerRegistry,
+    plan: Plan,
+    task: DividedTask,
+    state: ShardState,
+    *,
+    layout: Layout,
+    number: int,
 ) -> list[Any] | None:
     """What the workers of an epoch came to; None where one was lost. Raises UsageProblem, EnvironmentProblem."""
-    places = places_of(client, plan)
+    registry.look(at_once=True)
+    places = places_of(registry, plan)
     try:
-        meeting = client.submit(free_address, workers=[places[0]], pure=False).result(timeout=_PATIENCE_S)
+        with noticing_loss():
+            meeting = result_of(client.submit(free_address, workers=[places[0]], pure=False), timeout_s=_PATIENCE_S)
         if meeting is None:
             raise UsageProblem(reason("training_needs_torch"))
         more = {"layout": layout, "number": number, "meeting": meeting, "pure": False}
@@ -395,30 +379,28 @@ def _reduced(
             place: client.submit(reduce_epoch, task, plan, state, rank=rank, workers=[place], **more)
             for rank, place in enumerate(places)
         }
-        return _results(client, tasks)
-    except KilledWorker:
+        with noticing_loss():
+            return _results(client, registry, tasks)
+    except WorkerLost:
         return None
-    except (CancelledError, TimeoutError) as error:
-        raise EnvironmentProblem(reason("training_cluster_lost")) from error
 
 
-def _results(client: Client, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
-    """What the tasks of an epoch came to, by their places; None where one was lost. Raises EnvironmentProblem.
+def _results(client: Client, registry: WorkerRegistry, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
+    """What the tasks of an epoch came to, by their places; None where one was lost. Raises WorkerLost, ConnectionLost.
 
     With one of them the sum of the others is lost too: they are not waited for.
     """
     done: dict[str, Any] = {}
     try:
         while True:
-            require_connected(client)
+            registry.look()
             ended = [place for place, task in tasks.items() if place not in done and task.done()]
-            done |= {place: tasks[place].result(timeout=_PATIENCE_S) for place in ended}
+            done |= {place: result_of(tasks[place], timeout_s=_PATIENCE_S) for place in ended}
             if any(result is None for result in done.values()):
                 return None
             if len(done) == len(tasks):
                 return [done[place] for place in tasks]
-            there = members(client)
-            if any(place not in there for place in tasks.keys() - done.keys()):
+            if any(place not in registry.workers for place in tasks.keys() - done.keys()):
                 return None
             time.sleep(_TICK_S)
     finally:

@@ -16,14 +16,13 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-from distributed import Client, KilledWorker
+from distributed import Client
 from numpy.typing import NDArray
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
@@ -44,13 +43,13 @@ from fieldray_adapt.tables import Document
 from fieldray_adapt.train import Samples, Schedule, validate
 from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
+from fieldray_cluster.pool import LOST, WorkerLost, result_of
 from fieldray_cluster.training.channel import Listener, echo, open_channels, round_trips
-from fieldray_cluster.training.session import encryption_of, epochs, members, opened, places_of, require_connected
+from fieldray_cluster.training.session import Say, encryption_of, epochs, opened, places_of, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState, clipped
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
 from fieldray_cluster.training.worker import encryption_here, host_here
 
-Say = Callable[[str], None]
 Progress = Callable[[Mapping[str, Any]], None]
 ARRAYS: Final = "arrays.npz"
 
@@ -330,22 +329,23 @@ def _transfers(
     """Medians there, back, and of a short message. Raises EnvironmentProblem where the other side is lost."""
     plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
     with opened(plan) as client:
-        place = places_of(client, plan)[0]
+        registry = registry_of(client)
+        place = places_of(registry, plan)[0]
 
         def require_both() -> None:
-            require_connected(client)
-            if place not in members(client):
+            registry.look()
+            if place not in registry.workers:
                 raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place)))
 
         try:
             task = client.submit(start_echo, elements, token, workers=[place], pure=False)
-            target = (host_of(place), int(task.result(timeout=_PATIENCE_S)[1]))
+            target = (host_of(place), int(result_of(task, timeout_s=_PATIENCE_S)[1]))
             encryption = encryption_of(client)
             with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
                 empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
             client.submit(stop_echo, token, workers=[place], pure=False).result(timeout=_PATIENCE_S)
-        except (KilledWorker, CancelledError, TimeoutError, OSError) as error:
+        except (WorkerLost, *LOST) as error:
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))

@@ -22,15 +22,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from distributed import Client
+
 from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.run import locked
-from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.pool import CONNECTIONS, ConnectionLost, NodesUnfit, result_key, state_of
-from fieldray_cluster.workflow.recipe import PLACEHOLDER, Cluster, Experiment, Value, Workflow, read_workflow, samples
+from fieldray_cluster.connection import ConnectionSettings
+from fieldray_cluster.pool import NodesUnfit, result_key, state_of, work_connected
+from fieldray_cluster.workflow.recipe import PLACEHOLDER, Experiment, Value, Workflow, read_workflow, samples
 from fieldray_cluster.workflow.runner import TaskRunner, require_resources
 from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events
 
@@ -213,22 +215,14 @@ def with_runner(workflow: Workflow, journal: Journal, drive: Callable[[TaskRunne
     """
     cluster = workflow.cluster
     policies = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
-    for connection in range(1, CONNECTIONS + 1):
-        with open_client(connection_of(cluster)) as client:
-            try:
-                runner = TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
-                require_resources(client, policies)
-                drive(runner)
-                return
-            except ConnectionLost as lost:
-                if connection == CONNECTIONS:
-                    raise
-                say(str(lost))
+    connection = ConnectionSettings(address=cluster.address, workers=cluster.workers, certificates=cluster.certificates)
 
+    def work(client: Client) -> None:
+        runner = TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
+        require_resources(client, policies)
+        drive(runner)
 
-def connection_of(cluster: Cluster) -> ConnectionSettings:
-    """How a recipe's cluster is reached."""
-    return ConnectionSettings(address=cluster.address, workers=cluster.workers, certificates=cluster.certificates)
+    work_connected(connection, work, done=lambda: journal.ended, note=lambda problem: say(str(problem)))
 
 
 def cancel(path: Path) -> None:

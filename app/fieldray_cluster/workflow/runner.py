@@ -11,42 +11,39 @@ believed only if it is that of this very task.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from distributed import Client, Future, KilledWorker
+from distributed import Client, Future
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
-from fieldray_cluster.connection import node_of, receives, said_by, workers_of
-from fieldray_cluster.node import all_versions
-from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerRegistry, wait_for_any
+from fieldray_cluster.connection import node_of, receives, workers_of
+from fieldray_cluster.pool import ConnectionLost, WorkerLost, WorkerRegistry, result_of, wait_for_any
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
     STOP,
     Begun,
     Event,
     Journal,
-    NodeReport,
     Outcome,
     Status,
     TaskResult,
     TaskSpec,
-    look,
     perform,
+    problem_of_node,
 )
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
-_CLOCKS_S: Final = 60.0
 
-receives(NodeReport, TaskResult, TaskSpec, Outcome, type(Path()))
+receives(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,9 +66,9 @@ class TaskRunner:
     """The workers of one client, at work for one driver, which holds the run folder's lock.
 
     work   is what workers run for a task
-    ask    is what they are asked before
+    ask    is what they ask themselves before
 
-    Raises UsageProblem with the node's name (workflow_node_version, workflow_node_folder), ConnectionLost.
+    Raises NodesUnfit, ConnectionLost.
     """
 
     def __init__(
@@ -83,40 +80,14 @@ class TaskRunner:
         preemptible: bool,
         say: Callable[[str], None],
         work: Callable[[TaskSpec], TaskResult] = perform,
-        ask: Callable[[Path], NodeReport] = look,
+        ask: Callable[[Path], Reason | None] = problem_of_node,
     ) -> None:
         self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
-        self._run, self._say, self._asked_s = run, say, (0.0, 0.0)
-
-        def answers(names: Mapping[str, str]) -> Mapping[str, object]:
-            began = time.time()
-            found = said_by(names, client, ask, run)
-            self._asked_s = began, time.time()
-            return found
-
-        self._registry = WorkerRegistry[Reason | str](
-            client,
-            ask=answers,
-            misfit=self._misfit,
-            note=lambda node, why: say(reason("workflow_node_aside", node=node, detail=_detail(why)).text),
-            refused=lambda _name, why: UsageProblem(cast(Reason, why)),
-            none_left=lambda name, why: NodesUnfit(reason("workflow_no_node", node=node_of(name), detail=_detail(why))),
+        self._registry = WorkerRegistry(
+            client, functools.partial(ask, run), note=lambda node, why: say(f"{node}: {why.text}")
         )
         self._out: dict[str, _Work] = {}
         self._is_stopping = False
-
-    def _misfit(self, name: str, found: object) -> Reason | None:
-        if not isinstance(found, NodeReport):
-            raise LookupError(name)  # an error: it has just gone, and is asked again when it is back
-        if found.version != all_versions():
-            return reason("workflow_node_version", node=name, theirs=found.version, ours=all_versions())
-        if not found.sees_folder:
-            return reason("workflow_node_folder", node=name, path=self._run)
-        before_s, after_s = self._asked_s
-        apart_s = max(before_s - found.clock, found.clock - after_s, 0.0)
-        if apart_s > _CLOCKS_S:
-            self._say(reason("workflow_node_clock", node=name, seconds=round(apart_s)).text)
-        return None
 
     @property
     def busy(self) -> tuple[str, ...]:
@@ -219,13 +190,13 @@ class TaskRunner:
         """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
         result = self._answer(work)
         outcome = result.outcome if result else None
-        if result and result.is_of_node and not work.spec.stop.exists():
+        if result and result.of_node and not work.spec.stop.exists():
             self._out[work.spec.task].future = None  # it waits for another node, whatever becomes of this one
-            self._registry.set_node_aside(node_of(result.outcome.node), result.outcome.problem)
+            self._registry.set_node_aside(node_of(result.outcome.node), result.of_node)
             self._registry.look(at_once=True)
             self._again(work)
             return None
-        if result and result.is_of_node:
+        if result and result.of_node:
             outcome = replace(result.outcome, was_stopped=True)
         if outcome and outcome.was_stopped and not self._is_stopped(work.spec):
             outcome = None  # its worker was ending: nobody asked for the task's end
@@ -263,11 +234,11 @@ class TaskRunner:
         """None where the worker was lost. Raises ConnectionLost."""
         assert work.future is not None
         try:
-            result = work.future.result()
-        except KilledWorker:
+            result = result_of(work.future)
+        except WorkerLost:
             return None
-        except (CancelledError, TimeoutError, OSError) as error:
-            raise ConnectionLost from error
+        except ConnectionLost:
+            raise
         except Exception as error:  # what reached the worker could not be performed at all
             why = reason("workflow_node_failed", node="?", detail=type(error).__name__)
             return TaskResult(spec=work.spec, outcome=Outcome(problem=why.text))
@@ -289,10 +260,6 @@ class TaskRunner:
 
 def _slots(offered: Mapping[str, float], wanted: Mapping[str, float]) -> int:
     return int(min(offered.get(name, 0.0) // amount for name, amount in wanted.items()))
-
-
-def _detail(why: Reason | str) -> str:
-    return (why if isinstance(why, str) else why.text).rstrip(".")
 
 
 def require_resources(client: Client, policies: Mapping[str, RetryPolicy]) -> None:

@@ -36,7 +36,6 @@ from fieldray.persistence import FileLock, HeldError, storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import write_atomically
-from fieldray_cluster.node import all_versions
 from fieldray_cluster.workflow.recipe import PROGRAM
 
 # ---- the journal
@@ -111,6 +110,7 @@ class Journal:
         self._path = folder / JOURNAL
         self.latest: dict[str, Event] = {}
         self.numbers: dict[str, int] = {}
+        self.ended = 0  # since it was opened
         for event in read_events(folder):
             self._note(event)
         try:
@@ -136,6 +136,7 @@ class Journal:
         except OSError as error:
             raise storage_problem(error, self._path) from error
         self._note(event)
+        self.ended += event.status != "running"
 
     def is_done(self, task: str, key: str) -> bool:
         """Whether the task was done with this very key."""
@@ -240,27 +241,18 @@ class TaskResult:
     ----------
     spec
         The spec that was performed.
-    is_of_node
-        Whether the node could not work at all; that says nothing of the task.
+    of_node
+        Why the node could not work at all; that says nothing of the task.
     """
 
     spec: TaskSpec
     outcome: Outcome
-    is_of_node: bool = False
+    of_node: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
-    """A worker as it is before it gets any work."""
-
-    version: str
-    sees_folder: bool
-    clock: float
-
-
-def look(folder: Path) -> NodeReport:
-    """What a worker has to say of itself; `folder` is the run's, with its journal: a lost share is an empty folder."""
-    return NodeReport(version=all_versions(), sees_folder=(folder / JOURNAL).is_file(), clock=time.time())
+def problem_of_node(run: Path) -> Reason | None:
+    """Why this worker cannot work on a run, None if it can: a share that is lost is a folder without the journal."""
+    return None if (run / JOURNAL).is_file() else reason("workflow_node_folder", node=_node(), path=run)
 
 
 def driver_of(stop: Path) -> Path:
@@ -289,7 +281,7 @@ def _sees_run(spec: TaskSpec) -> bool:
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
-    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), is_of_node=True)
+    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), of_node=why)
 
 
 def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:

@@ -219,7 +219,10 @@ def test_a_host_that_is_busy_with_other_work_is_named(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_PATIENCE_S", 0.3)
-    others = [client.submit(time.sleep, 1.5, workers=[place], pure=False) for place in session.members(client)]
+    others = [
+        client.submit(time.sleep, 1.5, workers=[place], pure=False)
+        for place in client.scheduler_info(n_workers=-1)["workers"]
+    ]
     wait_for(lambda: all(client.processing().values()))
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 was to hold the weights, but it is busy"):
         list(_untrained(client, tmp_path))
