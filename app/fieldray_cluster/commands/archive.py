@@ -12,7 +12,7 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
 from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray_cluster.command_line import COMMANDS
-from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of
+from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
     from fieldray.domain.run import RunSpec
@@ -43,7 +43,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--send-files", action="store_true", help="send the images to computers that do not see their folders"
     )
     screen.add_argument(
-        "--chunk", type=_chunk, default=256, metavar="N", help="images that a process is given at once (default: 256)"
+        "--chunk",
+        type=whole_number(1, 4096),
+        default=256,
+        metavar="N",
+        help="images that a process is given at once (default: 256)",
     )
     screen.add_argument("--device", choices=device_choices(), help="the device that runs the model")
     screen.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
@@ -168,9 +172,3 @@ def _all_done(folder: ArchiveFolder, run_id: int) -> str:
 
 def _nodes(progress: ArchiveProgress) -> str:
     return ", ".join(f"{node.name}: {node.done} at {node.images_per_s:.1f}/s" for node in progress.nodes)
-
-
-def _chunk(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 4096:
-        return int(text)
-    raise argparse.ArgumentTypeError("a whole number from 1 to 4096 is needed")

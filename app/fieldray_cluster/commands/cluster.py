@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import ipaddress
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,10 +29,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     start = add_command(actions, "start", "be the scheduler that the other computers join")
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
-    start.add_argument("--port", type=_port, default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)")
+    start.add_argument(
+        "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"
+    )
     start.add_argument(
         "--dashboard",
-        type=_port,
+        type=whole_number(1, 65535),
         default=0,
         metavar="N",
         help="show Dask's web pages at this port of --host: whoever reaches it can read them (default: none)",
@@ -43,7 +45,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     join = add_command(actions, "join", "work for a scheduler")
     join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
     join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
-    join.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that work (default: 1)")
+    join.add_argument(
+        "--workers", type=whole_number(1, 256), default=1, metavar="N", help="processes that work (default: 1)"
+    )
     join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
     _add_network_option(join)
     _add_encryption_options(join)
@@ -65,7 +69,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Which cluster a command uses: `--workers`, `--cluster`, `--certificates`."""
     parser.add_argument(
         "--workers",
-        type=_count,
+        type=whole_number(1, 256),
         default=1,
         metavar="N",
         help="processes on this computer without --cluster (default: 1)",
@@ -79,6 +83,17 @@ def connection_of(options: argparse.Namespace) -> ConnectionSettings:
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A type of argument: a whole number from the least to the most."""
+
+    def number(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"a whole number from {least} to {most} is needed, not {text}")
+
+    return number
 
 
 @contextlib.contextmanager
@@ -263,15 +278,3 @@ def _network(text: str) -> str:
             meant = ipaddress.ip_network(text, strict=False)
             raise argparse.ArgumentTypeError(f"{text} is an address within a network; is {meant} meant?") from error
         raise argparse.ArgumentTypeError(f"{text} is no network in numbers, such as 192.168.1.0/24") from error
-
-
-def _port(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
-        return int(text)
-    raise argparse.ArgumentTypeError("a port from 1 to 65535 is needed")
-
-
-def _count(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 256:
-        return int(text)
-    raise argparse.ArgumentTypeError("a whole number from 1 to 256 is needed")

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+from fieldray_cluster.commands.cluster import whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
     SERVERS,
@@ -35,14 +36,16 @@ _SUFFIXES: Final = (".svg", ".png")
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
 """Whole tensors are placed again for each number of workers."""
-_LONGEST_S: Final = 1e9
-_NEEDED: Final = {"t_grad": "--t-grad", "t_comm": "--t-comm", "workers": "--workers", "batches": "--batches"}
+_LARGEST: Final = 1e9
+"""Of times in seconds, and of how much slower a worker is."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Add what says how a training is divided."""
     group = parser.add_argument_group("training by several workers")
-    group.add_argument("--workers", type=_count(1), default=1, metavar="N", help="how many take part (default: 1)")
+    group.add_argument(
+        "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="how many take part (default: 1)"
+    )
     group.add_argument(
         "--mode",
         choices=("local", "sync-join", "sync-split", "async"),
@@ -64,7 +67,10 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help="shares of distributed servers: equal, or whole tensors as Šlampa printed it (default: even)",
     )
     group.add_argument(
-        "--staleness", type=_count(0), metavar="N", help="async: how many steps late a gradient may be at most"
+        "--staleness",
+        type=whole_number(0, 1000),
+        metavar="N",
+        help="async: how many steps late a gradient may be at most",
     )
     add_cluster_options(group)
 
@@ -118,8 +124,12 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     action.add_argument(
         "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
     )
-    action.add_argument("--repeats", type=_count(2), default=10, metavar="N", help="measurements of each (default: 10)")
-    action.add_argument("--workers", type=_count(1), default=2, metavar="N", help="estimate up to so many (default: 2)")
+    action.add_argument(
+        "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="measurements of each (default: 10)"
+    )
+    action.add_argument(
+        "--workers", type=whole_number(1, 1000), default=2, metavar="N", help="estimate up to so many (default: 2)"
+    )
     add_cluster_options(action.add_argument_group("cluster"))
     action.set_defaults(command=run_measure_cluster)
 
@@ -141,23 +151,34 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _count(least: int) -> Any:
-    def count(text: str) -> int:
-        if text.isascii() and text.isdigit() and least <= int(text) <= 1000:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"a whole number from {least} to 1000 is needed")
+def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if above < float(text) <= _LARGEST and float(text) >= least:
+                return float(text)
+        least_said = f"above {above:g}" if above > least else f"from {least:g}"
+        raise argparse.ArgumentTypeError(f"a number {least_said} to {_LARGEST:g} is needed, not {text}")
 
-    return count
+    return number
 
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `estimate`."""
     parser = add_command(actions, "estimate", "predict how much faster training is on several machines")
     parser.epilog = "Exit code: 0, or 2 where an option is missing or cannot be."
-    parser.add_argument("--t-grad", metavar="SECONDS", help="time for the gradient of one batch on one machine")
-    parser.add_argument("--t-comm", metavar="SECONDS", help="time to transfer all weights once, one way")
-    parser.add_argument("--workers", metavar="N", help="number of workers")
-    parser.add_argument("--batches", metavar="D", help="number of batches to train on")
+    time, number = _number(above=0.0), whole_number(1, 10**17)
+    parser.add_argument(
+        "--t-grad",
+        type=time,
+        required=True,
+        metavar="SECONDS",
+        help="time for the gradient of one batch on one machine",
+    )
+    parser.add_argument(
+        "--t-comm", type=time, required=True, metavar="SECONDS", help="time to transfer all weights once, one way"
+    )
+    parser.add_argument("--workers", type=number, required=True, metavar="N", help="number of workers")
+    parser.add_argument("--batches", type=number, required=True, metavar="D", help="number of batches to train on")
     parser.add_argument(
         "--mode",
         choices=MODES,
@@ -186,7 +207,11 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
 def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what the printed formulas leave out")
     group.add_argument(
-        "--slowest", metavar="FACTOR", help="how many times as long the slowest worker takes as the others"
+        "--slowest",
+        type=_number(least=1.0),
+        default=1.0,
+        metavar="FACTOR",
+        help="how many times as long the slowest worker takes as the others",
     )
     group.add_argument("--ceil", action="store_true", help="round the batches of a worker up to a whole number")
     group.add_argument(
@@ -203,7 +228,7 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
     from fieldray_adapt.adapt_command import toolchain  # it has this command among its own
 
     with toolchain(console):
-        measured, workers = _measured(options), _whole_number("--workers", options.workers)
+        measured, workers = _measured(options), options.workers
         _check(options, measured, workers)
         if options.output == "single":
             print_estimate(
@@ -273,18 +298,11 @@ def _simulated(measured: Measured, mode: Mode, server: Server, workers: int) -> 
 
 
 def _measured(options: argparse.Namespace) -> Measured:
-    """Raises UsageProblem for what is missing or cannot be."""
-    missing = [name for key, name in _NEEDED.items() if getattr(options, key) is None]
-    if missing:
-        raise UsageProblem(reason("estimate_missing", options=", ".join(missing)))
-    slowest = 1.0 if options.slowest is None else _number(options.slowest)
-    if not 1 <= slowest <= _LONGEST_S:
-        raise UsageProblem(reason("estimate_slowest", given=options.slowest))
     return Measured(
-        gradient_s=_seconds("--t-grad", options.t_grad),
-        transfer_s=_seconds("--t-comm", options.t_comm),
-        batches=_whole_number("--batches", options.batches),
-        slowest=slowest,
+        gradient_s=options.t_grad,
+        transfer_s=options.t_comm,
+        batches=options.batches,
+        slowest=options.slowest,
         is_whole=options.ceil,
         tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
@@ -306,24 +324,3 @@ def _check(options: argparse.Namespace, measured: Measured, workers: int) -> Non
         )
         if transfers > MOST_TRANSFERS:
             raise UsageProblem(reason("estimate_too_large", transfers=transfers, limit=MOST_TRANSFERS))
-
-
-def _number(text: str) -> float:
-    """NaN for what is no number."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _seconds(option: str, text: str) -> float:
-    seconds = _number(text)
-    if not 0 < seconds <= _LONGEST_S:
-        raise UsageProblem(reason("estimate_time", option=option, given=text))
-    return seconds
-
-
-def _whole_number(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text)):
-        raise UsageProblem(reason("estimate_count", option=option, given=text))
-    return int(text)
