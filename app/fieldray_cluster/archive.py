@@ -18,7 +18,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -113,55 +113,6 @@ class Reporting:
     note: Note = lambda _name, _why: None
 
 
-@dataclass(eq=False, slots=True)
-class Tally:
-    """What was done since `begin`, and what each node has done since it was first given work.
-
-    Attributes
-    ----------
-    resumed
-        Images that had results before.
-    done
-        Images screened since.
-    """
-
-    resumed: int = 0
-    done: int = 0
-    _began_s: float = field(default_factory=time.monotonic)
-    _nodes_done: dict[str, int] = field(default_factory=dict)
-    _nodes_began_s: dict[str, float] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """Screening begins now."""
-        self._began_s = time.monotonic()
-
-    def begin_node(self, node: str) -> None:
-        """A node is given work; all but the first time are nothing new."""
-        self._nodes_began_s.setdefault(node, time.monotonic())
-
-    def add(self, node: str, count: int) -> None:
-        """A node has screened so many images."""
-        self._nodes_done[node] = self._nodes_done.get(node, 0) + count
-
-    def progress(self, total: int) -> ArchiveProgress:
-        """How far it is, of so many images."""
-        now_s = time.monotonic()
-        rate = self.done / max(now_s - self._began_s, 1e-3)
-        done = self.resumed + self.done
-        nodes = (
-            NodeProgress(name=name, done=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3))
-            for name, count in sorted(self._nodes_done.items())
-        )
-        return ArchiveProgress(
-            done=done,
-            total=total,
-            resumed=self.resumed,
-            images_per_s=rate,
-            remaining_s=(total - done) / rate if rate else None,
-            nodes=tuple(nodes),
-        )
-
-
 class Archive:
     """One start of the driver on an output folder.
 
@@ -196,7 +147,9 @@ class Archive:
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
-        self._tally = Tally()
+        self._resumed = self._done = 0  # images that had results before, and images screened since
+        self._began_s = time.monotonic()
+        self._nodes_began_s: dict[str, float] = {}
 
     def run(self, connection: ConnectionSettings) -> None:
         """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
@@ -204,9 +157,9 @@ class Archive:
         Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
         """
         self._take_over()
-        self._tally.begin()
+        self._began_s = time.monotonic()
         if self._left:
-            work_connected(connection, self._work, done=lambda: self._tally.done)
+            work_connected(connection, self._work, done=lambda: self._done)
 
     def _take_over(self) -> None:
         """Hand on what earlier starts left. What is not of these images is screened again, and so is what failed.
@@ -223,7 +176,7 @@ class Archive:
                 continue
             good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
             self._reporting.save(good, True)
-            self._tally.resumed += len(good)
+            self._resumed += len(good)
             for number, outcome in enumerate(outcomes, piece.start):
                 if isinstance(outcome, Failed):
                     self._failed_in[number] = piece
@@ -261,7 +214,7 @@ class Archive:
         now_s = time.monotonic()
         for address in [address for address, task in self._tasks.items() if now_s > task.until_s]:
             self._give_up(pool, address)
-        self._reporting.progress(self._tally.progress(len(self._images)))
+        self._reporting.progress(self._progress())
 
     def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
         if not self._left or address in self._tasks:
@@ -280,7 +233,7 @@ class Archive:
         spec = PieceSpec(request=self._request, refs=refs, files=files)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
-        self._tally.begin_node(node)
+        self._nodes_began_s.setdefault(node, time.monotonic())
         self._tasks[address] = _Task(
             future=future,
             piece=piece,
@@ -328,7 +281,6 @@ class Archive:
             self._give(client, pool, address)
         self._keep(task.piece, answer.results, outcomes)
         self._faults.has_done(task.node, task.piece.size)
-        self._tally.add(task.node, task.piece.size)
 
     def _has_problem(self, pool: WorkerRegistry, task: _Task, address: str, answer: PieceResult) -> None:
         """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
@@ -398,4 +350,20 @@ class Archive:
         else:
             self._folder.keep(piece, results)
         self._reporting.save(outcomes, False)
-        self._tally.done += piece.size
+        self._done += piece.size
+
+    def _progress(self) -> ArchiveProgress:
+        now_s, total = time.monotonic(), len(self._images)
+        rate, done = self._done / max(now_s - self._began_s, 1e-3), self._resumed + self._done
+        nodes = (
+            NodeProgress(name=name, done=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3))
+            for name, count in sorted(self._faults.done.items())
+        )
+        return ArchiveProgress(
+            done=done,
+            total=total,
+            resumed=self._resumed,
+            images_per_s=rate,
+            remaining_s=(total - done) / rate if rate else None,
+            nodes=tuple(nodes),
+        )

@@ -322,7 +322,7 @@ class FaultCounts:
     """What each node has done, and how often in a row its processes ended or failed, by its name."""
 
     def __init__(self) -> None:
-        self._done: dict[str, int] = {}
+        self.done: dict[str, int] = {}
         self._in_a_row: dict[str, int] = {}
         self._most_workers: dict[str, int] = {}
 
@@ -332,14 +332,14 @@ class FaultCounts:
 
     def has_done(self, node: str, images: int) -> None:
         """A node has screened images."""
-        self._done[node] = self._done.get(node, 0) + images
+        self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
     def failed(self, piece: Piece, node: str) -> Piece:
         """A process of a node ended over a piece: the piece with that on its account."""
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
-        account.setdefault(node, self._done.get(node, 0))
+        account.setdefault(node, self.done.get(node, 0))
         return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
 
     def times(self, node: str) -> int:
@@ -358,10 +358,10 @@ class FaultCounts:
         """
         if piece.deaths < DEATHS_OF_ONE:
             return False
-        has_worked_since = any(self._done.get(node, 0) > before for node, before in piece.nodes)
+        has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
         # Where there is one node alone, nothing can be learnt from another: that it has worked at all has to do.
         is_alone = set(nodes) <= {node for node, _ in piece.nodes}
-        has_worked = any(self._done.get(node, 0) for node, _ in piece.nodes)
+        has_worked = any(self.done.get(node, 0) for node, _ in piece.nodes)
         return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
 
 

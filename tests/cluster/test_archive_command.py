@@ -19,7 +19,6 @@ from fieldray.domain.finding import Screened
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
-from fieldray_cluster.archive_folder import ArchiveFolder
 from program import Fieldray, command, write_images
 from waiting import wait_for
 
@@ -109,13 +108,6 @@ def test_a_driver_killed_in_the_middle_is_resumed(
         assert [run.state for run in query.runs()] == ["finished"]
 
 
-def test_a_second_driver_is_refused(tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    with ArchiveFolder(tmp_path / "out"):
-        done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    assert done.returncode == 2
-    assert f"Another program (process {os.getpid()}) is working on" in done.stderr
-
-
 def test_images_that_are_sent_get_the_same_results(
     tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
@@ -170,22 +162,3 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
     done = fieldray(*arguments)
     assert done.returncode == 1, done.stderr  # one image is damaged
     assert [row[1] for row in stored(home)].count("failed") == 1
-
-
-def test_another_request_needs_another_folder(
-    tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    shutil.rmtree(images / "studies")
-    assert screen_archive(fieldray, images, tmp_path / "out", *pack_options).returncode == 1
-    done = screen_archive(fieldray, images / "more.zip", tmp_path / "out", *pack_options)
-    assert done.returncode == 2 and "was begun with other paths" in done.stderr
-    (tmp_path / "out" / "list.parquet").unlink()
-    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    assert done.returncode == 2 and "begin again: name another folder with --out" in done.stderr
-
-
-def test_the_name_of_a_computer_is_not_looked_up(
-    tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options, "--cluster", "example.org:8786")
-    assert (done.returncode, "is not the address of a scheduler" in done.stderr) == (2, True), done.stderr

@@ -103,9 +103,11 @@ def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Pat
             images.refs(Piece(0, 1))
 
 
-def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
+def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
         assert not folder.path.stat().st_mode & 0o077
+        with pytest.raises(UsageProblem, match=rf"Another program \(process {os.getpid()}\) is working on"):
+            ArchiveFolder(tmp_path / "out")
 
 
 def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> None:

@@ -114,21 +114,6 @@ def test_what_is_no_address_is_refused(given: str) -> None:
         full_address(given, None)
 
 
-def test_whoever_has_other_certificates_or_none_gets_no_connection(tmp_path: Path) -> None:
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    make_certificates(mine)
-    make_certificates(other)
-    with NodeGroup() as nodes:
-        address = nodes.add(NodeSettings(role="scheduler", certificates=str(mine))).address()
-        assert address.startswith("tls://127.0.0.1:")
-        with open_client(ConnectionSettings(address=address, certificates=mine, needs_worker=False)) as client:
-            assert client.scheduler_info(n_workers=-1)["workers"] == {}
-        for folder, spelled in ((other, address), (None, address.replace("tls", "tcp"))):
-            settings = ConnectionSettings(address=spelled, certificates=folder, needs_worker=False, patience_s=2.0)
-            with pytest.raises(EnvironmentProblem, match="No scheduler answers"), open_client(settings):
-                pass
-
-
 def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: Path) -> None:
     whole, client_only, posing = (tmp_path / name for name in ("whole", "client", "posing"))
     make_certificates(whole)
@@ -172,12 +157,6 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
         assert all("were valid until" in line for line in describe(client))
         (tmp_path / "node.key").unlink()
         assert all("(node.key: No such file" in line for line in describe(client))
-
-
-def test_nobody_answers() -> None:
-    settings = ConnectionSettings(address=f"127.0.0.1:{free_port()}", patience_s=1.0)
-    with pytest.raises(EnvironmentProblem, match="No scheduler answers at tcp://127"), open_client(settings):
-        pass
 
 
 def test_a_cluster_without_workers_says_how_they_join() -> None:

@@ -98,11 +98,16 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 @contextlib.contextmanager
 def cluster_modules() -> Iterator[None]:
-    """Imports inside say how to install what is missing. Raises UsageProblem (cluster_not_installed)."""
+    """What is imported inside says how to install what is missing.
+
+    Raises UsageProblem (cluster_not_installed, adapt_not_installed).
+    """
     try:
         yield
     except ModuleNotFoundError as error:
-        raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
+        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed", "optuna", "pyarrow")
+        code = "cluster_not_installed" if is_cluster else "adapt_not_installed"
+        raise UsageProblem(reason(code, name=error.name)) from error
 
 
 def run_start(options: argparse.Namespace, console: Console) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import whole_number
+from fieldray_cluster.commands.cluster import cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
     SERVERS,
@@ -91,7 +91,7 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         if options.workers > 1:
             raise UsageProblem(reason("training_needs_mode", workers=options.workers))
         return None
-    with training_modules():
+    with cluster_modules():
         from fieldray_cluster.training.session import opened
         from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import DividedTrainer
@@ -105,17 +105,6 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         certificates=options.certificates,
     )
     return DividedTrainer(plan, open_cluster=lambda: opened(plan), say=console.print_line)
-
-
-@contextlib.contextmanager
-def training_modules() -> Iterator[None]:
-    """What a divided training needs: the cluster's modules and the toolchain's. Raises UsageProblem."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed")
-        code = "cluster_not_installed" if is_cluster else "adapt_not_installed"
-        raise UsageProblem(reason(code, name=error.name)) from error
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
@@ -136,7 +125,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
-    with training_modules():
+    with cluster_modules():
         from fieldray_cluster.training.trainer import measure_costs
     costs = measure_costs(
         options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats

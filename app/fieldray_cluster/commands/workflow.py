@@ -13,6 +13,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_all
 from fieldray_cluster.command_line import COMMANDS
+from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
 _COMMANDS: Final = {
@@ -127,9 +128,8 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 def _cluster_installed(console: Console) -> Iterator[None]:
     """What the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
     try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
+        with cluster_modules():
+            yield
     except UsageProblem as problem:
         print_all(problem, console)
         raise

@@ -151,7 +151,7 @@ def test_a_worker_that_is_gone_holds_nobody_back() -> None:
 def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_for_ever(
     data: st.DataObject, workers: int, more: int
 ) -> None:
-    """The rule of `_may_update` played through without threads: whoever draws next goes as soon as it may."""
+    """Played through without threads: whoever draws next goes as soon as the server lets it."""
     bound, version, fetched = workers - 1 + more, 0, [0] * workers
     waiting: set[int] = set()
     for _ in range(40):
@@ -166,8 +166,9 @@ def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_
 
 
 def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
-    others = sorted(fetched[:worker] + fetched[worker + 1 :])
-    return all(version + 1 + place - one <= bound for place, one in enumerate(others))
+    server = _server(workers=len(fetched), waits=False, staleness=bound)
+    server._version, server._fetched = version, dict(enumerate(fetched))
+    return server._may_update(worker)
 
 
 def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_dropped() -> None:
@@ -191,46 +192,9 @@ def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_droppe
         worker.end()
 
 
-def test_a_worker_that_dies_while_its_gradient_waits_holds_nobody_back_nor_its_replacement() -> None:
-    server = _server(waits=False, staleness=1)
-    lost, other = _Worker(server, 0), _Worker(server, 1)
-    lost.pull(), other.pull()
-    lost.push(0).result(5)
-    held = lost.push(1)
-    lost.has_ended.set()  # its process was killed: nobody closes anything here
-    with pytest.raises(ConnectionReplaced):
-        held.result(5)
-    lost.end()
-    replaced = _Worker(server, 0)
-    assert replaced.pull()[:2] == (1, 1)
-    repeated = replaced.push(1, number=1)
-    assert other.push(0).result(5)[0] in (2, 3)
-    assert repeated.result(5)[0] in (2, 3)
-    for worker in (replaced, other):
-        worker.end()
-
-
 def test_an_epoch_is_not_awaited_for_a_driver_that_is_gone() -> None:
     with pytest.raises(ConnectionReplaced):
         _server().snapshot(1, has_ended=lambda: True)
-
-
-@pytest.mark.parametrize("worker", [-1, 2])
-def test_nobody_attaches_where_there_is_no_worker(worker: int) -> None:
-    with pytest.raises(ValueError):
-        _server().attach(WorkerConnection(worker=worker))
-
-
-@pytest.mark.parametrize("count", [1, LAYOUT.size - 1, LAYOUT.size + 1])
-def test_a_gradient_is_as_long_as_the_share_or_none(count: int) -> None:
-    """One number would be every weight's; a wrong length would be counted and then fail."""
-    server, connection = _server(workers=1), WorkerConnection(worker=0)
-    server.attach(connection)
-    push = _push(0, 0)
-    with pytest.raises(ValueError):
-        server.push(connection, push, np.ones(count, np.float32))
-    assert server.pull(connection)[:2] == (0, 0)
-    assert server.push(connection, push, np.ones(LAYOUT.size, np.float32))[0] == 1
 
 
 @pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
