@@ -38,7 +38,6 @@ OF_ONE_CONCEPT = {
     "app/fieldray/inference/backend_runner.py",
     "app/fieldray/pipeline/export.py",
     "app/fieldray/packs/manifest.py",
-    "app/fieldray_cluster/archive.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
