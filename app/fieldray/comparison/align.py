@@ -13,7 +13,6 @@ outlines of the lungs, too, want to lie over each other, where templates find no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,7 +43,6 @@ from fieldray.comparison.mesh import (
 )
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
-from fieldray.errors import Cancelled
 
 _COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way
 _REACH: Final = 20  # of those pixels: how far the search looks around the guess
@@ -241,17 +239,14 @@ def align(
     current: FramedImage,
     *,
     features: Features = band_pass,
-    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Alignment, Overlay]:
-    """How the prior lies over the current image; both have lungs. Raises Cancelled."""
+    """How the prior lies over the current image; both have lungs."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = features(prior.pixels), features(current.pixels)
     outlines = outline(prior.lungs), outline(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
     for number, step in enumerate(_ROUNDS):
-        if is_cancelled():
-            raise Cancelled
         places, found = _matches(*compared, field, step)
         points = places + _shift(found, step)
         targets = points_in_prior(points, field)

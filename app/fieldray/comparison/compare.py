@@ -14,7 +14,7 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,7 +46,6 @@ def compare(
     current: FramedImage,
     *,
     features: Features = band_pass,
-    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> PairComparison:
     """Compare two images.
 
@@ -56,19 +55,12 @@ def compare(
         In their frames, with their lungs.
     features
         What templates are matched by: image (rows, columns) to (rows, columns, channels) float32.
-    is_cancelled
-        Asked between the rounds.
-
-    Raises
-    ------
-    Cancelled
-        From `comparison.align`.
     """
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
-    alignment, overlay = align(prior, current, features=features, is_cancelled=is_cancelled)
+    alignment, overlay = align(prior, current, features=features)
     figure = reliability(alignment, overlay, current.lungs)
     why = doubt(alignment, overlay, current.lungs)
     if why is not None:
@@ -215,42 +207,11 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """The images to compare, and their features (rows, columns, channels) where a network made them."""
+    """The images to compare."""
 
     prior: FramedImage
     current: FramedImage
-    features: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Compared:
-    """What came of it: a `PairComparison` without its images, which are known to who asks."""
-
-    aligned: Aligned | None
-    problem: Incomparable | None
-    tried: Alignment | None
-    reliability: float | None
-
-    def of(self, pair: Pair) -> PairComparison:
-        """With the images that it is of. Raises ValueError where it is nothing of the kind."""
-        return PairComparison(
-            prior=pair.prior,
-            current=pair.current,
-            aligned=self.aligned,
-            problem=self.problem,
-            tried=self.tried,
-            reliability=self.reliability,
-        )
-
-
-COMPARE: Final = Call("compare", Pair, Compared)
-
-
-def compare_pair(pair: Pair) -> Compared:
-    """Compare two images."""
-    given = iter(pair.features or ())
-    found = compare(pair.prior, pair.current, features=(lambda _: next(given)) if pair.features else band_pass)
-    return Compared(aligned=found.aligned, problem=found.problem, tried=found.tried, reliability=found.reliability)
-
-
-handle: Final = served((COMPARE, compare_pair))
+COMPARE: Final = Call("compare", Pair, PairComparison)
+handle: Final = served((COMPARE, lambda pair: compare(pair.prior, pair.current)))

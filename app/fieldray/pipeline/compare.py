@@ -29,7 +29,6 @@ from fieldray.errors import Cancelled, FieldrayError, UsageProblem, shortage, un
 from fieldray.imaging.discover import discover
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.processes.priority import give_priority
-from fieldray.processes.rpc import sent
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import Workers
@@ -158,9 +157,7 @@ class PairComparer:
             if not self._child.is_running:
                 self._child.start()
             give_priority(self._child.pid, "raised")  # a person waits for this one answer
-            pair = Pair(prior=prior, current=current)
-            question = sent(pair, call=COMPARE.name)
-            return self._child.ask(question, lambda message: COMPARE.answered(message).of(pair), timeout_s=_LONGEST_S)
+            return COMPARE.ask(self._child, Pair(prior=prior, current=current), timeout_s=_LONGEST_S)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
         except ChildLost as error:

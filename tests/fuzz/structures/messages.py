@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.comparison.compare import COMPARE, Compared, Pair
+from fieldray.comparison.compare import COMPARE
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,
@@ -24,6 +24,7 @@ from fieldray.domain.comparison import (
     FramedImage,
     Incomparable,
     Match,
+    PairComparison,
 )
 from fieldray.domain.finding import Refused
 from fieldray.domain.image import Box, PixelMap
@@ -201,8 +202,9 @@ def _comparisons() -> tuple[Message, Message]:
     frame = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
     aligned = Aligned(alignment=alignment, warped_prior=frame, change=frame.astype(np.float32), regions=(region,))
     problem = Incomparable(reason=reason("compare_other_patients"))
-    shown = Compared(aligned=aligned, problem=None, tried=None, reliability=1.2)
-    return sent(shown), sent(Compared(aligned=None, problem=problem, tried=alignment, reliability=None))
+    image = FramedImage(pixels=frame, lungs=frame > 0, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
+    pair = PairComparison(prior=image, current=image, aligned=aligned, reliability=1.2)
+    return sent(pair), sent(replace(pair, aligned=None, problem=problem, tried=alignment, reliability=None))
 
 
 def make_answer(chance: random.Random) -> bytes:
@@ -230,8 +232,6 @@ def _answer_without_bytes(data: bytes) -> io.BytesIO:
 
 def answer_reader(_folder: Path) -> Read:
     """What the program does with answers of children that a hostile file may have shaped."""
-    blank = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
-    frame = FramedImage(pixels=blank, lungs=blank > 0, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
     readers: dict[str, Callable[[Message], object]] = {
         "look": _read_and_kept,
         "image": lambda answer: calls.IMAGE.answered(answer).extent,
@@ -240,7 +240,7 @@ def answer_reader(_folder: Path) -> Read:
         "members": _listed,
         "preview": calls.PREVIEW.answered,
         "run": calls.RUN.answered,
-        "comparison": lambda answer: COMPARE.answered(answer).of(Pair(prior=frame, current=frame)),
+        "comparison": COMPARE.answered,
     }
 
     def read(data: bytes) -> str:
