@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ from fieldray.reports.dicom.instance import (
     Subject,
     can_be_referenced,
     coded,
+    item,
     made_uid,
     new_object,
     reference,
@@ -89,16 +90,19 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
         dataset.PatientIdentityRemoved = "NO"  # nobody has cleaned the pixels of what may be written there
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
     if (source := source_of(subject.ref)) is not None:
-        item = reference(source)
-        item.PurposeOfReferenceCodeSequence = [
-            coded("121322", "DCM", "Source image for image processing operation"),
-        ]
-        dataset.SourceImageSequence = [item]
+        dataset.SourceImageSequence = [_as_source(source)]
     canvas = capture(subject, shown, wording)
     stream = io.BytesIO()
     canvas.save(stream, "JPEG", quality=_QUALITY, subsampling="4:2:2")
     _add_jpeg(dataset, canvas, stream.getvalue())
     return dataset
+
+
+def _as_source(source: Source) -> Dataset:
+    """A reference to the image that an object was made from."""
+    made = reference(source)
+    made.PurposeOfReferenceCodeSequence = [coded("121322", "DCM", "Source image for image processing operation")]
+    return made
 
 
 def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
@@ -244,46 +248,37 @@ def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
 
 
 def _segment(subject: Subject) -> Dataset:
-    item = Dataset()
-    item.SegmentNumber, item.SegmentLabel = 1, "Lung fields"
-    item.SegmentAlgorithmType, item.SegmentAlgorithmName = (
-        "AUTOMATIC",
-        f"Fieldray {subject.stored.run.spec.program_version}",
+    return item(
+        SegmentNumber=1,
+        SegmentLabel="Lung fields",
+        SegmentAlgorithmType="AUTOMATIC",
+        SegmentAlgorithmName=f"Fieldray {subject.stored.run.spec.program_version}",
+        SegmentedPropertyCategoryCodeSequence=[coded("123037004", "SCT", "Anatomical Structure")],
+        SegmentedPropertyTypeCodeSequence=[coded("39607008", "SCT", "Lung")],
+        RecommendedDisplayCIELabValue=_CYAN,
     )
-    item.SegmentedPropertyCategoryCodeSequence = [coded("123037004", "SCT", "Anatomical Structure")]
-    item.SegmentedPropertyTypeCodeSequence = [coded("39607008", "SCT", "Lung")]
-    item.RecommendedDisplayCIELabValue = _CYAN
-    return item
 
 
 def _referenced_series(source: Source) -> Dataset:
-    image, series = Dataset(), Dataset()
-    image.ReferencedSOPClassUID, image.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
-    series.SeriesInstanceUID, series.ReferencedInstanceSequence = source.series_uid, [image]
-    return series
+    image = reference(replace(source, frame=None))
+    return item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])
 
 
 def _add_dimensions(dataset: Dataset) -> None:
-    organization, index = Dataset(), Dataset()
-    organization.DimensionOrganizationUID = made_uid("dimension", dataset.SOPInstanceUID)
-    index.DimensionOrganizationUID = organization.DimensionOrganizationUID
-    index.DimensionIndexPointer, index.FunctionalGroupPointer = _SEGMENT_NUMBER, _SEGMENT_GROUP
-    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [organization], [index]
+    own = {"DimensionOrganizationUID": made_uid("dimension", dataset.SOPInstanceUID)}
+    index = item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
+    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [item(**own)], [index]
 
 
 def _add_frame(dataset: Dataset, source: Source) -> None:
-    derivation, image, content, identification = Dataset(), reference(source), Dataset(), Dataset()
-    image.PurposeOfReferenceCodeSequence = [coded("121322", "DCM", "Source image for image processing operation")]
+    image = _as_source(source)
     image.SpatialLocationsPreserved = "YES"
-    derivation.SourceImageSequence = [image]
-    derivation.DerivationCodeSequence = [coded("113076", "DCM", "Segmentation")]
-    content.DimensionIndexValues = [1]
-    identification.ReferencedSegmentNumber = 1
-    frame = Dataset()
-    frame.DerivationImageSequence, frame.FrameContentSequence = [derivation], [content]
-    shared = Dataset()
-    shared.SegmentIdentificationSequence = [identification]
-    dataset.SharedFunctionalGroupsSequence, dataset.PerFrameFunctionalGroupsSequence = [shared], [frame]
+    derivation = item(SourceImageSequence=[image], DerivationCodeSequence=[coded("113076", "DCM", "Segmentation")])
+    content = item(DimensionIndexValues=[1])
+    dataset.SharedFunctionalGroupsSequence = [item(SegmentIdentificationSequence=[item(ReferencedSegmentNumber=1)])]
+    dataset.PerFrameFunctionalGroupsSequence = [
+        item(DerivationImageSequence=[derivation], FrameContentSequence=[content])
+    ]
 
 
 def _add_mask(dataset: Dataset, mask: Mask) -> None:

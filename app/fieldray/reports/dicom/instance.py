@@ -16,7 +16,7 @@ import io
 import json
 import re
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -195,6 +195,13 @@ def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject 
     return Subject(result=result, outcome=outcome, stored=stored, patient=patient, number=number)
 
 
+def subjects_of(stored: StoredRun) -> Iterator[Subject]:
+    """The screened images of a run."""
+    for number, result in enumerate(stored.results, 1):
+        if subject := subject_of(result, stored, number):
+            yield subject
+
+
 def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
     """An object with its patient, study, series, equipment and identity; the content is the caller's.
 
@@ -221,6 +228,14 @@ def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) 
     return dataset
 
 
+def item(**values: object) -> Dataset:
+    """An item of a sequence, or an object, of these values by keyword."""
+    made = Dataset()
+    for keyword, value in values.items():
+        setattr(made, keyword, value)
+    return made
+
+
 def installation(stored: StoredRun) -> str:
     """A number for this installation, from which nobody can tell the key of its pseudonyms."""
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
@@ -228,18 +243,13 @@ def installation(stored: StoredRun) -> str:
 
 def coded(value: str, scheme: str, meaning: str) -> Dataset:
     """An item of a code sequence (PS3.3 8.8)."""
-    item = Dataset()
-    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning[:64]
-    return item
+    return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
 def reference(source: Source) -> Dataset:
     """An item that refers to an image, and to a frame of several."""
-    item = Dataset()
-    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
-    if source.frame is not None:
-        item.ReferencedFrameNumber = source.frame
-    return item
+    frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
+    return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
 
 
 def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:

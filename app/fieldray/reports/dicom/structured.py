@@ -10,6 +10,7 @@ half a second to read it. It reads these reports in the tests.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from fieldray.reports.dicom.instance import (
     Subject,
     coded,
     installation,
+    item,
     made_uid,
     new_object,
     reference,
@@ -47,13 +49,10 @@ _MOST_TEXT: Final = 1024
 Code = tuple[str, str, str]
 
 
-def content_item(relationship: str, kind: str, name: Code | None = None) -> Dataset:
-    """An item of this kind, without its value."""
-    item = Dataset()
-    item.RelationshipType, item.ValueType = relationship, kind
-    if name is not None:
-        item.ConceptNameCodeSequence = [concept(name)]
-    return item
+def content_item(relationship: str, kind: str, name: Code | None = None, **value: object) -> Dataset:
+    """An item of this kind with its value, by keywords."""
+    named = {} if name is None else {"ConceptNameCodeSequence": [concept(name)]}
+    return item(RelationshipType=relationship, ValueType=kind, **named, **value)
 
 
 def concept(code: Code) -> Dataset:
@@ -61,39 +60,27 @@ def concept(code: Code) -> Dataset:
     value, scheme, meaning = code
     if len(value) <= 16:
         return coded(value, scheme, meaning)
-    item = coded("", scheme, meaning)
-    del item.CodeValue
-    item.LongCodeValue = value
-    return item
+    return item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
-def container(relationship: str, name: Code, items: list[Dataset]) -> Dataset:
+def container(name: Code, items: list[Dataset]) -> Dataset:
     """A container of items."""
-    item = content_item(relationship, "CONTAINER", name)
-    item.ContinuityOfContent = "SEPARATE"
-    item.ContentSequence = items
-    return item
+    return content_item("CONTAINS", "CONTAINER", name, ContinuityOfContent="SEPARATE", ContentSequence=items)
 
 
-def template(number: str) -> Dataset:
-    """An item of the template of that number (PS3.16)."""
-    item = Dataset()
-    item.MappingResource, item.TemplateIdentifier = "DCMR", number
-    return item
+def template(number: str) -> list[Dataset]:
+    """The template of that number (PS3.16), as an object or a group refers to it."""
+    return [item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
     """A coded value."""
-    item = content_item(relationship, "CODE", name)
-    item.ConceptCodeSequence = [concept(value)]
-    return item
+    return content_item(relationship, "CODE", name, ConceptCodeSequence=[concept(value)])
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
     """A text, as long as one may be."""
-    item = content_item(relationship, "TEXT", name)
-    item.TextValue = visible(text)[:_MOST_TEXT] or "-"
-    return item
+    return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
 
 
 def comment(text: str) -> Dataset:
@@ -101,31 +88,36 @@ def comment(text: str) -> Dataset:
     return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
 
 
-def uid_item(relationship: str, name: Code, uid: str) -> Dataset:
-    """A UID."""
-    item = content_item(relationship, "UIDREF", name)
-    item.UID = uid
-    return item
+def uid_item(name: Code, uid: str) -> Dataset:
+    """A UID that says what is observed, or by what."""
+    return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
-def image_item(relationship: str, name: Code | None, source: Source) -> Dataset:
+def image_item(name: Code | None, source: Source) -> Dataset:
     """A reference to an image."""
-    item = content_item(relationship, "IMAGE", name)
-    item.ReferencedSOPSequence = [reference(source)]
-    return item
+    return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
     """A number with its unit."""
-    item = content_item("CONTAINS", "NUM", name)
-    measured = Dataset()
-    measured.NumericValue, measured.FloatingPointValue = f"{value:.6g}", value
-    measured.MeasurementUnitsCodeSequence = [concept(unit)]
-    item.MeasuredValueSequence = [measured]
-    return item
+    units = [concept(unit)]
+    measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
+    return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
+
+
+def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
+    """TID 1501: a group of measurements, known by a name and a UID."""
+    known = [
+        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
+        uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
+    ]
+    group = container(("125007", "DCM", "Measurement Group"), known + items)
+    group.ContentTemplateSequence = template("1501")
+    return group
 
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
+_LANGUAGE: Final = ("121049", "DCM", "Language of Content Item and Descendants")
 _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
 _DECISIONS: Final[dict[Decision, str]] = {
     "above": "Above the operating point",
@@ -152,42 +144,33 @@ def structured_report(subject: Subject) -> Dataset:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
-    dataset.ContentTemplateSequence = [template("1500")]
+    dataset.ContentTemplateSequence = template("1500")
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
-    groups += pair_groups(subject)
+    groups += [_pair_group(subject, pair) for pair in subject.pairs]
     dataset.ContentSequence = [
-        code_item(
-            "HAS CONCEPT MOD",
-            ("121049", "DCM", "Language of Content Item and Descendants"),
-            ("en", "RFC5646", "English"),
-        ),
+        code_item("HAS CONCEPT MOD", _LANGUAGE, ("en", "RFC5646", "English")),
         *_observer(subject),
         code_item("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
         *([_image_library(subject.source)] if subject.source else []),
-        container("CONTAINS", ("126010", "DCM", "Imaging Measurements"), groups),
+        container(("126010", "DCM", "Imaging Measurements"), groups),
     ]
     return dataset
 
 
 def _group(subject: Subject, finding: Finding) -> Dataset:
-    """TID 1501: what the pack says about one of the things that it looks for."""
+    """What the pack says about one of the things that it looks for."""
     point, manifest = finding.point, subject.stored.manifest
-    tracking = made_uid("tracking", subject.uid("sr"), finding.label)
     items = [
-        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {finding.label}"),
-        uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
-        *([image_item("CONTAINS", SOURCE, subject.source)] if subject.source else []),
+        *([image_item(SOURCE, subject.source)] if subject.source else []),
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding)),
         code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category, manifest)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
-    group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
-    group.ContentTemplateSequence = [template("1501")]
-    return group
+    return measurement_group(finding.label, made_uid("tracking", subject.uid("sr"), finding.label), items)
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
@@ -272,7 +255,7 @@ def _observer(subject: Subject) -> list[Dataset]:
     version = subject.stored.run.spec.program_version or "unknown"
     return [
         code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
-        uid_item("HAS OBS CONTEXT", ("121012", "DCM", "Device Observer UID"), uid),
+        uid_item(("121012", "DCM", "Device Observer UID"), uid),
         text_item("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM),
         text_item("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
         text_item("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
@@ -281,37 +264,28 @@ def _observer(subject: Subject) -> list[Dataset]:
 
 def _image_library(source: Source) -> Dataset:
     """TID 1600 and 1601."""
-    item = image_item("CONTAINS", None, source)
-    group = container("CONTAINS", ("126200", "DCM", "Image Library Group"), [item])
-    return container("CONTAINS", ("111028", "DCM", "Image Library"), [group])
+    group = container(("126200", "DCM", "Image Library Group"), [image_item(None, source)])
+    return container(("111028", "DCM", "Image Library"), [group])
 
 
 def evidence_of(source: Source) -> Dataset:
     """An image that is referred to, by study and series (PS3.3 C.17.2.1)."""
-    image = Dataset()
-    image.ReferencedSOPClassUID, image.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
-    series, study = Dataset(), Dataset()
-    series.SeriesInstanceUID, series.ReferencedSOPSequence = source.series_uid, [image]
-    study.StudyInstanceUID, study.ReferencedSeriesSequence = source.study_uid, [series]
-    return study
+    series = item(SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[reference(replace(source, frame=None))])
+    return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
 
 def _own_scheme() -> Dataset:
-    item = Dataset()
-    item.CodingSchemeDesignator, item.CodingSchemeName = OWN_SCHEME, "Codes of Fieldray and of its model packs"
-    item.CodingSchemeResponsibleOrganization = PROGRAM
-    return item
+    return item(
+        CodingSchemeDesignator=OWN_SCHEME,
+        CodingSchemeName="Codes of Fieldray and of its model packs",
+        CodingSchemeResponsibleOrganization=PROGRAM,
+    )
 
 
 _PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
 _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _DATE: Final = re.compile(r"[0-9]{8}")
 _MOST_REGIONS: Final = 50
-
-
-def pair_groups(subject: Subject) -> list[Dataset]:
-    """A group for each prior image that a person compared the image with."""
-    return [_pair_group(subject, pair) for pair in subject.pairs]
 
 
 def prior_source(pair: PairRecord) -> Source | None:
@@ -321,29 +295,23 @@ def prior_source(pair: PairRecord) -> Source | None:
 
 
 def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
+    """What a comparison with a prior image gave."""
     prior = prior_source(pair)
     which = prior.sop_instance_uid if prior else (pair.prior.study_date, pair.prior.study_time)
-    tracking = made_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
     items = [
-        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} comparison"),
-        uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
-        *([image_item("CONTAINS", SOURCE, subject.source)] if subject.source else []),
-        *([image_item("CONTAINS", _PRIOR, prior)] if prior else []),
+        *([image_item(SOURCE, subject.source)] if subject.source else []),
+        *([image_item(_PRIOR, prior)] if prior else []),
         *_study_date(pair),
         *_figures(pair),
         *(comment(text) for text in _pair_comments(pair)),
     ]
-    group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
-    group.ContentTemplateSequence = [template("1501")]
-    return group
+    tracking = made_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
+    return measurement_group("comparison", tracking, items)
 
 
 def _study_date(pair: PairRecord) -> list[Dataset]:
-    if not _DATE.fullmatch(pair.prior.study_date):
-        return []
-    item = content_item("CONTAINS", "DATE", _STUDY_DATE)
-    item.Date = pair.prior.study_date
-    return [item]
+    date = pair.prior.study_date
+    return [content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if _DATE.fullmatch(date) else []
 
 
 def _figures(pair: PairRecord) -> list[Dataset]:

@@ -20,17 +20,14 @@ def write_segmentations(path: Path, stored: StoredRun) -> None:
 
 def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
     from fieldray.reports.dicom.images import lung_mask, segmentation
-    from fieldray.reports.dicom.instance import as_file, subject_of
+    from fieldray.reports.dicom.instance import as_file, subjects_of
 
-    for number, result in enumerate(stored.results, 1):
-        subject = subject_of(result, stored, number)
-        mask = lung_mask(subject) if subject else None
-        if subject is None or mask is None:
-            continue
-        if subject.source is None:
-            stored.leave_out(result, reason("no_capture"))
-        else:
-            yield number, as_file(segmentation(subject, mask, subject.source))
+    for subject in subjects_of(stored):
+        mask, source = lung_mask(subject), subject.source
+        if mask is not None and source is None:
+            stored.leave_out(subject.result, reason("no_capture"))
+        elif mask is not None and source is not None:
+            yield subject.number, as_file(segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(

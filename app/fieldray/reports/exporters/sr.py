@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -12,18 +11,11 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
 
 def write_reports(path: Path, stored: StoredRun) -> None:
     """Write the folder. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.dicom.instance import write_objects
-
-    write_objects(path, stored, _files(stored))
-
-
-def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
-    from fieldray.reports.dicom.instance import as_file, subject_of
+    from fieldray.reports.dicom.instance import as_file, subjects_of, write_objects
     from fieldray.reports.dicom.structured import structured_report
 
-    for number, result in enumerate(stored.results, 1):
-        if subject := subject_of(result, stored, number):
-            yield number, as_file(structured_report(subject))
+    files = ((subject.number, as_file(structured_report(subject))) for subject in subjects_of(stored))
+    write_objects(path, stored, files)
 
 
 EXPORTER: Final = Exporter(
