@@ -12,7 +12,7 @@ is compared are interleaved, so that other load on the machine falls on all of i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -67,33 +67,22 @@ def measure(
     effort: Effort,
     *,
     notify: Notify,
+    scopes: Sequence[str] = (NETWORK, FILE),
     readers: OpenReaders = one_worker,
 ) -> tuple[Measurement, ...]:
-    """Measure every case on its images, with and without reading. Raises BackendProblem."""
-
-    def times_ms(one: Measurement) -> list[float]:
-        images = cases[one.case]
-        if one.scope == NETWORK:
-            return time_network(one.case, images, count=effort.images)
-        return time_files(one.case, images, count=effort.images, readers=readers)
-
-    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in (NETWORK, FILE))
-    _repeat(measurements, effort.repeats, times_ms, notify=notify)
-    return measurements
-
-
-def _repeat(
-    measurements: Sequence[Measurement],
-    repeats: int,
-    times_ms: Callable[[Measurement], list[float]],
-    *,
-    notify: Notify,
-) -> None:
-    """Measure all of them in turn, so many times."""
-    for repetition in range(repeats):
-        notify(f"repetition {repetition + 1} of {repeats}")
+    """Measure every case on its images in each scope, all of them in turn. Raises BackendProblem."""
+    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes)
+    for repetition in range(effort.repeats):
+        notify(f"repetition {repetition + 1} of {effort.repeats}")
         for one in measurements:
-            one.repetitions.append(times_ms(one))
+            images = cases[one.case]
+            if one.scope == FILE:
+                times_ms = time_files(one.case, images, count=effort.images, readers=readers)
+            else:
+                timed = time_network if one.scope == NETWORK else time_stream
+                times_ms = timed(one.case, images, count=effort.images)
+            one.repetitions.append(times_ms)
+    return measurements
 
 
 MOST_ITERATIONS: Final = 100  # shown in a chart; the figures count all
@@ -246,15 +235,6 @@ def host_variants(
         in_float = replace(model, files={"litert": float_file}, golden=None)
         found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
     return (*found, *accelerator_cases(model, max_clock=max_clock))
-
-
-def measure_variants(
-    cases: Sequence[BenchmarkCase], images: Sequence[LoadedImage], effort: Effort, *, notify: Notify
-) -> tuple[Measurement, ...]:
-    """Measure every variant, messages between processes included. Raises BackendProblem."""
-    measured = tuple(Measurement(case=case, scope=MESSAGES) for case in cases)
-    _repeat(measured, effort.repeats, lambda one: time_stream(one.case, images, count=effort.images), notify=notify)
-    return measured
 
 
 def times_as_fast(variant: Measurement, measured: Sequence[Measurement]) -> float:

@@ -18,28 +18,10 @@ from typing import Any, Final, Literal, cast
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
 from fieldray.reports.content import NOTICE
+from fieldray.reports.document import Points, Table
 from fieldray.reports.outputs import GENERATOR, Kind, own_text
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """`rows` are texts as they are shown, each as long as `columns`; the first column names the row."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows):
-            raise ValueError(f"{self.title}: a row does not fit the columns")
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """A list of sentences under a title."""
-
-    title: str
-    sentences: tuple[str, ...]
+__all__ = ["Points", "Table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +49,7 @@ class Chart:
             raise ValueError(f"{self.title}: a series does not fit the categories")
 
 
-Block = Table | Points | Chart
+Block = Points | Table | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_pack_options, load_model, load_pack, pack_of_run
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_of_run
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem
 from fieldray.paths import results_path
@@ -174,15 +174,12 @@ def _audit_stored(options: argparse.Namespace, console: Console, request: AuditR
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
     """The pack of a stored run; None, said so, where it is not at hand: its results are judged without it."""
-    from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
     from fieldray.pipeline.auditing import stored_run
 
     spec = stored_run(database, options.run_id).spec
+    name = options.pack or pack_of_run(spec)
     try:
-        model = load_pack(
-            PackLibrary(user_data()), options.pack or pack_of_run(spec), options, print_error=console.print_error
-        )
+        model = load_pack(pack_library(), name, options, print_error=console.print_error)
     except PackProblem as problem:
         console.print_error(problem.reason.text)
         return None
@@ -223,11 +220,8 @@ def _accept(report: AuditReport, options: argparse.Namespace, console: Console, 
 
 
 def _remove(options: argparse.Namespace, console: Console) -> int:
-    from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
-
-    library = PackLibrary(user_data())
-    model = load_model(library, options, print_error=console.print_error)
+    library = pack_library()
+    model = load_pack(library, options.pack, options, print_error=console.print_error)
     name = options.remove_local.removeprefix("local:")
     library.site_points.remove(name, model.model_sha256)
     console.print_line(f"Removed local:{name} of {model.pack_name}")
@@ -274,11 +268,9 @@ def _print_disagreements(words: AuditText, console: Console) -> None:
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:
-    from fieldray.reports.audit_files import write_audit, write_audit_json
+    from fieldray.reports.audit_files import audit_text, write_audit, write_audit_json
 
     if options.json == "-":
-        from fieldray.reports.audit_files import audit_text
-
         console.emit(audit_text(report).rstrip("\n"))
     elif options.json:
         write_audit_json(Path(options.json), report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
+from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_library, pack_to_measure
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
@@ -68,10 +68,8 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
     from fieldray.bench import device
     from fieldray.bench.benchmark_case import Effort, on_every_backend
-    from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
 
-    library = PackLibrary(user_data())
+    library = pack_library()
     names = options.pack or (pack_to_measure(library, drives_with_packs()),)
     models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
@@ -123,7 +121,9 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     )
     effort = Effort(repeats=options.repeats, images=options.images)
     with _images(options) as (images_for, images):
-        measured = device.measure_variants(cases, images_for(model.manifest.input), effort, notify=console.bar)
+        values = images_for(model.manifest.input)
+        given = dict.fromkeys(cases, values)
+        measured = device.measure(given, effort, notify=console.bar, scopes=(device.MESSAGES,))
     blocks = device.variant_blocks(measured, problems=problems, images=images)
     report = host_report(facts, found, kind="bench-host", measured=blocks, variants=device.variant_data(measured))
     return show(report, options.out, console)
@@ -132,19 +132,14 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 def host_facts(load: Callable[[], Model]) -> HostFacts:
     """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
     from fieldray.bench.host import inspect
-    from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
 
-    home = user_data()
-    return inspect(home, PackLibrary(home), drives=drives_with_packs(), load=load)
+    return inspect(user_data(), pack_library(), drives=drives_with_packs(), load=load)
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
     """The pack that the options name, else one to measure with. Raises PackProblem, StorageProblem."""
-    from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
-
-    library = PackLibrary(user_data())
+    library = pack_library()
     return load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
 
 

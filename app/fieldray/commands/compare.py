@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.options import pack_library, write_json
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -42,15 +42,17 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compare; the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
     console.machine_reads = options.json == "-"
-    from fieldray.reports.images import require_pair_files, write_comparison
+    from fieldray.reports.images import pair_text, require_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)
     pair = _compared(options)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
-    for path in (*written, *_write_json(options, pair, console)):
+    for path in written:
         console.print_line(f"Written: {path}")
+    text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
+    write_json(options.json, text, console, kind="comparison", inputs=inputs)
     return 1 if pair.failed else 0
 
 
@@ -62,12 +64,10 @@ def _compared(options: argparse.Namespace) -> ComparedPair:
 
     settings, _ = load()
     with contextlib.closing(open_workers(settings, 2)) as readers:
-        from fieldray.packs.library import PackLibrary
-        from fieldray.paths import user_data
         from fieldray.pipeline.compare import PairComparer, only_image
 
         prior, current = (only_image(path, readers=readers) for path in (options.prior, options.current))
-        finder = PackLibrary(user_data()).shipped_lungs()
+        finder = pack_library().shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
         with PairComparer(readers=readers, finder=finder) as comparer:
@@ -95,22 +95,3 @@ def _print(pair: ComparedPair, console: Console) -> None:
             where = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f}"
             print_line(f"  {where} px of 512: {what}, {abs(region.strength):.1f} times the noise")
     print_line(pair_notice())
-
-
-def _write_json(options: argparse.Namespace, pair: ComparedPair, console: Console) -> tuple[Path, ...]:
-    from fieldray.reports.images import pair_text
-    from fieldray.reports.outputs import is_stream, own_text
-
-    if options.json is None:
-        return ()
-    text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
-    if options.json == "-":
-        console.emit(text.rstrip("\n"))
-        return ()
-    path = Path(options.json)
-    if is_stream(path):
-        path.write_text(text, encoding="utf-8")
-        return ()
-    with own_text(path, "comparison", inputs=(options.prior, options.current)) as stream:
-        stream.write(text)
-    return (path,)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_report_options, report_options
+from fieldray.commands.options import add_report_options, report_options, write_json
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.plain_text import as_cell
@@ -97,7 +96,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         backend=options.device,
     )
     found = _history().runs(wanted)
-    if _write_json(options, console, runs_text(found)):
+    if write_json(options.json, runs_text(found), console, kind="json"):
         return 0
     if not found:
         console.print_line("No runs found.")
@@ -148,7 +147,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     from fieldray.reports.content import comparison_text
 
     found = _history().compare(options.first, options.second)
-    if _write_json(options, console, comparison_text(found)):
+    if write_json(options.json, comparison_text(found), console, kind="json"):
         return 0
     for line in _comparison_lines(found, has_all=options.all):
         console.print_line(line)
@@ -290,18 +289,6 @@ def _is_there(found: ResultBrief) -> bool:
     from fieldray.store.bookkeeping import is_there
 
     return is_there(found.key)
-
-
-def _write_json(options: argparse.Namespace, console: Console, text: str) -> bool:
-    if options.json == "-":
-        console.machine_reads = True
-        console.emit(text.rstrip("\n"))
-    elif options.json:
-        from fieldray.reports.outputs import write_own
-
-        write_own(Path(options.json), "json", text.encode("ascii"))
-        console.print_line(f"Written: {options.json}")
-    return bool(options.json)
 
 
 def _history() -> History:

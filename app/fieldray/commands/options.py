@@ -15,16 +15,14 @@ from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_export
 from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fieldray.commands.console import Console
     from fieldray.domain.model import Model
     from fieldray.domain.run import RunSpec
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
+    from fieldray.reports.outputs import Kind
     from fieldray.settings import Settings
 
-PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped")
 
 
@@ -61,13 +59,12 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
-    """The pack asked for, else the site's default, verified and in memory.
+def pack_library() -> PackLibrary:
+    """The packs of this computer."""
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
 
-    `print_error` is told of broken packs that were passed over, and of site points that cannot be read. Raises
-    PackNotChosen, PackProblem, StorageProblem.
-    """
-    return load_pack(library, options.pack, options, print_error=print_error)
+    return PackLibrary(user_data())
 
 
 def pack_of_run(spec: RunSpec) -> str:
@@ -82,12 +79,14 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    print_error: PrintError = _keep_quiet,
+    print_error: Callable[[str], None] = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
-    """As `load_model`, for a pack by name or path; `options` say what is allowed, `drives` are as for `find_pack`.
+    """A pack by name or path, else the site's default, verified and in memory.
 
-    A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
+    `options` say what is allowed, `drives` are as for `find_pack`. A pack may turn out to be broken only when it is
+    read whole: it is then passed over like one that looks so. `print_error` is told of those, and of site points that
+    cannot be read. Raises PackNotChosen, PackProblem, StorageProblem.
     """
     drives = drives_with_packs() if drives is None else drives
     name = name or chosen_default(library, drives)
@@ -203,6 +202,26 @@ def drives_with_packs() -> list[Path]:
 
 
 # ---- what is written of a run
+
+
+def write_json(target: str | None, text: str, console: Console, *, kind: Kind, inputs: Sequence[Path] = ()) -> bool:
+    """Print a document of ASCII (`-`) or write it to a file, a pipe or a device; whether any of it was asked for.
+
+    Raises UsageProblem, StorageProblem.
+    """
+    if target == "-":
+        console.machine_reads = True
+        console.emit(text.rstrip("\n"))
+    elif target:
+        from fieldray.reports.outputs import is_stream, write_own
+
+        path = Path(target)
+        if is_stream(path):
+            path.write_text(text, encoding="ascii")
+            return True
+        write_own(path, kind, text.encode("ascii"), inputs=inputs)
+        console.print_line(f"Written: {target}")
+    return bool(target)
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, give_trust
+from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, give_trust, pack_library
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
-    from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
 
 _PACK_HELP = (
@@ -60,7 +59,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the packs; the exit code."""
-    library = _library()
+    library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
         for line in _candidate_lines(candidate):
@@ -74,7 +73,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Read a pack whole and check it; the exit code. Raises PackProblem."""
     from fieldray.packs.verified import read_files, read_verified_manifest
 
-    library = _library()
+    library = pack_library()
     folder = find_pack(library, options.pack)
     manifest = read_verified_manifest(folder)
     read_files(folder, manifest)
@@ -90,7 +89,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
     """Change or print the trusted keys; the exit code. Raises UsageProblem, StorageProblem."""
-    library = _library()
+    library = pack_library()
     if options.fingerprint and options.forget:
         library.forget(options.fingerprint)
     elif options.fingerprint:
@@ -132,7 +131,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
     from fieldray.errors import UsageProblem
     from fieldray.packs.naming import choose, meant, pinned, split_name
 
-    found = meant(name, _library().available(drives_with_packs()))
+    found = meant(name, pack_library().available(drives_with_packs()))
     screening = [pack for pack in found if pack.can_screen]
     if not screening:
         raise PackProblem(found[0].problem if found and found[0].problem else reason("pack_not_found", name=name))
@@ -148,7 +147,7 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     from fieldray.packs.naming import split_name
     from fieldray.packs.signing import read_fingerprint
 
-    library = _library()
+    library = pack_library()
     folder = find_pack(library, options.pack)
     signer = split_name(options.pack)[1] or (read_fingerprint(options.trust) if options.trust else "")
     try:
@@ -158,13 +157,6 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
         installed = library.install(folder, allow_older=options.allow_older, signer=signer)
     console.print_line(f"Installed: {installed}")
     return 0
-
-
-def _library() -> PackLibrary:
-    from fieldray.packs.library import PackLibrary
-    from fieldray.paths import user_data
-
-    return PackLibrary(user_data())
 
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:

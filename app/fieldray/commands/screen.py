@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import add_pack_options, add_report_options, load_model, report_options
+from fieldray.commands.options import (
+    add_pack_options,
+    add_report_options,
+    load_pack,
+    pack_library,
+    report_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,10 +154,7 @@ def screened(
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with contextlib.closing(open_workers(settings, number_of_workers(settings))) as warm:
-        from fieldray.packs.library import PackLibrary
-        from fieldray.paths import user_data
-
-        model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
+        model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
         from fieldray.domain.run import Resuming, Wishes
         from fieldray.pipeline.session import Session

@@ -11,8 +11,8 @@ from fieldray.audit.report import AuditReport
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
-from fieldray.formatting import border_text, category_word, moment, number, percent, score_text
-from fieldray.reports.document import Field, TableText, cut, cut_path
+from fieldray.formatting import border_text, category_word, moment, number, percent, research_only, score_text
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, Table, cut, cut_path
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -226,42 +226,43 @@ class AuditText:
         """What a reader should bear in mind."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
-    def sentences(self) -> tuple[str, ...]:
-        """All of these, as a page can hold them."""
-        return tuple(cut(text, most=_MOST_OF_A_SENTENCE) for text in (*self.notes(), *self.drifts(), self.proposal()))
-
     # ---- on paper
 
-    def fields(self) -> tuple[Field, ...]:
-        """The facts, as a page can hold them."""
-        return tuple(Field(label, cut(text)) for label, text in self.facts())
-
-    def tables(self) -> tuple[TableText, ...]:
-        """The figures, the groups where there are any, and the disagreements, as a page can hold them."""
+    def before_charts(self) -> tuple[Block, ...]:
+        """The facts, the figures and what to bear in mind, as a page can hold them."""
         text = self.translator.text
-        figures = TableText(
-            title=text("Figures, with 95 % intervals by patient"),
-            headings=(text("Figure"), text("Images"), text("Value (95 % interval)")),
-            widths=(98.0, 30.0, 50.0),
-            rows=_rows(self.figures()),
-        )
-        groups = TableText(
-            title=text("Groups with 20 images of each kind or more"),
-            headings=self.group_headings(),
-            widths=(54.0, 18.0, 38.0, 34.0, 34.0),
-            rows=_rows(self.groups()),
-        )
-        reference, answer, score, image = self.disagreement_headings()
-        disagreements = TableText(
-            title=self.count_of_disagreements(),
-            headings=(reference, score, "", image, answer),
-            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
-            rows=tuple(
-                (one.category, (one.reference, one.score, "", cut_path(one.image, most=_MOST_OF_A_PATH), one.answer))
-                for one in self.disagreements()
+        said = (*self.notes(), *self.drifts(), self.proposal())
+        return (
+            Paragraph(research_only(self.translator), "notice"),
+            Fields("", tuple(Field(label, cut(fact)) for label, fact in self.facts())),
+            Table(
+                text("Figures, with 95 % intervals by patient"),
+                (text("Figure"), text("Images"), text("Value (95 % interval)")),
+                _rows(self.figures()),
+                widths=(98.0, 30.0, 50.0),
             ),
+            Points(text("What to bear in mind"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
         )
-        return (figures, *([groups] if groups.rows else []), disagreements)
+
+    def after_charts(self) -> tuple[Table, ...]:
+        """The groups where there are any, and the disagreements, as a page can hold them."""
+        groups = Table(
+            self.translator.text("Groups with 20 images of each kind or more"),
+            self.group_headings(),
+            _rows(self.groups()),
+            widths=(54.0, 18.0, 38.0, 34.0, 34.0),
+        )
+        (reference, answer, score, image), found = self.disagreement_headings(), self.disagreements()
+        disagreements = Table(
+            self.count_of_disagreements(),
+            (reference, score, "", image, answer),
+            tuple(
+                (one.reference, one.score, "", cut_path(one.image, most=_MOST_OF_A_PATH), one.answer) for one in found
+            ),
+            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
+            categories=tuple(one.category for one in found),
+        )
+        return (*([groups] if groups.rows else []), disagreements)
 
     # ---- disagreements
 
@@ -297,5 +298,5 @@ class AuditText:
         )
 
 
-def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[Category, tuple[str, ...]], ...]:
-    return tuple(("not_assessed", tuple(cut(cell, most=_MOST_OF_A_CELL) for cell in row)) for row in rows)
+def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(cut(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)

@@ -1,9 +1,12 @@
-"""The parts of a report that a person reads, as values: the exporters only lay them out. `wording` fills them."""
+"""The parts of a report that a person reads, as values: console, HTML and PDF only lay them out.
+
+A document is a row of blocks; the page of an image has an order of its own. `wording`, `audit` and `bench` fill them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from fieldray.domain.finding import Category
 from fieldray.plain_text import visible
@@ -81,28 +84,54 @@ class ImageText:
     spoken: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunText:
-    """The run: title, what it was, what came out, which pack and how good it is, and what everything is made of."""
+# ---- blocks, of which a document is made
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A piece of text: a heading, the notice, how many images are of a class, what leads those below it, or plain."""
+
+    text: str
+    role: Literal["heading", "notice", "count", "lead", "plain"] = "plain"
+    category: Category | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Labels with their values under a title, which may be empty."""
 
     title: str
-    notice: str
-    run: tuple[Field, ...]
-    counts: tuple[tuple[Category, str, int], ...]
-    pack: tuple[Field, ...]
-    points: tuple[FindingText, ...]
-    provenance: tuple[Field, ...]
-    remarks: tuple[str, ...]
+    fields: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableText:
-    """A table: headings, the columns' widths on paper in mm, and rows with the class of the image each is about."""
+@dataclass(frozen=True, slots=True)
+class Points:
+    """A list of sentences under a title."""
 
     title: str
-    headings: tuple[str, ...]
-    widths: tuple[float, ...]
-    rows: tuple[tuple[Category, tuple[str, ...]], ...]
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`rows` are texts as they are shown, each as long as `columns`; the first column names the row.
+
+    widths      of the columns on paper, in mm
+    categories  the class of the image that each row is about, where rows are about images
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    widths: tuple[float, ...] = ()
+    categories: tuple[Category, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"{self.title}: a row does not fit the columns")
+
+
+Block = Paragraph | Fields | Points | Table
 
 
 def cut(text: str, *, most: int = MOST_LETTERS) -> str:

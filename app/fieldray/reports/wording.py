@@ -52,7 +52,7 @@ from fieldray.formatting import (
     view_label,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Field, FindingText, ImageText, RunText, Scale, TableText, cut
+from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Scale, Table, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.patient import Patient, image_alias, own_uid, patient_of, unnamed
 from fieldray.translation import Translator
@@ -75,22 +75,19 @@ class Wording:
 
     # ---- the run
 
-    def run(self) -> RunText:
+    def run(self) -> tuple[Block, ...]:
         """Everything but the images."""
-        text = self.translator.text
-        return RunText(
-            title=text("Results of a screening run"),
-            notice=self.notice,
-            run=self.run_fields(),
-            counts=tuple(
-                (category, self._word(category), self._stored.counts[category])
-                for category in WORK_LIST_ORDER
-                if self._stored.counts.get(category)
-            ),
-            pack=self.pack(),
-            points=tuple(self._point_text(point) for point in self._spec.operating_points),
-            provenance=self.provenance(),
-            remarks=self._run_remarks(),
+        text, counts = self.translator.text, self._stored.counts
+        came = (category for category in WORK_LIST_ORDER if counts.get(category))
+        return (
+            Paragraph(self.notice, "notice"),
+            Fields("", self.run_fields()),
+            Paragraph(text("What came out"), "heading"),
+            *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
+            *map(Paragraph, self.run_remarks()),
+            Fields(text("The pack"), self.pack()),
+            *(part for point in self._spec.operating_points for part in self._point_blocks(point)),
+            Fields(text("What it was made with"), self.provenance()),
         )
 
     def pack(self) -> tuple[Field, ...]:
@@ -117,20 +114,20 @@ class Wording:
             *([Field(text("Signing key"), spec.fingerprint)] if spec.fingerprint else []),
         )
 
-    def table(self) -> TableText:
+    def table(self) -> Table:
         """The list of all images."""
         text = self.translator.text
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
         if self._spec.trust == "legacy":
             title = f"{title} ({unsigned(self.translator)})"
-        return TableText(
-            title=title,
-            headings=(*headings, text("Verdict")),
+        listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
+        return Table(
+            title,
+            (*headings, text("Verdict")),
+            tuple(row for row, _ in listed),
             widths=_WIDTHS,
-            rows=tuple(
-                (found.outcome.category, self.row(at, found)) for at, found in enumerate(self._stored.results, 1)
-            ),
+            categories=tuple(category for _, category in listed),
         )
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
@@ -165,7 +162,8 @@ class Wording:
             *([Field(text("Ended"), self._moment(run.ended_s))] if run.ended_s else []),
         )
 
-    def _run_remarks(self) -> tuple[str, ...]:
+    def run_remarks(self) -> tuple[str, ...]:
+        """What a person should know of the run as a whole."""
         absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
         gone = self.translator.plural(
             "{count} image of this run is no longer there.", "{count} images of this run are no longer there.", absent
@@ -198,16 +196,11 @@ class Wording:
             else text("signed with {key}", key=spec.fingerprint[:9])
         )
 
-    def _point_text(self, point: OperatingPoint) -> FindingText:
-        return FindingText(
-            meaning=label_meaning(self.translator, point.label, self._stored.manifest),
-            score="",
-            sentence="",
-            scale=Scale(mark=0.0),
-            point=self._point(point, border_text(self.translator, point.threshold)),
-            measured=self._measured(point),
-            classes=self._classes(point),
-        )
+    def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
+        meaning = label_meaning(self.translator, point.label, self._stored.manifest)
+        named = self._point(point, border_text(self.translator, point.threshold))
+        yield Paragraph(f"{meaning}. {named}", "lead")
+        yield from map(Paragraph, (self._measured(point), *self._classes(point)))
 
     # ---- an image
 

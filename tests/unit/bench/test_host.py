@@ -86,7 +86,7 @@ def test_ways_are_compared_with_the_first() -> None:
 
 def test_ways_are_measured_in_turns() -> None:
     events: list[str] = []
-    cases = [Record(name, events=events).case() for name in "ab"]
-    measured = device.measure_variants(cases, IMAGES, Effort(repeats=2, images=3), notify=str)
+    cases = dict.fromkeys([Record(name, events=events).case() for name in "ab"], IMAGES)
+    measured = device.measure(cases, Effort(repeats=2, images=3), notify=str, scopes=(device.MESSAGES,))
     assert [event for event in events if "start" in event] == ["a: start", "b: start"] * 2
     assert [len(way.repetitions) for way in measured] == [2, 2]

@@ -13,10 +13,11 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
-from fieldray.reports.document import Field, Scale
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf.fonts import (
     FAMILY,
@@ -55,6 +56,7 @@ COLOURS: Final[dict[Category, Colour]] = {
     "not_an_image": (72, 82, 90),
 }
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
+_ROLES: Final = {"notice": ("B", 9.5), "count": ("B", 10.0), "lead": ("B", 9.0), "plain": ("", 8.5)}  # in points
 _JPEG_QUALITY: Final = 88
 _PAGES: Final = "\0" * 6  # stands for the number of pages in what is drawn, where no text has this letter
 
@@ -123,6 +125,43 @@ class Document(FPDF):
             self._set("", 8, MUTED)
             self.cell(24, 5, f"{self.page_no()} / {_PAGES}", align=Align.R)
 
+    # ---- blocks
+
+    def add(self, blocks: Sequence[Block]) -> None:
+        """Lay them out one below the other."""
+        for block in blocks:
+            if isinstance(block, Paragraph):
+                self._add_paragraph(block)
+                continue
+            if block.title:
+                self.heading(block.title)
+            if isinstance(block, Fields):
+                self.fields(block.fields)
+            elif isinstance(block, Table):
+                self._add_table(block)
+            else:
+                for sentence in block.sentences:
+                    self.paragraph(sentence)
+                    self.ln(0.8)
+
+    def _add_paragraph(self, paragraph: Paragraph) -> None:
+        if paragraph.role == "heading":
+            self.heading(paragraph.text)
+            return
+        style, size = _ROLES[paragraph.role]
+        if paragraph.role == "lead":
+            self.ln(1)
+        colour = ACCENT if paragraph.role == "notice" else COLOURS[paragraph.category] if paragraph.category else TEXT
+        self.paragraph(paragraph.text, style=style, size=size, colour=colour)
+        if paragraph.role == "notice":
+            self.ln(1)
+
+    def _add_table(self, table: Table) -> None:
+        if table.rows:
+            self._table_head(table)
+        for row, category in zip(table.rows, table.categories or repeat(None), strict=False):
+            self._table_row(table, row, category=category)
+
     # ---- text
 
     def heading(self, text: str, *, tag: Tag = "H2", size: float = 11, colour: Colour = TEXT) -> None:
@@ -179,32 +218,29 @@ class Document(FPDF):
             self.cell(width, height, line, new_y=YPos.NEXT)
         self.set_x(MARGIN)
 
-    def begin_table(self, headings: Sequence[str], widths: Sequence[float]) -> None:
-        """The head of a table; `table_row` adds rows, with the head again on each page."""
-        self._head, self._widths = tuple(headings), tuple(widths)
-        self._table_head()
-
-    def table_row(self, cells: Sequence[str], *, category: Category) -> None:
+    def _table_row(self, table: Table, cells: Sequence[str], *, category: Category | None) -> None:
         """One row; the word in the fifth column has the colour of the category."""
         cells = [self._fonts.drawable(cell) for cell in cells]
-        height = self._row_height(cells)
+        height = self._row_height(table, cells)
         if self._room(height):
-            self._table_head()
+            self._table_head(table)
         with self._tagged("P"):
-            self._row(cells, style="", colours={4: COLOURS[category]}, height=height)
+            self._row(table, cells, style="", colours={4: COLOURS[category or "not_assessed"]}, height=height)
 
-    def _table_head(self) -> None:
+    def _table_head(self, table: Table) -> None:
         with self._tagged("P"):
-            self._row(self._head, style="B", colours={}, height=self._row_height(self._head))
+            self._row(table, table.columns, style="B", colours={}, height=self._row_height(table, table.columns))
 
-    def _row_height(self, cells: Sequence[str]) -> float:
+    def _row_height(self, table: Table, cells: Sequence[str]) -> float:
         self._set("B", 8, TEXT)  # the wider letters
-        heights = (self._height(text, width - 1.5, 3.8) for text, width in zip(cells, self._widths, strict=True))
+        heights = (self._height(text, width - 1.5, 3.8) for text, width in zip(cells, table.widths, strict=True))
         return max(heights) + 1.6
 
-    def _row(self, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float) -> None:
+    def _row(
+        self, table: Table, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float
+    ) -> None:
         top, left = self.y, MARGIN
-        for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
+        for place, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
             self._set(style, 8, colours.get(place, TEXT))
             self.set_xy(left, top + 0.8)
             self._lines(width - 1.5, 3.8, text)

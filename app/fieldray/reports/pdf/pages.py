@@ -16,7 +16,7 @@ from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Field, FindingText, ImageText, RunText, TableText, cut
+from fieldray.reports.document import Field, FindingText, ImageText, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
@@ -29,14 +29,14 @@ _IMAGE_SIDE: Final = 1100  # pixels over 112 mm: 250 per inch
 def run_document(stored: StoredRun) -> bytes:
     """The whole run. Texts are collected first: they decide which fonts are needed."""
     wording = Wording(stored)
-    table, run, labels = wording.table(), wording.run(), _labels(wording)
+    table, run, title = wording.table(), wording.run(), wording.translator.text("Results of a screening run")
     with Fonts() as fonts:
-        texts = [*texts_of(run), *texts_of(table), *labels.values()]
-        document = _document(fonts, texts, wording, stored, title=run.title)
-        run_pages(document, run, labels)
+        document = _document(fonts, [*texts_of(run), *texts_of(table)], wording, stored, title=title)
+        document.heading(title, tag="H1", size=17)
+        document.add(run)
         if table.rows:
             document.add_page()
-            _table(document, table)
+            document.add((table,))
         return document.finished()
 
 
@@ -113,9 +113,7 @@ def _problem(image: ShownImage | Reason) -> Reason | None:
 def _labels(wording: Wording) -> dict[str, str]:
     text = wording.translator.text
     return {
-        "counts": text("What came out"),
         "pack": text("The pack"),
-        "provenance": text("What it was made with"),
         "image": text("Patient and image"),
         "prior": text("Compared with a prior image"),
     }
@@ -142,40 +140,6 @@ def texts_of(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         for part in value:
             yield from texts_of(part)
-
-
-def run_pages(document: Document, run: RunText, labels: dict[str, str]) -> None:
-    """The first page of a run's document. `labels`: headings, by what follows them."""
-    document.heading(run.title, tag="H1", size=17)
-    document.paragraph(run.notice, style="B", size=9.5, colour=ACCENT)
-    document.ln(1)
-    document.fields(run.run)
-    document.heading(labels["counts"])
-    for category, word, count in run.counts:
-        document.paragraph(f"{word}: {count}", style="B", size=10, colour=COLOURS[category])
-    for remark in run.remarks:
-        document.paragraph(remark, size=8.5)
-    document.heading(labels["pack"])
-    document.fields(run.pack)
-    for point in run.points:
-        _point(document, point)
-    document.heading(labels["provenance"])
-    document.fields(run.provenance)
-
-
-def _point(document: Document, point: FindingText) -> None:
-    document.ln(1)
-    document.paragraph(f"{point.meaning}. {point.point}", style="B", size=9)
-    for line in (point.measured, *point.classes):
-        document.paragraph(line, size=8.5)
-
-
-def _table(document: Document, table: TableText) -> None:
-    document.heading(table.title)
-    if table.rows:
-        document.begin_table(table.headings, table.widths)
-    for category, row in table.rows:
-        document.table_row(row, category=category)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -259,25 +223,18 @@ Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
 def audit_pdf(audit: AuditText) -> bytes:
     """The document of an audit. Texts are collected first: they decide which fonts are needed."""
     text, found = audit.translator.text, audit.report.audit
-    title, facts, sentences, tables = cut(audit.title), audit.fields(), audit.sentences(), audit.tables()
+    title, before, after = cut(audit.title), audit.before_charts(), audit.after_charts()
     with Fonts() as fonts:
         document = AuditDocument(
             fonts,
-            list(texts_of((facts, sentences, tables))),
+            list(texts_of((before, after))),
             title=title,
             notice=research_only(audit.translator),
             language=audit.translator.language,
             made=datetime.datetime.fromtimestamp(audit.report.subject.made_s, datetime.UTC),
         )
         document.heading(title, tag="H1", size=17)
-        document.paragraph(research_only(audit.translator), style="B", size=9.5, colour=ACCENT)
-        document.ln(1)
-        document.fields(facts)
-        _table(document, tables[0])
-        document.heading(text("What to bear in mind"))
-        for sentence in sentences:
-            document.paragraph(sentence)
-            document.ln(0.8)
+        document.add(before)
         marks = [(one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins]
         document.charts(
             (
@@ -286,8 +243,7 @@ def audit_pdf(audit: AuditText) -> bytes:
             ),
             tuple(number(audit.translator, tick, digits=1) for tick in _TICKS),
         )
-        for table in tables[1:]:
-            _table(document, table)
+        document.add(after)
         return document.finished()
 
 
