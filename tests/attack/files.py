@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import signal
 import socket
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from PIL import Image
 
-from fieldray.domain.model import HeaderRules
 from fieldray.imaging.synthetic import chest_phantom
 from harness.case import Group, NotPossible
 from harness.record import Fate
 from harness.world import Running, World
-from phantoms import write_dicom
-from tiny_packs import fingerprint, write_tiny_pack
 
 CASES = Group("files")
 _COUNT: Final = 120
@@ -84,78 +79,6 @@ def becomes_fifo(world: World) -> None:
     found = {Path(line["path"]).name for line in lines}
     assert found <= set(expected) and len(lines) == len(found)
     assert {f"image-{number:03}.png" for number in range(3)} <= found
-
-
-@CASES.case("moved-about", "images moved in mid-run to folders already and not yet searched: each is listed once")
-def moved_about(world: World) -> None:
-    for name in "abz":
-        world.good_images(60, folder=world.images / name)
-    for number, path in enumerate(sorted(world.images.rglob("*.png"))):
-        path.write_bytes(path.read_bytes() + bytes([number]))
-    running = world.start_screen("--jobs", "1", held=True)
-    told = [Path(line["path"]) for line in running.read_lines(5)]
-    for path in [*told, *(world.images / "z").iterdir()]:
-        path.rename(world.images / ("z" if path in told else "a") / f"moved-{path.name}")
-    (world.images / "b").rename(world.images / "new")
-    lines = running.finish().ends_with(0, 1).lines
-    there = {str(path) for path in world.images.rglob("*.png")}
-    assert there <= {line["path"] for line in lines}, "images are lost"
-    placed = "SELECT CAST(image_key AS TEXT) FROM results WHERE absent_s IS NULL AND status = 'screened'"
-    assert sorted(name for (name,) in world.query(placed)) == sorted(there), "images are listed twice"
-
-
-@CASES.case("other-kinds", "a file that becomes a folder, and a folder that becomes a file, in mid-run")
-def other_kinds(world: World) -> None:
-    expected, running = begun(world)
-    first, last = world.images / "image-000.png", world.images / "image-119.png"
-    data = first.read_bytes()
-    for path in (first, last):
-        path.unlink()
-        path.mkdir()
-        (path / "inner.png").write_bytes(data + path.name.encode())
-        expected[f"{path.name}/inner.png"] = "screened"
-    del expected[last.name]
-    running.finish().ends_with(0).has(expected)
-
-
-@CASES.case("linked-folder", "a folder moved to another disk, with a link in its place: it is told", is_quick=True)
-def linked_folder(world: World) -> None:
-    expected = world.good_images(2)
-    elsewhere = world.folder / "elsewhere"
-    world.good_images(2, folder=elsewhere)
-    (world.images / "linked").symlink_to(elsewhere)
-    world.screen({**expected, "linked": "failed"}, codes=(1,)).says("linked_folder")
-    done = world.run_screen(paths=[world.images, elsewhere]).ends_with(0)
-    assert len(done.lines) == 4
-
-
-@CASES.case("link-before-file", "links that sort before their files: a file is listed under its own name")
-def link_before_file(world: World) -> None:
-    expected = world.good_images(5)
-    for number in range(5):
-        (world.images / f"a-{number}.png").symlink_to(f"image-{number:03}.png")
-    world.screen(expected, codes=(0,))
-
-
-@CASES.case("zip-replaced", "a zip file replaced while its members are listed, and one that grows: not without a word")
-def zip_replaced(world: World) -> None:
-    world.good_images(1)
-    data = (world.images / "image-000.png").read_bytes()
-
-    def zipped(path: Path, names: list[str]) -> Path:
-        with zipfile.ZipFile(path, "w") as archive:
-            for name in names:
-                archive.writestr(name, data + name.encode())
-        return path
-
-    members = [f"m-{number:03}.png" for number in range(300)]
-    path = zipped(world.images / "images.zip", members)
-    other = zipped(world.folder / "other.zip", [*(f"a-{number:03}.png" for number in range(60)), *members])
-    running = world.begin(3, "--jobs", "1")
-    other.replace(path)
-    running.finish().ends_with(1).says("changed")
-    done = world.run_screen().ends_with(0)
-    assert len(done.lines) == 361
 
 
 @CASES.case("folder-gone", "the folder removed in mid-run, as a drive that is pulled out")
@@ -240,69 +163,6 @@ def content_replaced(world: World) -> None:
     hold_scores_to_contents(world)
 
 
-@CASES.case("resumed-names", "a run interrupted, images renamed and deleted, then resumed: what is gone has no row")
-def resumed_names(world: World) -> None:
-    world.good_images(60)
-    world.begin(20).interrupt()
-    (world.images / "image-000.png").rename(world.images / "zz-renamed.png")
-    (world.images / "image-001.png").unlink()
-    (world.images / "image-059.png").rename(world.images / "aa-renamed.png")
-    there: dict[str, Fate] = {path.name: "screened" for path in world.images.iterdir()}
-    out = world.folder / "out"
-    world.run_screen("--out", out, "--names", "--formats", "json").ends_with(0).has(there)
-    (path,) = out.glob("*.json")
-    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["results"] if is_present(row)]
-    names = [Path(row["path"]).name for row in rows]
-    assert sorted(names) == sorted(there), f"{len(names)} rows for {len(there)} images"
-
-
-def is_present(row: dict[str, Any]) -> bool:
-    """Whether an exported row is of an image that this run saw; one marked as not there any more has no score."""
-    if Path(row["path"]).exists():
-        return True
-    assert row["score"] is None, "a file that is not there has a score"
-    return "not_present" not in json.dumps(row) and "not present" not in json.dumps(row)
-
-
-def swapped_headers(world: World, *options: object) -> tuple[tuple[object, ...], set[str]]:
-    """A run of adults' images that children's replace while it waits: how it was asked for, the adults' contents."""
-    pixels = chest_phantom(160, 128, 7, abnormal=False)
-    children, adults = world.folder / "children", set()
-    children.mkdir()
-    for number in range(_COUNT):
-        pixels[0, 0] = number
-        name = f"{number:03}.dcm"
-        adults.add(digest(write_dicom(world.images / name, pixels, number=number + 1, changes={"PatientAge": "040Y"})))
-        write_dicom(children / name, pixels, number=number + 1, changes={"PatientAge": "005Y"})
-    pack = write_tiny_pack(world.folder / "adults", accepted=HeaderRules(ages_years=(18, 90)))
-    named = (world.images, "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
-    running = world.start("screen", *named, "--jobs", "1", *options, held=True)
-    running.read_lines(3)
-    for path in children.iterdir():
-        path.replace(world.images / path.name)
-    running.finish().ends_with(0, 1)
-    return named, adults
-
-
-@CASES.case("header-swapped", "adults' images replaced by children's in mid-run: none gets a score of an adults' pack")
-def header_swapped(world: World) -> None:
-    named, _ = swapped_headers(world)
-    for mode in ("--resume", "--fresh", "--resume"):
-        done = world.run("screen", *named, mode, "--out", world.folder / f"out{mode}", "--formats", "json")
-        scored = [line["path"] for line in done.ends_with(0, 1).lines if line["score"] is not None]
-        assert not scored, f"{mode}: {len(scored)} children's images have a score of the adults' pack"
-
-
-@CASES.case("header-swapped-at-once", "the same within the one run: every score is of a content with an adult's header")
-def header_swapped_at_once(world: World) -> None:
-    out = world.folder / "out"
-    _, adults = swapped_headers(world, "--out", out, "--formats", "json")
-    (export,) = out.glob("*.json")
-    results = json.loads(export.read_text(encoding="utf-8"))["results"]
-    wrong = [row["path"] for row in results if row["score"] is not None and row["content_sha256"] not in adults]
-    assert not wrong, f"{len(wrong)} children's images were judged by the headers of adults"
-
-
 @CASES.case("no-files", "links in a circle, to /dev/zero and to nothing, FIFO, socket and device among the images")
 def no_files(world: World) -> None:
     expected = world.good_images(3)
@@ -333,8 +193,7 @@ def deep(world: World) -> None:
 
 @CASES.case("empty", "an empty folder: exit code 4, not 0", is_quick=True)
 def empty(world: World) -> None:
-    done = world.run_screen().ends_with(4)
-    assert done.lines == []
+    assert world.run_screen().ends_with(4).lines == []
 
 
 @CASES.case("hidden-only", "a folder with nothing but what systems leave behind: exit code 4")

@@ -6,7 +6,6 @@ import bz2
 import functools
 import io
 import lzma
-import stat
 import struct
 import warnings
 import zipfile
@@ -25,20 +24,6 @@ def packed(members: Iterable[tuple[str, bytes]], *, method: int = zipfile.ZIP_DE
         warnings.simplefilter("ignore")
         for name, data in members:
             archive.writestr(zipfile.ZipInfo(name), data, method)
-    return stream.getvalue()
-
-
-def packed_links(members: Iterable[tuple[str, bytes]], links: Iterable[tuple[str, str]]) -> bytes:
-    """A zip with symbolic links, as `zip -y` writes them."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, data in members:
-            archive.writestr(name, data)
-        for name, target in links:
-            link = zipfile.ZipInfo(name)
-            link.create_system = 3
-            link.external_attr = (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(link, target)
     return stream.getvalue()
 
 

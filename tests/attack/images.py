@@ -15,7 +15,6 @@ from harness.case import Group
 from harness.record import Fate
 from harness.world import World
 from long_headers import HOSTILE as LONG_HEADERS
-from phantoms import write_bad_inputs, write_collection
 
 CASES = Group("images")
 _GIGABYTE: Final = 2**30
@@ -113,20 +112,6 @@ def frames_lie(world: World) -> None:
     assert len(scored) <= 1, "a frame that is not there got a score"
 
 
-@CASES.case("bad-inputs", "every wrong file the tests know, with the reason it must end with")
-def bad_inputs(world: World) -> None:
-    wrong = write_bad_inputs(world.images)
-    done = world.run_screen().ends_with(1)
-    found = {(Path(line["path"]).name.partition("!")[0], line["status"], line["reason_code"]) for line in done.lines}
-    assert found == {(name, *outcome) for name, outcome in wrong.items()}, "another reason than the one it must have"
-    assert len(done.lines) == len(wrong)
-
-
-@CASES.case("good-collection", "every transfer syntax, bit depth and kind of file gets a score")
-def good_collection(world: World) -> None:
-    world.screen({path.name: "screened" for path in write_collection(world.images)}, codes=(0,))
-
-
 @CASES.case("cut-everywhere", "one DICOM file cut at 60 lengths: no score without all pixels")
 def cut_everywhere(world: World) -> None:
     data = made.dicom(world.images / "made")
@@ -135,17 +120,3 @@ def cut_everywhere(world: World) -> None:
         (world.images / f"cut-{length}").write_bytes(data[:length])
         expected[f"cut-{length}"] = "unscored"
     world.screen(expected)
-
-
-@CASES.case("flipped-everywhere", "120 files with some bytes changed: a row each, no crash")
-def flipped_everywhere(world: World) -> None:
-    good = [made.dicom(world.images / "made"), made.jpeg(), made.png(128, 160, made.good_lines())]
-    chance = np.random.default_rng(5)
-    expected: dict[str, Fate] = {}
-    for number in range(120):
-        data = bytearray(good[number % 3])
-        for at in chance.integers(8, min(len(data), 2_000), 3):
-            data[at] ^= int(chance.integers(1, 256))
-        (world.images / f"flipped-{number}").write_bytes(bytes(data))
-        expected[f"flipped-{number}"] = "any"
-    world.screen(expected, parent_mb=600)

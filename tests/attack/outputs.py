@@ -7,7 +7,6 @@ import io
 import re
 import shutil
 import unicodedata
-from pathlib import Path
 from typing import Final
 
 import hostile
@@ -19,76 +18,6 @@ from harness.world import World
 from phantoms import write_dicom
 
 CASES = Group("outputs")
-
-
-def hold_refused(world: World, target: Path, *paths: Path, why: str = "") -> None:
-    """`--json` onto it is wrong usage, and not a byte of it changes."""
-    before = target.read_bytes()
-    done = world.run("screen", *(paths or [world.images]), *world.pack_options, "--json", target)
-    assert target.read_bytes() == before, f"{target.name} was overwritten (exit code {done.code})"
-    done.ends_with(2).says(why)
-    assert done.err.strip(), "not a word about it"
-
-
-@CASES.case("onto-input", "--json onto an image that is given by name, as one forgotten argument does", is_quick=True)
-def onto_input(world: World) -> None:
-    world.good_images(3)
-    images = sorted(world.images.iterdir())
-    hold_refused(world, images[0], *images[1:], why="not an earlier output")
-    hold_refused(world, images[0], *images, why="input files")
-
-
-@CASES.case("onto-image", "--json onto an image in the folder that is screened, in it and in a folder of it")
-def onto_image(world: World) -> None:
-    world.good_images(1)
-    world.good_images(1, folder=world.images / "below")
-    hold_refused(world, world.images / "image-000.png")
-    hold_refused(world, world.images / "below" / "image-000.png")
-
-
-@CASES.case("onto-link", "--json onto a link, a hard link and a detour to an image")
-def onto_link(world: World) -> None:
-    world.good_images(2)
-    image = world.images / "image-000.png"
-    link, hard = world.folder / "link", world.folder / "hard"
-    link.symlink_to(image)
-    hard.hardlink_to(image)
-    for target in (link, hard, world.images / ".." / "images" / "image-000.png"):
-        hold_refused(world, target)
-
-
-@CASES.case("onto-store", "--json onto the store, its log, the trusted keys and the settings", is_quick=True)
-def onto_store(world: World) -> None:
-    expected = world.good_images(2)
-    world.screen(expected, codes=(0,))
-    (world.home / "settings.json").write_text("{}")
-    for name in ("results.sqlite", "pack_trust.json", "settings.json"):
-        hold_refused(world, world.home / name, why="program's own folder")
-    for option in ("--json", "--out"):
-        world.run_screen(option, world.home / "new").ends_with(2).says("program's own folder")
-    assert world.query("SELECT COUNT(*) FROM results") == [(len(expected),)]
-    world.screen(expected, codes=(0,))
-
-
-@CASES.case("onto-foreign", "--json onto a text, a picture, a table and JSON lines of somebody else")
-def onto_foreign(world: World) -> None:
-    world.good_images(1)
-    contents = {"letter.txt": b"Dear colleague,\n", "table.csv": b"a,b\n1,2\n", "lines.json": b'{"mine": 1}\n'}
-    for name, data in contents.items():
-        path = world.folder / name
-        path.write_bytes(data)
-        hold_refused(world, path)
-
-
-@CASES.case("onto-own", "--json onto the lines of the run before, and onto an empty file, is allowed", is_quick=True)
-def onto_own(world: World) -> None:
-    world.good_images(2)
-    path = world.folder / "lines.json"
-    path.touch()
-    for _ in range(2):
-        world.run("screen", world.images, *world.pack_options, "--json", path).ends_with(0)
-        assert path.read_text().count("\n") == 2
-    assert not list(world.folder.glob("lines.json?*")), "something is left beside it"
 
 
 @CASES.case("planted-links", "links planted beside the outputs, by every name that they may have while written")

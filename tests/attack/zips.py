@@ -56,13 +56,6 @@ def beside(world: World, done: Record, expected: Mapping[str, Fate]) -> list[dic
     return rows
 
 
-def tried_as(world: World, data: bytes, fates: Mapping[str, Fate]) -> None:
-    """Screen one zip of these bytes beside good images; `fates` is by member."""
-    expected = world.good_images(2)
-    (world.images / "made.zip").write_bytes(data)
-    world.screen({**expected, **{f"made.zip!{name}": fate for name, fate in fates.items()}})
-
-
 @CASES.case("traversal", "members named ../../x, /tmp/x, C:\\\\x and over 60,000 letters: nothing is written")
 def traversal(world: World) -> None:
     names = (
@@ -79,59 +72,11 @@ def traversal(world: World) -> None:
     assert not [path for path in world.folder.rglob("*climbed*") if path.is_file()], "a member was written"
 
 
-@CASES.case("links", "members that are symbolic links to /etc/passwd and to an image outside")
-def links(world: World) -> None:
-    world.good_images(1, folder=world.folder / "outside")
-    targets = [("passwd.png", "/etc/passwd"), ("image.png", str(world.folder / "outside" / "image-000.png"))]
-    data = hostile_zips.packed_links([("good.png", image())], targets)
-    tried_as(world, data, {"good.png": "screened", "passwd.png": "unscored", "image.png": "unscored"})
-
-
-@CASES.case("nested", "a zip in a zip in a zip, and one that holds itself in part", is_quick=True)
-def nested(world: World) -> None:
-    inner = hostile_zips.packed([("image.png", image())])
-    middle = hostile_zips.packed([("inner.zip", inner), ("image.png", image())])
-    data = hostile_zips.packed([("middle.zip", middle), ("image.png", image())])
-    tried_as(world, data, {"middle.zip": "refused", "image.png": "screened"})
-
-
-@CASES.case("doubled", "a name four times in one zip: no row twice, and a row for the zip that says so")
-def doubled(world: World) -> None:
-    black = hostile_images.png(128, 160, hostile_images.zeros(129 * 160))
-    data = hostile_zips.packed(
-        [("image.png", image()), ("image.png", black), ("image.png", image()), ("image.png", b"x")]
-    )
-    expected = world.good_images(2)
-    (world.images / "made.zip").write_bytes(data)
-    done = world.screen({**expected, "made.zip!image.png": "any", "made.zip": "failed"})
-    assert [line["reason_code"] for line in done.lines if line["path"].endswith(".zip")] == ["double_members"]
-
-
-@CASES.case("methods", "the same image stored, deflated, as bzip2 and as LZMA")
-def methods(world: World) -> None:
-    expected = world.good_images(1)
-    for number, method in enumerate((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)):
-        (world.images / f"{number}.zip").write_bytes(hostile_zips.packed([("image.png", image())], method=method))
-        expected[f"{number}.zip!image.png"] = "screened" if number < 2 else "any"
-    world.screen(expected)
-
-
 @CASES.case("overlapping", "2,000 members that share the same packed bytes, 20 MB each", limit_s=120)
 def overlapping(world: World) -> None:
     expected = world.good_images(2)
     (world.images / "made.zip").write_bytes(hostile_zips.overlapping(2_000, 20))
     assert not [row for row in beside(world, world.run_screen().ends_with(0, 1), expected) if row["score"] is not None]
-
-
-@CASES.case("cut", "a zip cut at 20 lengths")
-def cut(world: World) -> None:
-    expected = world.good_images(1)
-    data = hostile_zips.packed([("image.png", image()), ("other.png", image())])
-    for number in range(20):
-        name = f"cut-{number:02}.zip"
-        (world.images / name).write_bytes(data[: len(data) * (number + 1) // 21])
-        expected[name] = "unscored"
-    world.screen(expected)
 
 
 @CASES.table({"members-4000": ("4,000 members in 50 s: opened once, not once for each", 4_000)}, limit_s=50)

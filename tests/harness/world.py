@@ -72,10 +72,6 @@ class Running:
         self._told += text
         return json_lines(text.decode("utf-8", "surrogateescape"))
 
-    def has_begun(self, *, most_s: float) -> bool:
-        """Whether a held run says its first line, or ends, within this time."""
-        return bool(select.select([self.pipe], [], [], min(most_s, self._world.left_s()))[0])
-
     def children(self) -> list[int]:
         """The processes below it."""
         return descendants(self.pid)
