@@ -24,7 +24,6 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
-PROGRAMS: Final = ("dciodvfy", "dcmdump", "dsrdump", "storescu", "Orthanc", "pdftotext", "pdfinfo", "qpdf")
 _AE: Final = "FIELDRAY"
 _START_S: Final = 60.0
 

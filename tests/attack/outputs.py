@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shutil
 import unicodedata
@@ -111,7 +109,6 @@ NAMES: Final = (
     'x";"=1+1',
     "x\n=1+1",
 )
-_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _RESULT: Final = re.compile(r"(normal|ABNORMAL|not sure|not assessed|refused|failed) +[-\d]")
 
 
@@ -163,49 +160,6 @@ def names_printed(world: World) -> None:
 def names_json(world: World) -> None:
     done = world.screen(named(world), codes=(0,))
     hold_printable(done.out + done.err)
-
-
-@CASES.case("names-csv", "the same names in the table: no formula, whichever separator is meant")
-def names_csv(world: World) -> None:
-    expected = named(world)
-    out = world.folder / "out"
-    world.run("screen", world.images, *world.pack_options, "--out", out, "--names", "--formats", "csv").ends_with(0)
-    (path,) = out.glob("*.csv")
-    text = path.read_text(encoding="utf-8-sig")
-    assert len(list(csv.DictReader(io.StringIO(text)))) == len(expected)
-    for separator in ",;\t":
-        for row in csv.reader(io.StringIO(text), delimiter=separator):
-            formulas = [cell for cell in row if cell.strip().startswith(_FORMULA) and not is_number(cell)]
-            assert not formulas, f"separated by {separator!r}: {formulas[0][:60]!a}"
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell is a plain number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-@CASES.case(
-    "names-pdf", "the same names in the reports of the run and of each study, with names asked for", limit_s=120
-)
-def names_pdf(world: World) -> None:
-    expected = named(world)
-    out = world.folder / "out"
-    formats = ("--names", "--formats", "pdf,pdf-studies")
-    world.run("screen", world.images, *world.pack_options, "--out", out, *formats).ends_with(0)
-    documents = [path.read_bytes() for path in out.rglob("*.pdf")]
-    assert len(documents) == 1 + len(expected), f"{len(documents)} documents for {len(expected)} images"
-    for data in documents:
-        assert data.startswith(b"%PDF-") and data.rstrip().endswith(b"%%EOF")
-        active = [
-            word for word in (b"/JavaScript", b"/Launch", b"/SubmitForm", b"/EmbeddedFile", b"/URI (") if word in data
-        ]
-        assert not active, f"a document that does something: {active}"
-    for path in out.rglob("*"):
-        hold_printable(path.name)
 
 
 @CASES.case("names-compare", "the same names in two runs that are compared, shown and saved again", limit_s=120)

@@ -7,13 +7,12 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from harness.case import Group
 from harness.machine import command_line, send
-from harness.record import Fate, check_fate, check_rows, json_lines, tail
+from harness.record import check_fate, check_rows, json_lines, tail
 from harness.world import OtherClock, World
 
 CASES = Group("processes")
@@ -43,36 +42,6 @@ def children_end(world: World, kind: bytes, number: signal.Signals) -> None:
     done = running.finish().ends_with(0, 1).has(dict.fromkeys(expected, "any"))
     lost = [line for line in done.lines if line["status"] != "screened"]
     assert len(lost) <= 4, f"{len(lost)} images lost: {tail(str(lost[0]['reason']))}"
-
-
-@CASES.case("parent-killed", "the program killed: its children end within 5 s", is_quick=True)
-def parent_killed(world: World) -> None:
-    world.good_images(_COUNT)
-    running = world.begin(3)
-    assert running.children()
-    running.signal(signal.SIGKILL)
-    running.finish()
-
-
-@CASES.case(
-    "stopped-then-killed", "children stopped with SIGSTOP, then the program killed: they end within 5 s", is_quick=True
-)
-def stopped_then_killed(world: World) -> None:
-    world.good_images(_COUNT)
-    running = world.begin(3)
-    children = running.children()
-    assert children
-    world.wait_until(lambda: all(map(_serves, children)), "a child does not begin to serve")
-    send(children, signal.SIGSTOP)
-    running.signal(signal.SIGKILL)
-    running.finish()
-
-
-def _serves(process_id: int) -> bool:
-    """Whether a child has begun: its second thread starts once its end is tied to the program's."""
-    with suppress(OSError):
-        return len(list(Path(f"/proc/{process_id}/task").iterdir())) > 1
-    return True  # it ended
 
 
 @CASES.case("program-stopped", "the program stopped and continued in mid-run")
@@ -113,44 +82,6 @@ def polite(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None
     assert {line["path"] for line in told} <= {line["path"] for line in done.lines}
 
 
-@CASES.case("early-interrupt", "Ctrl-C in the first half second, at 12 moments: no traceback", limit_s=60)
-def early_interrupt(world: World) -> None:
-    world.good_images(3)
-    for moment in range(12):
-        interrupt_early(world, more=4 * moment)
-
-
-def interrupt_early(world: World, *, more: int) -> None:
-    """Ctrl-C once the program's own code runs (its guard needs ctypes) and has loaded so many more libraries.
-
-    Not after a time, so that it is the same moment on a slow machine.
-    """
-    running = world.start_screen()
-    wanted = None
-
-    def is_far_enough() -> bool:
-        nonlocal wanted
-        found = mapped(running.pid)
-        if wanted is None and any("_ctypes" in name for name in found):
-            wanted = len(found) + more
-        return running.process.poll() is not None or (wanted is not None and len(found) >= wanted)
-
-    world.wait_until(is_far_enough, "it does not get so far", most_s=5)
-    if running.process.poll() is None:
-        running.signal(signal.SIGINT)
-    done = running.finish()
-    assert "Traceback" not in done.err, tail(done.err)
-    assert done.code in (0, 130, -signal.SIGINT), f"exit code {done.code}"
-
-
-def mapped(process_id: int) -> set[str]:
-    """The libraries a process has loaded."""
-    with suppress(OSError):
-        text = Path(f"/proc/{process_id}/maps").read_text(errors="replace")
-        return {line.split()[-1] for line in text.splitlines() if ".so" in line}
-    return set()
-
-
 # ---- streams
 
 
@@ -161,19 +92,6 @@ def slow_pipe(world: World) -> None:
     lines = [line for _ in range(60) for line in running.read_lines(1)]
     running.finish().ends_with(0)
     check_rows(lines, expected, images=world.images)
-
-
-@CASES.case("broken-pipe", "a reader that leaves after two lines")
-def broken_pipe(world: World) -> None:
-    expected = world.good_images(_COUNT)
-    running = world.begin(2)
-    running.pipe.close()
-    running.process.stdout = None
-    running.process.wait(world.left_s())
-    words = (world.folder / "err-0").read_text()
-    assert "Traceback" not in words and "BrokenPipe" not in words, tail(words)
-    assert running.process.returncode in (0, 1, 130)
-    world.run_screen().ends_with(0).has(expected)
 
 
 @CASES.case("no-reader", "JSON lines into a pipe that nobody reads: exit code 1, however few there are", is_quick=True)
@@ -351,16 +269,3 @@ def home(world: World, make: Callable[[Path], object]) -> None:
     for arguments in (("screen", world.images, *world.pack_options, "--json", "-"), ("packs", "list")):
         done = world.run(*arguments, environment=environment).ends_with(1, 2, 3)
         assert len(done.err.strip().splitlines()) == 1, tail(done.err)
-
-
-@CASES.case("settings", "settings that are garbage, nested 600 deep, a folder, a FIFO", limit_s=60)
-def settings(world: World) -> None:
-    expected: dict[str, Fate] = world.good_images(1)
-    path = world.write_settings()
-    deep = (b"[" * 600 + b"]" * 600, b"[" * 200_000)
-    for data in (b"\xff\xfe", *deep, b"{" + b'"decoders": 1e999}', b'{"decoders": 99999}'):
-        path.write_bytes(data)
-        world.run_screen("--fresh").ends_with(0).has(expected)
-    path.unlink()
-    path.mkdir()
-    world.run_screen("--fresh").ends_with(0).has(expected)
