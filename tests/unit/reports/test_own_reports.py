@@ -63,4 +63,5 @@ def test_nothing_else_is(head: bytes) -> None:
 
 @given(st.binary() | st.text('\r\n\0",;{}[]:a1\ufeff').map(str.encode))
 def test_any_bytes_have_an_answer(head: bytes) -> None:
-    assert is_own_report(head) is False
+    """True for the little that the beginning of a report may be, which Hypothesis finds among the program's texts."""
+    assert is_own_report(head) in (False, head.startswith(b'{\n "report": "fieldray audit"'))
