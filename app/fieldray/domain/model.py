@@ -370,7 +370,6 @@ class Prediction:
     scores      uncalibrated score in [0, 1] by label code
     class_maps  (labels, rows, columns) float32 logits, their mean is the label's logit; None if the model has none
     features    (n,) float32 pooled features; None if the model has none
-    mask        (rows, columns) float32, share of lung 0..1; None if the model has none
     latency_ms  the invocation alone, as measured in the process that ran it
     sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
     """
@@ -384,4 +383,3 @@ class Prediction:
     features: NDArray[np.float32] | None
     latency_ms: float
     sequence: int
-    mask: NDArray[np.float32] | None = None

@@ -96,11 +96,7 @@ def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
     block = max(1, math.ceil(longer / side))
     if block > min(shorter, LARGEST_REDUCTION):  # far too narrow, or huge
         return thumbnail(image, side)
-    means = block_means(_without_padding(image), block)
-    window = _window_in_use(image)
-    if means.dtype == np.uint8 and window:  # there are only so many levels
-        return np.take(np.rint(_shown(np.arange(256, dtype=np.float32), image, window)).astype(np.uint8), means)
-    return np.rint(_shown(means.astype(np.float32, copy=False), image, window)).astype(np.uint8)
+    return np.rint(_shown_in_blocks(image, block)).astype(np.uint8)
 
 
 # ---- where a tensor's pixels come from
@@ -170,16 +166,19 @@ def _resample(image: Image, region: _Region) -> Grey:
     """Grey levels 0..255 as shown by default, float32 (region.height, region.width)."""
     fitting = min(int(region.rows // (2 * region.height)), int(region.columns // (2 * region.width)))
     block = min(max(1, fitting), LARGEST_REDUCTION)
-    means = block_means(_without_padding(image), block)
-    window = _window_in_use(image)
-    if window and means.dtype == np.uint8:  # there are only so many levels
-        shown = np.take(_shown(np.arange(256, dtype=np.float32), image, window), means)
-    else:
-        shown = _shown(means.astype(np.float32, copy=False), image, window)
+    shown = _shown_in_blocks(image, block)
     lines = _averaged(shown, region.top / block, region.rows / block, region.height)
     columns = _averaged(np.ascontiguousarray(lines.T), region.left / block, region.columns / block, region.width)
     grey: Grey = columns.T.clip(0, 255)
     return grey
+
+
+def _shown_in_blocks(image: Image, block: int) -> Grey:
+    """Means over block x block pixels as grey levels 0..255, as shown by default."""
+    means, window = block_means(_without_padding(image), block), _window_in_use(image)
+    if window and means.dtype == np.uint8:  # there are only so many levels
+        return np.take(_shown(np.arange(256, dtype=np.float32), image, window), means)
+    return _shown(means.astype(np.float32, copy=False), image, window)
 
 
 def _averaged(values: Grey, start: float, extent: float, count: int) -> Grey:

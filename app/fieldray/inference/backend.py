@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, BackendTable
+from fieldray.domain.assessment import scores_of
 from fieldray.domain.events import Publish
-from fieldray.domain.model import BackendName, GoldenVectors, Model
+from fieldray.domain.model import BackendName, GoldenVectors, Model, Prediction
 from fieldray.errors import BackendProblem
 from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason, reason
@@ -53,6 +54,23 @@ class Answer:
             raise ValueError("a mask must be (rows, columns) in 0..1")
         if not _is_finite(self.planes, dimensions=3):
             raise ValueError("planes must be (rows, columns, channels) and finite")
+
+
+def prediction_of(
+    answer: Answer, model: Model, *, backend: BackendName, sequence: int, request_id: int = 0
+) -> Prediction:
+    """What a model's classifier says, as the answer to a request."""
+    return Prediction(
+        request_id=request_id,
+        pack_name=model.pack_name,
+        model_sha256=model.model_sha256,
+        backend=backend,
+        scores=scores_of(model, answer.scores),
+        class_maps=answer.class_maps,
+        features=answer.features,
+        latency_ms=answer.latency_ms,
+        sequence=sequence,
+    )
 
 
 def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:

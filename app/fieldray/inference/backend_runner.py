@@ -23,7 +23,7 @@ import numpy as np
 from fieldray.domain.events import BackendChanged, BackendState, Publish
 from fieldray.domain.model import BackendName, InputSpec, Model, Policy, Prediction, Request
 from fieldray.errors import BackendProblem, FieldrayError, shortage
-from fieldray.inference.backend import Answer, Backend, BackendKind, check_golden
+from fieldray.inference.backend import Answer, Backend, BackendKind, check_golden, prediction_of
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -417,27 +417,13 @@ class BackendRunner:
                 raise BackendProblem(reason("worker_died"))
 
     def _deliver(self, job: InferenceJob, answer: Answer) -> None:
-        prediction = self._prediction(job, answer)
+        self._sequence += 1
+        run = {"sequence": self._sequence, "request_id": job.request.request_id}
+        prediction = prediction_of(answer, self._model, backend=self._kind.name, **run)
         self._job = None
         self._failures = 0
         job.future.set_result(prediction)
         self._scheduler.done()
-
-    def _prediction(self, job: InferenceJob, answer: Answer) -> Prediction:
-        self._sequence += 1
-        codes = (label.code for label in self._model.manifest.labels)
-        return Prediction(
-            request_id=job.request.request_id,
-            pack_name=self._model.pack_name,
-            model_sha256=self._model.model_sha256,
-            backend=self._kind.name,
-            scores=dict(zip(codes, map(float, answer.scores), strict=True)),
-            class_maps=answer.class_maps,
-            features=answer.features,
-            mask=answer.mask,
-            latency_ms=answer.latency_ms,
-            sequence=self._sequence,
-        )
 
     def _lose(self, why: Reason) -> float:
         """Return the images to the queue; how long to wait before the next start, in seconds."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from fieldray.backends import CPU
 from fieldray.domain import heat_map
-from fieldray.domain.assessment import Assessment, scores_of
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import (
     Failed,
     Outcome,
@@ -29,6 +29,7 @@ from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import header_notes
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage
+from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
 from fieldray.workers.calls import Look, Seen
@@ -176,9 +177,13 @@ def _look(image: _Attempt, asked: _Asked) -> Prediction | Outcome:
         image.overruled = tuple(dict.fromkeys((*image.overruled, *seen.overruled)))
         if seen.problem:
             return image.stopped(seen.problem, is_refusal=seen.is_refusal)
-        prediction = _prediction(seen, model) if seen.answer else _run(seen, asked)
+        if seen.answer:
+            prediction = prediction_of(seen.answer, model, backend=CPU.name, sequence=seen.sequence)
+        else:
+            prediction = _run(seen, asked)
         asked.observe(prediction)
-        if seen.answer or detail != "needed" or not _is_close(seen, prediction, asked.assessment):
+        scores, features = prediction.scores, prediction.features
+        if seen.answer or detail != "needed" or not seen.is_close(asked.assessment, scores, features):
             return prediction
         detail, read_ms = "finer", image.facts.decode_ms
 
@@ -197,31 +202,6 @@ def _run(seen: Seen, asked: _Asked) -> Prediction:
         raise ValueError("an image without an input")
     request = Request(request_id=next(_request_ids), values=seen.values)
     return _answer(asked.engine.submit(request), request.request_id, asked.is_cancelled)
-
-
-def _prediction(seen: Seen, model: Model) -> Prediction:
-    """What a worker says."""
-    answer = seen.answer
-    assert answer
-    return Prediction(
-        request_id=0,
-        pack_name=model.pack_name,
-        model_sha256=model.model_sha256,
-        backend=CPU.name,
-        scores=scores_of(model, answer.scores),
-        class_maps=answer.class_maps,
-        features=answer.features,
-        mask=answer.mask,
-        latency_ms=answer.latency_ms,
-        sequence=seen.sequence,
-    )
-
-
-def _is_close(seen: Seen, prediction: Prediction, assessment: Assessment) -> bool:
-    if not seen.is_approximate or seen.facts.pixel_map is None:
-        return False
-    oversampling = seen.facts.pixel_map.finest / seen.step
-    return assessment.is_close(prediction.scores, prediction.features, oversampling=oversampling)
 
 
 def _unforeseen(image: _Attempt, error: Exception) -> Outcome:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Stage
 from fieldray.domain.image import Detail, Image, ShownImage
 from fieldray.domain.lungs import LungFields
@@ -114,17 +115,18 @@ class Seen:
         if self.lungs is not None and self.lungs.shares.ndim != 2:
             raise ValueError("no mask")
 
+    def is_close(
+        self, assessment: Assessment, scores: Mapping[str, float], features: NDArray[np.float32] | None
+    ) -> bool:
+        """Whether the image must be looked at in finer detail before it can be judged by these."""
+        if not self.is_approximate or self.facts.pixel_map is None:
+            return False
+        return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
+
 
 def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
     if pixels.ndim != 2 or not 0 < max(pixels.shape) <= longest:
         raise ValueError(f"no grey levels: {pixels.shape}")
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Run:
-    """Run the classifier on an input, (height, width, channels) uint8, that was made before."""
-
-    values: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,6 @@ class Levels:
 
 LOAD: Final = Call("load", Load, Loaded)
 LOOK: Final = Call("look", Look, Seen)
-RUN: Final = Call("run", Run, Answer)
 IMAGE: Final = Call("image", Show, Image)
 SHOWN: Final = Call("shown", Show, ShownImage)
 PREVIEW: Final = Call("preview", Preview, Levels)

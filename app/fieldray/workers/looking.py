@@ -30,6 +30,7 @@ from fieldray.imaging.reduction import REFINEMENT, TargetSize
 from fieldray.imaging.source import Stamps, content_hash
 from fieldray.imaging.zip_members import search
 from fieldray.inference.backend import Answer, check_golden
+from fieldray.inference.calls import RUN, Run
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import served
@@ -142,7 +143,7 @@ class Worker:
         facts = replace(view.seen.facts, decode_ms=1000 * view.read_s)
         return replace(view.seen, facts=facts, overruled=view.overruled)
 
-    def run(self, question: calls.Run) -> Answer:
+    def run(self, question: Run) -> Answer:
         """What the classifier says of an input that was made before. Raises BackendProblem."""
         if self._classifier is None:
             raise ValueError("no classifier is loaded")
@@ -267,12 +268,10 @@ class Worker:
     def _is_close(self, view: _View) -> bool:
         """Whether the image must be looked at in finer detail before it can be judged."""
         seen, classifier = view.seen, self._classifier
-        if not seen.is_approximate or seen.answer is None or classifier is None or seen.facts.pixel_map is None:
+        if seen.answer is None or classifier is None:
             return False
         assessment = Assessment(model=classifier.model, points=view.question.points)
-        scores = scores_of(classifier.model, seen.answer.scores)
-        oversampling = seen.facts.pixel_map.finest / seen.step
-        return assessment.is_close(scores, seen.answer.features, oversampling=oversampling)
+        return seen.is_close(assessment, scores_of(classifier.model, seen.answer.scores), seen.answer.features)
 
 
 def _box(seen: calls.Seen, wanted: InputSpec) -> Box:
@@ -318,7 +317,7 @@ def _look(question: calls.Look) -> calls.Seen:
 handle: Final = served(
     (calls.LOAD, _worker.load),
     (calls.LOOK, _look),
-    (calls.RUN, _worker.run),
+    (RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question.data))),

@@ -165,11 +165,11 @@ class Workers:
 
     def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
         """What a model says of an input (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
-        from fieldray.workers import calls
+        from fieldray.inference.calls import RUN, Run
 
         with self._free_child() as child:
             self._of_model(lambda: self._loaded(child, model))
-            return self._of_model(lambda: calls.RUN.ask(child, calls.Run(values=values), timeout_s=self._timeout_s))
+            return self._of_model(lambda: RUN.ask(child, Run(values=values), timeout_s=self._timeout_s))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution. With a hash, the file must still have that content.

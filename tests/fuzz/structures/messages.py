@@ -33,6 +33,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.imaging.zip_members import Members, members_of
 from fieldray.inference.backend import Answer
+from fieldray.inference.calls import RUN
 from fieldray.processes.rpc import received, sent
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import reason
@@ -239,7 +240,7 @@ def answer_reader(_folder: Path) -> Read:
         "hash": calls.HASH.answered,
         "members": _listed,
         "preview": calls.PREVIEW.answered,
-        "run": calls.RUN.answered,
+        "run": RUN.answered,
         "comparison": COMPARE.answered,
     }
 
