@@ -133,7 +133,7 @@ def report(options: argparse.Namespace, console: Console) -> Report:
         engine = Engine(lambda _: None, kinds=(workers_kind(workers),))
         open_now.callback(engine.close)
         engine.open(model)
-        engine.wait_ready()
+        engine.serving(timeout_s=60)
         program = Program(assessment=choose(model), workers=workers, engine=engine)
         compared = compare(
             options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar

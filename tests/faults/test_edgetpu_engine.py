@@ -189,7 +189,7 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
     compiled = replace(tiny_model(), files={"litert": edgetpu_model().files["edgetpu"]})
     refused = pytest.raises(BackendProblem, match="made for another device")
     with opened(edgetpu, compiled, device="cpu") as (engine, _), refused:
-        engine.wait_ready(timeout_s=WAIT_S)
+        engine.serving(timeout_s=WAIT_S)
 
 
 def test_a_text_file_for_a_library_is_named(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
 def test_only_the_edgetpu_when_only_the_edgetpu_is_asked_for(edgetpu: DoubleEdgeTpu) -> None:
     with opened(edgetpu, device="edgetpu") as (engine, said):
         with pytest.raises(BackendProblem, match="No Edge TPU is connected"):
-            engine.wait_ready(timeout_s=WAIT_S)
+            engine.serving(timeout_s=WAIT_S)
         edgetpu.plug()
         said.serves("edgetpu")
         assert {prediction.backend for prediction in answers(engine, 10)} == {"edgetpu"}

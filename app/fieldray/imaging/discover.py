@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
-from fieldray.imaging.folders import Folder, MissingFiles, NamesInAnyCase, file_named, is_system_name, mark
+from fieldray.imaging.folders import Folder, NamesInAnyCase, file_named, is_system_name, mark
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.reasons import Reason, reason
@@ -29,6 +29,7 @@ from fieldray.reasons import Reason, reason
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
+_ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
@@ -271,7 +272,7 @@ class _Search:
         top, own, names = os.path.realpath(index.parent), os.path.realpath(index), NamesInAnyCase()
         if not self._way:  # the index was given, not its folder
             self._way = [Folder(index.parent)]
-        missing, is_empty = MissingFiles(), True
+        missing, is_alone, is_empty = list[Path](), True, True
         for components in found.references:
             if any(map(is_system_name, components)):
                 continue
@@ -284,16 +285,17 @@ class _Search:
                 name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no file is called so
                 yield from self._outside(index, name)
             elif _exists(path):
-                yield from map(_missing, missing.told())
+                yield from map(_missing, missing)
+                missing, is_alone = [], False
                 yield from self._file(path)
             elif str(path) not in self._seen:
                 self._check_way(FileNotFoundError())
                 self._seen.add(str(path))
-                missing.add(path)
-        if count := missing.all_of_them:
-            yield _failed(ImageRef(path=index), Unreadable(reason("index_alone", count=count)))
+                missing.append(path)
+        if is_alone and len(missing) >= _ALONE:  # one line for all of them
+            yield _failed(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
-        yield from map(_missing, missing.told())
+        yield from map(_missing, missing)
         if problem := found.problem or (reason("index_empty") if is_empty else None):
             yield _failed(ImageRef(path=index), Unreadable(problem))
 

@@ -80,13 +80,12 @@ class Folder:
             return True
 
 
-# ---- the files that a DICOMDIR names: where they are, and which of them are not there
+# ---- the files that a DICOMDIR names
 
 
 _MOST_COMPONENTS: Final = 32  # of a name; the standard allows 8 (PS3.10 8.5)
 _STEM: Final = "/"  # no name begins so
 _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
-_ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
 
 
 def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
@@ -103,28 +102,6 @@ def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -
         path = names.find(path, name)
     is_elsewhere = components[:1] and components[0].startswith("/") and not os.path.lexists(path)
     return path if parts and not is_elsewhere else None
-
-
-class MissingFiles:
-    """Files that are named and not there: a line each, or one for all of a DICOMDIR that lies there alone."""
-
-    def __init__(self) -> None:
-        self._held: list[Path] = []
-        self._is_alone = True
-
-    @property
-    def all_of_them(self) -> int:
-        """How many there are, if none is there of so many that one line says more than a line for each; else 0."""
-        return len(self._held) if self._is_alone and len(self._held) >= _ALONE else 0
-
-    def add(self, path: Path) -> None:
-        """One more."""
-        self._held.append(path)
-
-    def told(self) -> Sequence[Path]:
-        """Those that nobody was told of yet."""
-        held, self._held, self._is_alone = self._held, [], False
-        return held
 
 
 class NamesInAnyCase:

@@ -120,11 +120,6 @@ class Scheduler:
             job.future.set_exception(BackendProblem(why))
         return job.future
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until an image could be run. Raises BackendProblem when no backend can, or none is ready in time."""
-        if self.serving(timeout_s) is None:
-            raise BackendProblem(reason("worker_timeout", seconds=f"{timeout_s:g}"))
-
     def serving(self, timeout_s: float) -> BackendName | None:
         """The backend that the next image is for; None where none is ready in time. Raises BackendProblem.
 

@@ -89,10 +89,6 @@ class Engine:
                 raise
             self._watch_devices()
 
-    def wait_ready(self, *, timeout_s: float = 60.0) -> None:
-        """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
-        self._deployment().scheduler.wait_ready(timeout_s)
-
     def serving(self, *, timeout_s: float) -> BackendName | None:
         """The backend that the next image is for; None where none is ready within `timeout_s`.
 
