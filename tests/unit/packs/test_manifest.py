@@ -158,33 +158,18 @@ def _set(path: str, value: object) -> Change:
         ("intended_use", {"en": "a", "EN-us": "c"}, "intended_use"),
         ("intended_use", {"en": "a", "fr\u200b": "c"}, "intended_use"),
         ("names.en", "screen\u202egnp", "names.en"),
-        ("names.en", "escape \x1b[2J", "names.en"),
-        ("names.en", "half \ud800", "names.en"),
         ("names.en", "two\nlines", "names[...]"),
         ("names.uk", "carriage\rreturn", "names.uk"),
-        ("names.en", "tab\tstop", "names[...]"),
         ("names.en", "next\u0085line", "names.en"),
-        ("names.en", "C1 \u009b31m", "names.en"),
-        ("names.en", "line\u2028separator", "names.en"),
         ("names.en", "paragraph\u2029separator", "names.en"),
-        ("names.en", "isolate \u2066x\u2069", "names.en"),
-        ("names.en", "mark \u061cx", "names.en"),
-        ("labels.0.meaning.en", "normal\nabnormal", "labels[0].meaning[...]"),
         ("labels.0.code", "a\nb", "labels[0].code"),
-        ("labels.0.scheme", "a\nb", "labels[0].scheme"),
-        ("operating_points.0.name", "a\nb", "operating_points[0].name"),
         ("operating_points.0.titles.uk", "a\nb", "operating_points[0].titles[...]"),
-        ("operating_points.0.measured_on.en", "a\nb", "operating_points[0].measured_on[...]"),
         ("accepted.views", ["PA\nAP"], "accepted.views[0]"),
         ("provenance", {"da\nta": "x"}, "provenance"),
-        ("metrics", {"a": {"b\u2028": 1}}, "metrics.a"),
-        ("descriptions.en", "line\u2028separator", "descriptions.en"),
         ("descriptions.en", "carriage\rreturn", "descriptions.en"),
-        ("descriptions.en", "C1 \u009b31m", "descriptions.en"),
         ("input.height", 16.0, "input.height"),
         ("input.height", True, "input.height"),
         ("input.height", 4, "input.height"),
-        ("input.channels", 2, "input"),
         ("input.dtype", "float32", "input.dtype"),
         ("input.fit", "squash", "input.fit"),
         ("labels", [], "label"),
@@ -193,19 +178,15 @@ def _set(path: str, value: object) -> Change:
         ("outputs.class_maps", None, "outputs.class_maps"),
         ("outputs.scores", -1, "outputs.scores"),
         ("operating_points.0.threshold", 1.5, "operating_points[0]"),
-        ("operating_points.0.label", "other", "unknown label other"),
         ("operating_points.1.sensitivity.low", 0.99, "operating_points[1].sensitivity"),
-        ("calibration", {"other": {"slope": 1, "intercept": 0}}, "calibration: other"),
         ("calibration.abnormal.slope", 0, "calibration[...].slope"),
         ("accepted.ages_years", [18], "accepted.ages_years"),
-        ("accepted.ages_years", [90, 18], "accepted: ages"),
         ("ood_gate", {}, "ood_gate: Object missing required field `limit`"),
         ("ood_gate", None, "ood_gate"),
         ("gate", {"limit": 1}, "unknown field `gate`"),
         ("golden", None, "golden"),
         ("provenance.data", 3, "provenance[...]"),
         ("metrics.note", "a\x00b", "metrics.note"),
-        ("files.litert.sha256", "ABC", "files[...].sha256"),
         ("files.card.size_bytes", 0, "files[...].size_bytes"),
         ("files.litert.size_bytes", True, "files[...].size_bytes"),
         ("files.litert.role", "litert", "files[...]: Object contains unknown field `role`"),
@@ -213,8 +194,6 @@ def _set(path: str, value: object) -> Change:
         ("files", [], "files"),
         ("files.litert", None, "files[...]"),
         ("files.litert.name", 5, "files[...].name"),
-        ("kind", "detector", "kind"),
-        ("kind", "matcher", "unknown field"),
         ("requires", [{"kind": "classifier"}], "requires[0].kind"),
         ("requires", [{"kind": "heart"}], "requires[0].kind"),
         ("requires", [{"kind": "matcher", "minimum_version": "1"}], "requires[0].minimum_version"),
@@ -229,31 +208,8 @@ def test_a_wrong_value_is_refused_and_its_place_named(data: bytes, path: str, va
     assert place in problem.reason.text
 
 
-PARTS = """schema_version kind id version names descriptions intended_use limits input labels outputs operating_points
-calibration accepted files provenance metrics"""
-
-
-@pytest.mark.parametrize("name", PARTS.split())
-def test_a_missing_part_is_refused(data: bytes, name: str) -> None:
-    problem = _refusal(_changed(data, lambda content: content.pop(name)))
-    assert problem.reason.code == "pack_manifest"
-    assert name in problem.reason.text
-
-
-@pytest.mark.parametrize("role", ["litert", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES])
-def test_a_missing_role_is_refused(data: bytes, role: str) -> None:
-    def change(content: dict[str, Any]) -> None:
-        del content["files"][role]
-
-    assert role in _refusal(_changed(data, change)).reason.text
-
-
 def test_gate_arrays_without_a_gate_are_refused(data: bytes) -> None:
     assert _refusal(_changed(data, lambda content: content.pop("ood_gate"))).reason.code == "pack_manifest"
-
-
-def test_the_format_before_is_called_that(data: bytes) -> None:
-    assert _refusal(_changed(data, _set("schema_version", 1))).reason.code == "pack_older_format"
 
 
 def test_all_files_together_have_a_limit(data: bytes) -> None:
@@ -266,27 +222,6 @@ def test_all_files_together_have_a_limit(data: bytes) -> None:
             }
 
     assert _refusal(_changed(data, change)).reason.code == "pack_too_large"
-
-
-def test_a_newer_format_asks_for_a_newer_program(data: bytes) -> None:
-    def change(content: dict[str, Any]) -> None:
-        content.clear()
-        content["schema_version"] = 3
-        content["something_new"] = True
-
-    assert _refusal(_changed(data, change)).reason.code == "pack_newer_format"
-
-
-@pytest.mark.parametrize(
-    "name", ["../../model.tflite", "a/b", "a\\b", "..", "nul.tflite", "model.tflite.", "x" * 101, ""]
-)
-def test_a_path_in_a_file_name_is_refused(data: bytes, name: object) -> None:
-    assert _refusal(_changed(data, _set("files.litert.name", name))).reason.code == "pack_bad_name"
-
-
-def test_one_name_for_two_files_is_refused_whatever_its_case(data: bytes) -> None:
-    name = json.loads(data)["files"]["card"]["name"]
-    assert _refusal(_changed(data, _set("files.litert.name", name.lower()))).reason.code == "pack_bad_name"
 
 
 def test_a_file_larger_than_its_role_allows_is_refused(data: bytes) -> None:

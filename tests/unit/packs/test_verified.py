@@ -95,13 +95,6 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
     _read(pack)  # whole again
 
 
-@pytest.mark.parametrize("change", [lambda data: data + b"\0", lambda data: data[:-1], lambda data: b""])
-def test_a_file_of_another_length_is_refused(pack: Path, change: Callable[[bytes], bytes]) -> None:
-    model = pack / "model.tflite"
-    model.write_bytes(change(model.read_bytes()))
-    assert _code(pack) == "pack_tampered"
-
-
 def test_what_is_missing_is_named(pack: Path) -> None:
     (pack / "MODEL_CARD.md").unlink()
     assert _code(pack) == "pack_incomplete"
@@ -115,33 +108,9 @@ def test_a_folder_that_is_not_there_any_more_is_a_drive_that_went(tmp_path: Path
     assert _code(tmp_path / "pulled") == "drive_gone"
 
 
-def test_bombs_are_refused_before_they_are_read(pack: Path) -> None:
-    with (pack / "manifest.json").open("r+b") as file:
-        file.truncate(2**40)  # sparse: takes no room on the disk, would take 1 TB of memory
-    assert _code(pack) == "pack_too_large"
-
-
 def test_a_huge_signature_is_a_wrong_one(pack: Path) -> None:
     (pack / "manifest.sig").write_bytes(b" " * 2000)
     assert _code(pack) == "pack_bad_signature"
-
-
-@needs_links
-@pytest.mark.parametrize("name", ["manifest.json", "manifest.sig", "model.tflite"])
-def test_links_are_not_followed(pack: Path, tmp_path: Path, name: str) -> None:
-    (pack / name).rename(tmp_path / name)
-    (pack / name).symlink_to(tmp_path / name)
-    assert _code(pack) == "pack_bad_name"
-
-
-@needs_links
-def test_only_regular_files_are_read(pack: Path) -> None:
-    (pack / "model.tflite").unlink()
-    os.mkfifo(pack / "model.tflite")  # to open it for reading would block for ever
-    assert _code(pack) == "pack_bad_name"
-    (pack / "model.tflite").unlink()
-    (pack / "model.tflite").mkdir()
-    assert _code(pack) == "pack_bad_name"
 
 
 @needs_links
@@ -149,12 +118,6 @@ def test_only_regular_files_are_read(pack: Path) -> None:
 def test_a_file_without_permission_is_unreadable(pack: Path) -> None:
     (pack / "model.tflite").chmod(0)
     assert _code(pack) == "pack_unreadable"
-
-
-@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "..\\secret", "sub/model.tflite"])
-def test_a_well_signed_pack_with_a_path_in_a_file_name_is_refused(pack: Path, name: str) -> None:
-    _sign_again(pack, lambda content: content["files"]["litert"].update(name=name))
-    assert _code(pack) == "pack_bad_name"
 
 
 def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
