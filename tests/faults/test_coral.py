@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from faults.double import DoubleEdgeTpu
+from faults.fake_compile import fake_compile
 from fieldray.errors import BackendProblem
+from fieldray.inference.coral.compiled import CompiledFile, read_compiled
 from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer, ask_library, look
+from tiny_models import TinyType, tiny_model_bytes
 
 
 def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
@@ -70,3 +73,19 @@ def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(BackendProblem) as caught:
         ask_library([str(silent)], timeout_s=0.1)
     assert caught.value.reason.code == "coral_library_slow"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_compiled_file_says_what_it_is(dtype: TinyType) -> None:
+    file = tiny_model_bytes(dtype)
+    assert read_compiled(fake_compile(file, oldest_runtime=13)) == CompiledFile(1, 0, 13)
+    plain = read_compiled(file)
+    assert plain.on_edgetpu == 0
+    assert plain.on_cpu > 4
+    assert plain.oldest_runtime is None
+
+
+@pytest.mark.parametrize("keep", [0, 3, 8, 40, 200, 1000])
+def test_a_file_cut_short_is_said_to_be_damaged(keep: int) -> None:
+    with pytest.raises(ValueError, match="TensorFlow Lite"):
+        read_compiled(fake_compile(tiny_model_bytes())[:keep])

@@ -55,22 +55,11 @@ def happening(request: pytest.FixtureRequest, tmp_path: Path) -> Happening:
     return Happening(tmp_path, request.param)
 
 
-def test_what_was_there_is_there(happening: Happening) -> None:
-    assert happening.contents("old") == {b"old"}
-
-
 def test_a_new_file_may_be_missing_empty_or_torn_until_it_and_its_name_are_on_the_disk(happening: Happening) -> None:
     happening.create(7, "new").write(7, b"a" * 512 + b"b" * 512)
     first, second, nothing = b"a" * 512, b"b" * 512, bytes(512)
     assert happening.contents("new") == {b"-", b"", first, nothing + second, first + second}
     assert happening.sync(7).sync().contents("new") == {first + second}
-
-
-@pytest.mark.parametrize(("model", "found"), [("ordered", {b"whole"}), ("unordered", {b"-", b"whole"})])
-def test_a_file_that_is_on_the_disk_takes_its_name_along_with_a_journal_alone(
-    tmp_path: Path, model: Model, found: set[bytes]
-) -> None:
-    assert Happening(tmp_path, model).create(7, "new").write(7, b"whole").sync(7).contents("new") == found
 
 
 def test_a_rename_is_whole_or_not_at_all_and_the_content_is_not_part_of_it(happening: Happening) -> None:
@@ -95,12 +84,6 @@ def test_what_is_exchanged_is_never_missing(happening: Happening) -> None:
     happening.apply(Change(kind="exchange", number=7, path=("new",), other=("old",)))
     found = {(state.get(("old",)), state.get(("new",))) for state in happening.states}
     assert found == {(b"old", b"new"), (b"new", b"old")}
-
-
-def test_files_that_are_cut_and_removed_come_back_as_they_were(happening: Happening) -> None:
-    number = (happening.root / "old").stat().st_ino
-    assert happening.apply(Change(kind="cut", number=number, at=1)).contents("old") == {b"old", b"o"}
-    assert happening.apply(Change(kind="remove", number=number, path=("old",))).contents("old") == {b"-", b"old", b"o"}
 
 
 # ---- recorded
