@@ -1,20 +1,16 @@
-"""Cases: a drive that fails while images, packs, settings or the store are read, and recovers later (dying_drive.c)."""
+"""Cases: a drive that fails while images, packs, keys or the store are read, and recovers later (dying_drive.c)."""
 
 from __future__ import annotations
 
 import errno
-import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fieldray.imaging.synthetic import write_studies
 from harness.case import Group
 from harness.record import Fate, Record
 from harness.world import World
-from program import write_images
 
 CASES = Group("drive")
 _ALWAYS: Final = -1
@@ -25,20 +21,19 @@ _COUNT: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bad:
-    """Reading a file whose path ends in `end` fails at byte `at` (-1: opening it), `times` times; it takes seconds."""
+    """Reading a file whose path ends in `end` fails at byte `at` (-1: opening it), `times` times."""
 
     end: str
     at: int = 0
     error: int = errno.EIO
     times: int = _ALWAYS
-    seconds: int = 0
 
 
 def failing(world: World, *bad: Bad) -> dict[str, str]:
     """The environment in which these places of the drive are bad."""
     counts = world.folder / "drive-counts"
     counts.write_bytes(bytes(8 * _RULES))
-    rules = "".join(f"{one.end},{one.at},{one.error},{one.times},{one.seconds};" for one in bad)
+    rules = "".join(f"{one.end},{one.at},{one.error},{one.times},0;" for one in bad)
     loaded = world.loading(Path(__file__).with_name("dying_drive.c"))
     return {**loaded, "FIELDRAY_DRIVE_ERRORS": rules, "FIELDRAY_DRIVE_COUNTS": str(counts)}
 
@@ -76,64 +71,6 @@ def image(world: World, at: Callable[[int], int], times: int = _ALWAYS) -> None:
     world.screen(expected, codes=(0,))
 
 
-@CASES.case("dicom", "DICOM files that break off with an error in the header, and in the pixels")
-def dicom(world: World) -> None:
-    write_studies(world.images, count=3)
-    names = [str(path.relative_to(world.images)) for path in sorted(world.images.rglob("*.dcm"))]
-    expected: dict[str, Fate] = dict.fromkeys(names, "screened")
-    bad = (Bad(end=names[0], at=300), Bad(end=names[1], at=40_000))
-    cut: dict[str, Fate] = {**expected, names[0]: "failed", names[1]: "failed"}
-    done = world.screen(cut, environment=failing(world, *bad))
-    assert set(reasons(done).values()) == {"drive_error", None}, reasons(done)
-    world.screen(expected, codes=(0,))
-
-
-@CASES.case("zip", "a zip file with an error in the middle of one member")
-def in_a_zip(world: World) -> None:
-    loose = world.folder / "loose"
-    paths = write_images(loose, 5, side=128)
-    place = world.images / "archive.zip"
-    with zipfile.ZipFile(place, "w") as archive:
-        for path in paths:
-            archive.write(path, path.name)
-        middle = archive.getinfo(paths[2].name).header_offset + 2000
-        end = archive.getinfo(paths[3].name).header_offset
-    done = world.run_screen(environment=failing(world, Bad(end=place.name, at=middle, times=3)))
-    done.ends_with(0, 1)
-    assert {line["reason_code"] for line in done.lines} <= {"drive_error", None}, reasons(done)
-    again = world.run_screen().ends_with(0)
-    assert len(again.lines) == len({line["image"] for line in again.lines}) == len(paths)
-    assert middle < end
-
-
-@CASES.case("folder", "a folder that cannot be listed for an error of the drive")
-def folder(world: World) -> None:
-    expected = world.good_images(3)
-    write_images(world.images / "inner", 2, side=128)
-    inner: dict[str, Fate] = {f"inner/image-00{number}.png": "screened" for number in range(2)}
-    environment = failing(world, Bad(end="/inner", at=_OPENING))
-    done = world.screen({**expected, "inner": "failed"}, environment=environment)
-    assert reasons(done)["inner"] == "folder_not_read"
-    world.screen({**expected, **inner}, codes=(0,))
-
-
-@CASES.case("slow", "an image that takes two seconds to be read, in a run of others")
-def slow(world: World) -> None:
-    expected = world.good_images(_COUNT)
-    world.screen(expected, codes=(0,), environment=failing(world, Bad(end="image-003.png", error=0, seconds=2)))
-
-
-@CASES.case("hanging", "an image whose reading hangs for longer than its time limit", limit_s=120)
-def hanging(world: World) -> None:
-    world.write_settings(decode_timeout_s=5)
-    expected = world.good_images(_COUNT, side=512)
-    victim = world.images / "image-003.png"
-    bad = Bad(end=victim.name, at=victim.stat().st_size - 1, error=0, seconds=20)
-    done = world.screen({**expected, victim.name: "failed"}, environment=failing(world, bad))
-    assert reasons(done)[victim.name] == "decoder_timeout"
-    world.screen(expected, codes=(0,))
-
-
 # ---- packs
 
 
@@ -147,14 +84,6 @@ def packs(world: World) -> None:
             assert not done.lines
             done.says("it is failing")
     world.screen(expected, codes=(0,))
-
-
-@CASES.case("pack-once", "a model that cannot be read the first time")
-def pack_once(world: World) -> None:
-    expected = world.good_images(2)
-    environment = failing(world, Bad(end="/model.tflite", at=50, times=1))
-    world.run_screen(environment=environment).ends_with(3).says("it is failing")
-    world.screen(expected, codes=(0,), environment=environment)
 
 
 # ---- the program's own files
@@ -175,7 +104,7 @@ def store(world: World) -> None:
     assert f"{_COUNT} from an earlier run" in again.err
 
 
-@CASES.case("keys", "the list of trusted keys unreadable once: it is not called damaged")
+@CASES.case("keys", "the list of trusted keys unreadable once: it is not called damaged", is_quick=True)
 def keys(world: World) -> None:
     expected = world.good_images(2)
     world.screen(expected, codes=(0,))
@@ -184,18 +113,3 @@ def keys(world: World) -> None:
     done.says("The disk reported an error")
     assert "delete" not in done.err
     world.screen(expected, codes=(0,))
-
-
-@CASES.case("settings", "settings that cannot be read are not replaced by others", is_quick=True)
-def settings(world: World) -> None:
-    place = world.write_settings(theme="dark", decoders=3)
-    name = world.pack.name.rpartition("-")[0]
-    world.run("packs", "trust", world.pack_options[3]).ends_with(0)
-    world.run("packs", "install", world.pack).ends_with(0)
-    done = world.run("packs", "default", name, environment=failing(world, Bad(end="/settings.json")))
-    done.ends_with(1).says("settings.json")
-    assert json.loads(place.read_text()) == {"theme": "dark", "decoders": 3}
-    world.run("packs", "default", name).ends_with(0)
-    kept = json.loads(place.read_text())
-    assert kept.pop("pack").startswith(f"{name}@")
-    assert kept == {"theme": "dark", "decoders": 3, "operating_point": ""}

@@ -88,12 +88,6 @@ def test_what_is_required_must_be_there(
         assert _listed(library, folder) == why
 
 
-def test_the_reason_says_which_version_is_here(library: PackLibrary, drive: Path) -> None:
-    make_lung_fields(drive)
-    folder = make_pack(drive, requires=(Requirement(kind="lung-fields", minimum_version="2.0.0"),))
-    assert "Version 1.0.0 is here." in _refusal(library, folder).text
-
-
 def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, drive: Path) -> None:
     companion = make_lung_fields(drive)
     folder = make_pack(drive, requires=(LUNGS,))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,15 +180,6 @@ def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: P
     assert (candidate.trust, candidate.problem) == ("trusted", None)
 
 
-def test_an_older_version_is_marked_in_the_listing(library: PackLibrary, drive: Path) -> None:
-    _make(drive, version="1.0.0")
-    library.trust(FINGERPRINT)
-    library.record_run(library.load(_make(drive, version="2.0.0")))
-    found = {candidate.version: candidate.problem for candidate in library.candidates(drive)}
-    assert found["2.0.0"] is None
-    assert found["1.0.0"] is not None and found["1.0.0"].code == "pack_older"
-
-
 def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: PackLibrary, drive: Path) -> None:
     folder = _make(drive)
     path = folder / "manifest.json"
@@ -197,26 +187,6 @@ def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: 
     (candidate,) = library.candidates(drive)
     assert (candidate.trust, candidate.pack_id, candidate.names) == ("broken", "", {})
     assert candidate.problem is not None and candidate.problem.code == "pack_bad_signature"
-
-
-def test_a_folder_without_packs_lists_none(library: PackLibrary, tmp_path: Path) -> None:
-    (tmp_path / "fieldray" / "empty").mkdir(parents=True)
-    (tmp_path / "fieldray" / "file").write_bytes(b"")
-    (tmp_path / "fieldray" / ".new-half").mkdir()
-    (tmp_path / "fieldray" / ".new-half" / "manifest.json").write_bytes(b"")
-    assert library.candidates(tmp_path) == ()
-    assert library.candidates(tmp_path / "absent") == ()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
-def test_links_on_a_drive_lead_nowhere(library: PackLibrary, tmp_path: Path) -> None:
-    elsewhere = make_pack(tmp_path / "elsewhere")
-    inside, outside = tmp_path / "one", tmp_path / "two"
-    (inside / "fieldray").mkdir(parents=True)
-    (inside / "fieldray" / "test-chest-1.2.3").symlink_to(elsewhere)
-    outside.mkdir()
-    (outside / "fieldray").symlink_to(elsewhere.parent)
-    assert library.candidates(inside) == library.candidates(outside) == ()
 
 
 def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> None:

@@ -95,15 +95,6 @@ def test_a_changed_byte_of_any_other_file_is_refused(pack: Path) -> None:
     _read(pack)  # whole again
 
 
-def test_what_is_missing_is_named(pack: Path) -> None:
-    (pack / "MODEL_CARD.md").unlink()
-    assert _code(pack) == "pack_incomplete"
-    (pack / "manifest.sig").unlink()
-    assert _code(pack) == "pack_unsigned"
-    (pack / "manifest.json").unlink()
-    assert _code(pack) == "pack_incomplete"
-
-
 def test_a_folder_that_is_not_there_any_more_is_a_drive_that_went(tmp_path: Path) -> None:
     assert _code(tmp_path / "pulled") == "drive_gone"
 

@@ -180,14 +180,6 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert sorted(second.readers.read_names) == ["cut.png", "gone.png", "new dark.png"]
 
 
-def test_fresh_takes_nothing_over(tmp_path: Path) -> None:
-    names = ["bright.png", "blank.png"]
-    Run(tmp_path, names).finish()
-    again = Run(tmp_path, names, fresh=True).finish()
-    assert sorted(again.readers.read_names) == sorted(names)
-    assert not any(event.is_resumed for event in again.of(OutcomeReady))
-
-
 def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     places = [ImageRef(path=Path("/images/a/bright.png")), ImageRef(path=Path("/images/b/bright.png"))]
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
@@ -331,15 +323,6 @@ def test_a_problem_while_searching_fails_the_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_bug_while_searching_fails_the_run(tmp_path: Path) -> None:
-    def discover() -> Iterator[ImageRef]:
-        yield from refs(["dark.png"])
-        raise ZeroDivisionError
-
-    run = Run(tmp_path, [], discover=discover).finish()
-    assert run.batch.reason == reason("internal", detail="ZeroDivisionError")
-
-
 def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
     def count() -> int:
         raise PermissionError(13, "Permission denied")
@@ -450,15 +433,6 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     assert Counter(Path(row["path"]).name for row in document["results"]) == Counter(left)
     assert document["about"]["counts"]["normal"] == len(left) == 59
     assert sorted(Path(path).name for path in document["about"]["not_present"]) == seen[:2]
-
-
-def test_a_run_that_is_resumed_without_a_loss_says_only_what_it_took_over(tmp_path: Path) -> None:
-    names = [f"dark{number}.png" for number in range(10)]
-    first = Run(tmp_path, names)
-    first.listener = lambda event: first.batch.cancel() if len(first.names) == 3 else None
-    first.finish()
-    started, ended = Run(tmp_path, names).finish().of(RunChanged)
-    assert (started.notes, [note.code for note in ended.notes]) == ((), ["taken_over"])
 
 
 def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(tmp_path: Path) -> None:

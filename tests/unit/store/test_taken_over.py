@@ -84,26 +84,6 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     assert store.take_over(second, own=[], others=[]) == ()
 
 
-def test_results_of_before_there_was_a_work_list_are_listed_when_they_are_taken_over(
-    store: ResultStore, path: Path
-) -> None:
-    first = store.open_run(SPEC)
-    rows = [store.save(first, stamped(name, score=score), spec=SPEC) for name, score in (("a", 0.9), ("b", 0.7))]
-    with closing(sqlite3.connect(path)) as older, older:
-        older.execute("DELETE FROM work_list")
-        older.execute("UPDATE work_counts SET abnormal = 0")
-    second = store.open_run(OTHER)
-    copies = store.take_over(second, own=[], others=rows)
-    store.take_over(first, own=rows[:1], others=[])
-    with closing(sqlite3.connect(path)) as found:
-        listing = found.execute("SELECT run_id, result_id, score FROM work_list ORDER BY run_id, score DESC").fetchall()
-        counts = found.execute("SELECT run_id, abnormal FROM work_counts ORDER BY run_id").fetchall()
-    scores = {row.row_id: row.outcome.findings[0].score for row in store.rows(second)}
-    highest_first = sorted(copies, key=scores.__getitem__, reverse=True)
-    assert listing == [(first, rows[0], 0.9), *((second, row, scores[row]) for row in highest_first)]
-    assert counts == [(first, 1), (second, 2)]
-
-
 # ---- stamps
 
 

@@ -202,10 +202,6 @@ def test_the_first_rows_of_any_order_are_its_first(
         assert query.listed(run_id, ResultFilter(text="nobody"), order).row_ids.tolist() == []
 
 
-def test_what_is_found_is_kept_in_memory_and_never_in_a_file(query: WorkListQuery) -> None:
-    assert query._connection.execute("PRAGMA temp_store").fetchone()[0] == 2
-
-
 def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) -> None:
     run_id = add(store)
     query._connection.create_function("slow", 1, lambda value: threading.Event().wait(0.05) or value)
