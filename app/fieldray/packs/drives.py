@@ -13,10 +13,11 @@ import re
 import string
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
+
+import psutil
 
 from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.errors import PackProblem
@@ -63,57 +64,31 @@ def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> tuple[Drive, ...]:
 # Removable is what sits on a USB device or a device that calls itself removable, and, at the places where desktops and
 # people mount media, also what has no device of its own (FUSE, loop, tmpfs).
 
-_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|/mnt/[^/]+")
 _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """One line of mountinfo; `device` is "major:minor"."""
+def drives_on_linux(
+    *, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")
+) -> tuple[Drive, ...]:
+    """The drives among what is mounted, by a sysfs tree.
 
-    mount_point: str
-    device: str
-    file_system: str
-    source: str
-
-
-def drives_on_linux(*, mounts: Path = Path("/proc/self/mountinfo"), system: Path = Path("/sys")) -> tuple[Drive, ...]:
-    """The drives by a mountinfo file and a sysfs tree. Raises OSError where they are absent."""
-    found = {mount.mount_point: mount for mount in parse_mountinfo(mounts.read_bytes())}  # the topmost one stays
-    mount_points = sorted(path for path, mount in found.items() if is_removable(mount, system=system))
-    drives = (look_at(Path(path), name=Path(path).name) for path in mount_points)
+    mounted  device, mount point and file system of each, as `psutil` has them, which is asked without it
+    """
+    mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
+    found = {place: (device, file_system) for device, place, file_system, *_ in mounts}  # the topmost one stays
+    places = sorted(place for place, mount in found.items() if is_removable(*mount, place, system=system))
+    drives = (look_at(Path(place), name=Path(place).name) for place in places)
     return tuple(drive for drive in drives if drive is not None)
 
 
-def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
-    """The mounts of a mountinfo file, in its order (proc(5)); a line that makes no sense is left out.
-
-    36 35 98:0 /root /mount\\040point rw,noatime shared:1 - ext3 /dev/root rw,errors=continue
-    """
-    mounts = []
-    for line in data.splitlines():
-        before, _, after = line.partition(b" - ")
-        fixed, described = before.split(b" "), after.split(b" ")
-        if len(fixed) >= 6 and len(described) >= 2:
-            mounts.append(
-                Mount(
-                    mount_point=_unescaped(fixed[4]),
-                    device=_unescaped(fixed[2]),
-                    file_system=_unescaped(described[0]),
-                    source=_unescaped(described[1]),
-                )
-            )
-    return tuple(mounts)
-
-
-def is_removable(mount: Mount, *, system: Path) -> bool:
+def is_removable(device: str, file_system: str, mount_point: str, *, system: Path) -> bool:
     """Whether a mount is of a removable drive; `system` is the sysfs tree."""
-    link = system / "dev" / "block" / mount.device
-    if link.exists() and not mount.source.startswith("/dev/loop"):
+    is_loop = device.startswith("/dev/loop")
+    link = system / "class" / "block" / Path(os.path.realpath(device)).name
+    if device.startswith("/dev/") and not is_loop and link.exists():
         return _is_removable_device(link.resolve())
-    is_deviceless = mount.file_system in _DEVICELESS or mount.source.startswith("/dev/loop")
-    return is_deviceless and _MEDIA_PLACE.fullmatch(mount.mount_point) is not None
+    return (file_system in _DEVICELESS or is_loop) and _MEDIA_PLACE.fullmatch(mount_point) is not None
 
 
 def _is_removable_device(device: Path) -> bool:
@@ -130,10 +105,6 @@ def _says_one(path: Path) -> bool:
         return False
 
 
-def _unescaped(field: bytes) -> str:
-    return os.fsdecode(_ESCAPE.sub(lambda found: bytes([int(found[1], 8) & 0xFF]), field))
-
-
 # ---- Windows
 #
 # Drives that call themselves fixed disks are not seen; their folder can be given by hand.
@@ -142,22 +113,9 @@ _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
 _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen
 
 
-class Kernel(Protocol):
-    """The functions of kernel32 used here."""
-
-    def GetLogicalDrives(self) -> int:  # noqa: N802
-        """A bit for each letter that is there, A in the lowest."""
-
-    def GetDriveTypeW(self, root: str) -> int:  # noqa: N802
-        """The kind of the drive at a root such as "E:\\\\"."""
-
-    def SetThreadErrorMode(self, mode: int, old: None) -> int:  # noqa: N802
-        """What this thread does about a drive without a medium."""
-
-
-def drives_on_windows(kernel: Kernel | None = None) -> tuple[Drive, ...]:
+def drives_on_windows(kernel: Any = None) -> tuple[Drive, ...]:
     """The drives by kernel32."""
-    system: Kernel = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
+    system = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     system.SetThreadErrorMode(_FAIL_CRITICAL_ERRORS, None)
     roots = [letter + ":\\" for letter in letters(system.GetLogicalDrives())]
     removable = [root for root in roots if system.GetDriveTypeW(root) == _REMOVABLE]

@@ -1,7 +1,6 @@
 """Scenarios with real mounts, run by test_drives.py in a mount namespace of their own; answers in JSON.
 
 plug   mount a drive with a pack, then unmount it
-copy   write a pack onto a drive that is mounted already
 yank   kill the file system's process (ntfs-3g) under a drive, as a drive that is pulled out
 Exit code 77: the system does not permit this.
 """
@@ -73,16 +72,6 @@ def plug(folder: Path) -> dict[str, object]:
     return {"drives": [_places(drives) for drives in seen], "pack_folders": folders}
 
 
-def copy(folder: Path) -> dict[str, object]:
-    _mount("-t", "tmpfs", "none", str(MOUNT_POINT))
-    events = Events()
-    assert not events.next()[0].pack_folders
-    make_pack(MOUNT_POINT / "fieldray")
-    (drive,) = events.next()
-    events.close()
-    return {"pack_folders": list(drive.pack_folders)}
-
-
 def yank(folder: Path) -> dict[str, object]:
     if not (shutil.which("ntfs-3g") and shutil.which("mkntfs") and Path("/dev/fuse").exists()):
         sys.stderr.write("ntfs-3g is not here")
@@ -139,5 +128,5 @@ def _code(action: Callable[[], object]) -> str:
 if __name__ == "__main__":
     _mount("-t", "tmpfs", "none", "/mnt")  # hides the machine's own /mnt, in this namespace only
     MOUNT_POINT.mkdir()
-    result = {"plug": plug, "copy": copy, "yank": yank}[sys.argv[1]](Path(sys.argv[2]))
+    result = {"plug": plug, "yank": yank}[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write(json.dumps(result))
