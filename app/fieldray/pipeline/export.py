@@ -91,15 +91,23 @@ def export_run(
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
         run = _run(query, run_id, spec)
-        steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
-        manifest, key = manifest_of(run.spec, pack), pseudonym_key(user_data())
-        doubts = doubts_of(query, run, manifest)
+        stored = replace(
+            _stored(query, run, manifest_of(run.spec, pack)),
+            options=options,
+            pseudonym_key=pseudonym_key(user_data()),
+            read_images=images.read,
+            read_preview=partial(images.preview, query),
+        )
+        done, total = itertools.count(), sum(stored.counts.values()) * len(exporters)
+
+        def told() -> Iterator[StoredResult]:
+            for result in query.work_list(run.run_id):
+                tell(next(done), total)
+                yield result
+
         places, captures = _places(folder, run, exporters), frozenset[int]()
         for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            made = replace(_stored(query, run, steps), manifest=manifest, doubts=doubts)
-            chosen = replace(made, options=options, pseudonym_key=key)
-            reading = replace(chosen, read_images=images.read, read_preview=partial(images.preview, query))
-            _write_one(exporter, path, replace(reading, captures=captures), note)
+            _write_one(exporter, path, replace(stored, results=told(), captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in places if path.exists())  # a folder without files is none
@@ -113,13 +121,16 @@ def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable
         note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
 
 
-def _stored(query: ResultQuery, run: Run, steps: _Steps) -> StoredRun:
+def _stored(query: HistoryQuery, run: Run, manifest: Manifest | None) -> StoredRun:
+    """All that is known of a run but for its results."""
     return StoredRun(
         run=run,
-        results=steps.counted(query.work_list(run.run_id)),
+        results=(),
         counts=query.counts(run.run_id),
         not_present=query.not_present(run.run_id),
         earlier_verdicts=query.earlier_verdicts(run.run_id),
+        doubts=doubts_of(query, run, manifest),
+        manifest=manifest,
     )
 
 
@@ -166,19 +177,6 @@ def _exporter(name: str) -> Exporter:
     if why := exporter.unavailable_reason():
         raise UsageProblem(why)
     return exporter
-
-
-class _Steps:
-    """Counts the results of all formats together."""
-
-    def __init__(self, total: int, tell: Tell) -> None:
-        self._done, self._total, self._tell = 0, total, tell
-
-    def counted(self, results: Iterable[StoredResult]) -> Iterator[StoredResult]:
-        for result in results:
-            self._tell(self._done, self._total)
-            self._done += 1
-            yield result
 
 
 # ---- the pack of a run

@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -294,30 +295,11 @@ class Session:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
         pack = KnownPack.of(self._model) if self._model else None
-        if is_apart:
-            return export_apart(
-                self.database,
-                run_id,
-                folder,
-                formats,
-                spec=spec,
-                options=options,
-                pack=pack,
-                settings=self._settings,
-                tell=tell,
-                note=note,
-            )
-        return export_run(
-            self.database,
-            run_id,
-            folder,
-            formats,
-            spec=spec,
-            options=options,
-            pack=pack,
-            readers=lambda: self._readers(self._settings, number_of_workers(self._settings)),
-            tell=tell,
-            note=note,
+        apart = partial(export_apart, settings=self._settings)
+        here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
+        export = apart if is_apart else here
+        return export(
+            self.database, run_id, folder, formats, spec=spec, options=options, pack=pack, tell=tell, note=note
         )
 
     def set_verdict(
