@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Final
 
 from fieldray.command_names import PACKAGES
 from fieldray.errors import StorageProblem
-from fieldray.persistence import FileLock, HeldError, make_private, storage_problem
+from fieldray.persistence import clear_abandoned, make_private, storage_problem, unfinished
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
@@ -29,7 +28,6 @@ KEPT: Final = (
     "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH,
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
-_LOCK: Final = ".lock"
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
@@ -111,12 +109,11 @@ def scratch_folder() -> Iterator[Path]:
 
     What processes that were killed left in theirs is removed first. Raises StorageProblem.
     """
-    home = user_data()
-    clear_scratch(home)
-    own = home / SCRATCH / f"{os.getpid()}-{secrets.token_hex(8)}"
+    folder = user_data() / SCRATCH
+    clear_abandoned(folder)
+    own = unfinished(folder / SCRATCH)
     try:
-        make_private(own.parent)
-        lock = FileLock(own.with_suffix(_LOCK), holder=str(os.getpid()))
+        make_private(folder)
         make_private(own)
     except OSError as error:
         raise storage_problem(error, own) from error
@@ -124,20 +121,6 @@ def scratch_folder() -> Iterator[Path]:
         yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
-        lock.remove()
-
-
-def clear_scratch(home: Path) -> None:
-    """Remove from the user's folder the scratch that no process holds; never raises for what cannot be removed."""
-    with contextlib.suppress(OSError):
-        for left in sorted((home / SCRATCH).iterdir()):
-            with contextlib.suppress(OSError, HeldError):
-                if left.suffix != _LOCK and not left.with_suffix(_LOCK).exists():
-                    shutil.rmtree(left)  # its process was ended before it had a lock, or after it had given it back
-                elif left.suffix == _LOCK:
-                    with FileLock(left, holder=str(os.getpid()), is_made=False) as lock:
-                        shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-                        lock.remove()
 
 
 def installed_program(name: str) -> Path | None:

@@ -10,7 +10,8 @@ from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilte
 from fieldray.domain.model import Model
 from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
-from fieldray.paths import clear_scratch
+from fieldray.paths import SCRATCH
+from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, reason
@@ -71,7 +72,7 @@ class History:
 
     def clear(self) -> None:
         """Remove what killed processes left of images, whatever runs there are."""
-        clear_scratch(self._database.parent)
+        clear_abandoned(self._database.parent / SCRATCH)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
         """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""

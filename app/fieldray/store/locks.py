@@ -120,9 +120,7 @@ class RunLocks:
         """Release a run that was committed as finished: nobody will hold it again."""
         lock = self._held.pop(run_id, None)
         if lock:
-            lock.release()  # Windows deletes no open file
-            with contextlib.suppress(OSError):
-                _run_lock(self._database, run_id).unlink(missing_ok=True)
+            lock.remove()
 
     def release(self) -> None:
         """Release all runs."""
