@@ -99,18 +99,20 @@ def export_run(
             read_preview=partial(images.preview, query),
         )
         done, total = itertools.count(), sum(stored.counts.values()) * len(exporters)
-
-        def told() -> Iterator[StoredResult]:
-            for result in query.work_list(run.run_id):
-                tell(next(done), total)
-                yield result
-
         places, captures = _places(folder, run, exporters), frozenset[int]()
         for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            _write_one(exporter, path, replace(stored, results=told(), captures=captures), note)
+            results = _told(query.work_list(run.run_id), lambda: tell(next(done), total))
+            _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in places if path.exists())  # a folder without files is none
+
+
+def _told(results: Iterable[StoredResult], tell: Callable[[], None]) -> Iterator[StoredResult]:
+    """The results, each told before it is written."""
+    for result in results:
+        tell()
+        yield result
 
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
