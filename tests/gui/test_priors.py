@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from desk import Desk
 from fake_rooms import FakeRooms, image_ref, pair_comparison, screened
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox, QWidget
@@ -201,12 +201,10 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     viewer = desk.window.viewer
     # The middle of the first region, 140 and 200 of 512 in the frame, in pixels of the image and then of the view.
     scale = 600 / 512
-    matrix = viewer.state.matrix(viewer.image_size, viewer.view_size)
+    way = viewer.state.transform(viewer.image_size, viewer.view_size)
     for row, is_orange in ((130.0, True), (190.0, False)):
-        x, y = (190.0 * scale - 44.0), row * scale
-        red, _, blue = pixel(
-            desk, (matrix.m11 * x + matrix.dx) / viewer.width(), (matrix.m22 * y + matrix.dy) / viewer.height()
-        )
+        at = way.map(QPointF(190.0 * scale - 44.0, row * scale))
+        red, _, blue = pixel(desk, at.x() / viewer.width(), at.y() / viewer.height())
         assert (red > blue + 40) is is_orange
         assert (blue > red + 40) is not is_orange
     assert desk.window.prior_card.opacity.isVisible()
@@ -262,8 +260,10 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     desk: Desk, comparing: Comparing, view: PriorView
 ) -> None:
     press(desk, Key.Key_D)
+    desk.rooms.priors.may_compare.clear()
     desk.open_row(2)
     assert view.mode == "beside"  # nothing of the pair before
+    desk.rooms.priors.may_compare.set()
     compared(desk)
     assert view.mode == "difference"
     assert comparing.prior.header.study_date == "20190101"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import QPointF
+from PySide6.QtGui import QTransform
 
-from fieldray.desktop.view_state import Matrix, Point, Size, ViewState, dragged_window
+from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
 from fieldray.domain.image import Window
 
 IMAGE, VIEW = Size(200, 100), Size(400, 400)
 
 
 def on_screen(state: ViewState, point: Point) -> Point:
-    m = state.matrix(IMAGE, VIEW)
-    return m.m11 * point[0] + m.m21 * point[1] + m.dx, m.m12 * point[0] + m.m22 * point[1] + m.dy
+    return state.transform(IMAGE, VIEW).map(QPointF(*point)).toTuple()
 
 
 def test_the_image_is_fitted_and_centred() -> None:
     # 200 x 100 into 400 x 400: twice as large, 100 points free above and below.
-    assert ViewState().matrix(IMAGE, VIEW) == Matrix(2, 0, 0, 2, 0, 100)
+    assert ViewState().transform(IMAGE, VIEW) == QTransform(2, 0, 0, 2, 0, 100)
 
 
 @pytest.mark.parametrize(

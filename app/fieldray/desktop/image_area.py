@@ -30,15 +30,14 @@ from fieldray.translation import Translator
 class ImageArea(QWidget):
     """One view, or two beside each other."""
 
-    link_changed = Signal(bool)
-    kept_changed = Signal(bool)
+    switched = Signal()  # whether there are two views, or whether they are linked
 
     def __init__(
         self, image: OpenImage, kept: OpenImage, comparing: Comparing, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
         self._image, self._kept, self._comparing, self._translator = image, kept, comparing, translator
-        self.is_linked = True
+        self.is_linked, self.has_two = True, False
         self.viewer, self.beside = Viewer(image, translator, theme), Viewer(kept, translator, theme)
         self.prior_view = PriorView(comparing, image, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
@@ -154,7 +153,7 @@ class ImageArea(QWidget):
 
     def _link_or_unlink(self) -> None:
         self.is_linked = not self.is_linked
-        self.link_changed.emit(self.is_linked)
+        self.switched.emit()
         if self.active is self.viewer:
             self._kept_follows()
         else:
@@ -177,14 +176,14 @@ class ImageArea(QWidget):
 
     def _show_kept(self) -> None:
         comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
-        is_kept = self.has_kept or comes_soon
-        is_seen = is_kept and self.prior_view.mode == "beside"
+        self.has_two = self.has_kept or comes_soon
+        is_seen = self.has_two and self.prior_view.mode == "beside"
         if not is_seen and self.beside.hasFocus():
             self.viewer.setFocus()
         self._parts[1].setVisible(is_seen)
         for head in self._heads:
             head.setVisible(is_seen)
-        self.kept_changed.emit(is_kept)
+        self.switched.emit()
         self._name()
 
     def _name(self) -> None:
@@ -272,18 +271,10 @@ class ViewTools(QWidget):
             self.buttons[command].setCheckable(is_checkable)
             row.addWidget(self.buttons[command])
         row.addStretch(1)
-        viewer = area.viewer
-        viewer.tool_changed.connect(self._show_tool)
-        viewer.heat_map_shown.connect(self.buttons["heat_map"].setChecked)
-        viewer.outline_shown.connect(self.buttons["lung_outline"].setChecked)
-        viewer.magnifier_shown.connect(self.buttons["magnifier"].setChecked)
-        area.kept_changed.connect(self._show_kept)
-        area.link_changed.connect(self.buttons["link"].setChecked)
-        viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
-        self._show_tool(viewer.tool)
-        self.buttons["heat_map"].setChecked(viewer.shows_heat_map)
-        self.buttons["link"].setChecked(area.is_linked)
-        self._show_kept(area.has_kept)
+        self._area = area
+        for source in (area, area.viewer):
+            source.switched.connect(self._refresh)
+        self._refresh()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -303,10 +294,17 @@ class ViewTools(QWidget):
         button.clicked.connect(action.trigger)
         return button
 
-    def _show_tool(self, tool: str) -> None:
-        for name in ("window", "zoom", "pan", "measure"):
-            self.buttons[f"tool_{name}"].setChecked(name == tool)
-
-    def _show_kept(self, is_kept: bool) -> None:
-        self.buttons["keep_beside"].setChecked(is_kept)
-        self.buttons["link"].setEnabled(is_kept)
+    def _refresh(self) -> None:
+        area, viewer = self._area, self._area.viewer
+        pressed = {
+            **{f"tool_{tool}": tool == viewer.tool for tool in get_args(Tool)},
+            "magnifier": viewer.shows_magnifier,
+            "heat_map": viewer.shows_heat_map,
+            "lung_outline": viewer.shows_outline,
+            "network_view": viewer.shows_network_view,
+            "keep_beside": area.has_two,
+            "link": area.is_linked,
+        }
+        for command, is_pressed in pressed.items():
+            self.buttons[command].setChecked(is_pressed)
+        self.buttons["link"].setEnabled(area.has_two)

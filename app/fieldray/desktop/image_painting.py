@@ -37,6 +37,10 @@ class Pyramid:
     presets: tuple[Window | None, ...]
 
     @property
+    def size(self) -> Size:
+        return Size(self.columns, self.rows)
+
+    @property
     def rows(self) -> int:
         return int(self.image.pixels.shape[0])
 
@@ -118,17 +122,10 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
     return HeatMap(coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
 
 
-def transform(state: ViewState, image: Size, view: Size) -> QTransform:
-    """From image pixels to points of the view."""
-    m = state.matrix(image, view)
-    return QTransform(m.m11, m.m12, m.m21, m.m22, m.dx, m.dy)
-
-
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
     """Draw the part of the image that is in the view, windowed."""
-    image = Size(pyramid.columns, pyramid.rows)
-    way = transform(state, image, view)
-    scale = state.scale(image, view) * pixel_ratio
+    way = state.transform(pyramid.size, view)
+    scale = state.scale(pyramid.size, view) * pixel_ratio
     number = pyramid.level_for(scale)
     level, step = pyramid.levels[number], 2**number
     seen = way.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
@@ -148,12 +145,10 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
 
 
-def draw_heat_map(
-    painter: QPainter, heat: HeatMap, state: ViewState, *, image: Size, view: Size, opacity: float
-) -> None:
-    """Lay a heat map over the image; what lies outside the image is left out."""
+def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: Size, opacity: float) -> None:
+    """Lay a heat map over the image, whose pixels lie where `way` says; what lies outside the image is left out."""
     with kept(painter):
-        painter.setTransform(transform(state, image, view), combine=True)
+        painter.setTransform(way, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.setOpacity(opacity)
@@ -171,10 +166,10 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
     return path
 
 
-def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, image: Size, view: Size) -> None:
-    """Draw an outline in pixels of `image`: bright on a dark edge, of the same width at every zoom."""
+def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
+    """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
     with kept(painter, QPainter.RenderHint.Antialiasing):
-        shown = transform(state, image, view).map(outline)
+        shown = way.map(outline)
         for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
 

@@ -135,8 +135,7 @@ class MainWindow(QMainWindow):
             result.heat_map_box.toggled.connect(viewer.show_heat_map)
             result.lungs.outline_box.toggled.connect(viewer.show_outline)
             result.opacity.valueChanged.connect(viewer.set_opacity)
-        self.viewer.heat_map_shown.connect(result.heat_map_box.setChecked)
-        self.viewer.outline_shown.connect(result.lungs.outline_box.setChecked)
+        self.viewer.switched.connect(self._show_switched)
         self.packs_page.left.connect(self._show_images_or_welcome)
         self.audit_page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
@@ -263,6 +262,10 @@ class MainWindow(QMainWindow):
         """A window in another language takes over the question that is open."""
         super().showEvent(event)
         self._ask()
+
+    def _show_switched(self) -> None:
+        self.result.heat_map_box.setChecked(self.viewer.shows_heat_map)
+        self.result.lungs.outline_box.setChecked(self.viewer.shows_outline)
 
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient

@@ -1,17 +1,17 @@
-"""What lies over the image: the words in its four corners, the heat map's legend, measures, and the magnifier."""
+"""What lies over the image: the words in its four corners, the heat map's legend, and measures."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPen
 
-from fieldray.desktop.image_painting import HeatMap, Pyramid, draw_heat_map, draw_image, draw_outline, transform
-from fieldray.desktop.style import Theme, colour, kept
+from fieldray.desktop.image_painting import Pyramid
+from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
@@ -19,9 +19,6 @@ from fieldray.domain.image import Image, SpacingPlane
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import date, number, person
 from fieldray.translation import Translator
-
-if TYPE_CHECKING:
-    from fieldray.desktop.prior_layer import PriorLayer
 
 _MARGIN: Final = 12
 _LEGEND: Final = (120, 8)
@@ -175,50 +172,6 @@ def _legend_image() -> QImage:
     return QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy()
 
 
-# ---- What is painted in a view at one time: the image, what lies over it, and the magnifier's glass with the same.
-
-_GLASS_RADIUS: Final = 110
-_GLASS_ZOOM: Final = 2.5
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Scene:
-    """An image with what lies over it, each None where it is not shown; `pixel_ratio` is the screen's."""
-
-    pyramid: Pyramid
-    layer: PriorLayer | None  # what the pack found is hidden then
-    heat_map: HeatMap | None
-    outline: QPainterPath | None
-    opacity: float
-    translator: Translator
-    font: QFont
-    pixel_ratio: float
-
-    def draw(self, painter: QPainter, state: ViewState, view: Size) -> None:
-        """Draw everything as `state` has it."""
-        size = Size(self.pyramid.columns, self.pyramid.rows)
-        draw_image(painter, self.pyramid, state, view, pixel_ratio=self.pixel_ratio)
-        if self.layer is not None:
-            self.layer.draw(painter, self.pyramid, state, view)
-        if self.heat_map is not None:
-            draw_heat_map(painter, self.heat_map, state, image=size, view=view, opacity=self.opacity)
-        if self.outline is not None:
-            draw_outline(painter, self.outline, state, image=size, view=view)
-        draw_lines(painter, state, self.pyramid.image, self.translator, self.font, image=size, view=view)
-
-    def draw_magnified(self, painter: QPainter, state: ViewState, view: Size, *, at: QPointF, theme: Theme) -> None:
-        """Draw a round glass at a point of the view, with the same nearer."""
-        glass = QPainterPath()
-        glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        nearer = state.zoomed(_GLASS_ZOOM, Size(self.pyramid.columns, self.pyramid.rows), view, about=(at.x(), at.y()))
-        with kept(painter, QPainter.RenderHint.Antialiasing):
-            painter.setClipPath(glass)
-            painter.fillPath(glass, colour(theme, "image"))
-            self.draw(painter, nearer, view)
-            painter.setClipping(False)
-            painter.strokePath(glass, QPen(colour(theme, "on_image"), 2))
-
-
 # ---- What a line on an image measures: millimetres and what they are measured in, or pixels.
 
 _LINE_COLOUR: Final = (255, 214, 64)
@@ -254,10 +207,10 @@ def plane_words(translator: Translator, plane: SpacingPlane) -> str:
 
 
 def draw_lines(
-    painter: QPainter, state: ViewState, shown: Image, translator: Translator, font: QFont, *, image: Size, view: Size
+    painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
     """Draw what was measured, each line with its length beside its end."""
-    way = transform(state, image, view)
+    way = state.transform(pyramid.size, view)
     with kept(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for line in state.lines:
@@ -267,7 +220,7 @@ def draw_lines(
                 painter.drawLine(start, end)
                 for point in (start, end):
                     painter.drawEllipse(point, _END, _END)
-            _draw_words(painter, length_words(translator, line, shown), end, view)
+            _draw_words(painter, length_words(translator, line, pyramid.image), end, view)
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:

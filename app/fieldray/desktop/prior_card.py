@@ -232,8 +232,8 @@ class PairMaps(QWidget):
                 draw_image(painter, pyramid, state, view, pixel_ratio=self.devicePixelRatio())
                 heat = heat_map_of(row)
                 if heat is not None:
-                    size = Size(pyramid.columns, pyramid.rows)
-                    draw_heat_map(painter, heat, state, image=size, view=view, opacity=0.45)
+                    way = state.transform(pyramid.size, view)
+                    draw_heat_map(painter, heat, way, image=pyramid.size, opacity=0.45)
         painter.end()
 
 

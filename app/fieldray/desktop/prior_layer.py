@@ -1,24 +1,16 @@
-"""What is painted over the open image while it is compared: half of the prior, all of it, or the difference."""
+"""What can be painted over the open image while it is compared: the prior as it was bent, the difference, the mesh."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, QPen
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPainterPath, QPen, QTransform
 
-from fieldray.desktop.image_painting import (
-    HeatMap,
-    Pyramid,
-    coloured,
-    draw_heat_map,
-    grey_image,
-    like_window,
-    transform,
-)
+from fieldray.desktop.image_painting import HeatMap, Pyramid, coloured, grey_image, like_window
 from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.style import kept
 from fieldray.desktop.view_state import Size, ViewState
@@ -27,8 +19,6 @@ from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, FRAME_SIDE, LESS_DE
 from fieldray.domain.image import Box, PixelMap
 from fieldray.translation import Translator
 
-Mode = Literal["beside", "swipe", "blink", "difference"]
-
 _MARGIN: Final = 12
 _SQUARE: Final = 12
 _HANDLE: Final = 14
@@ -36,119 +26,7 @@ _SHADE: Final = QColor(0, 0, 0, 150)
 _LINE: Final = QColor(255, 255, 255, 220)
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PriorLayer:
-    """See the module.
-
-    divider               where the prior ends in the mode "swipe", 0 at the left edge of the view to 1
-    shows_prior           whether the mode "blink" shows the prior now
-    opacity               of the difference
-    prior_name, own_name  which image it is, and of which day
-    """
-
-    laid: LaidOver
-    mode: Mode
-    divider: float
-    shows_prior: bool
-    shows_mesh: bool
-    opacity: float
-    prior_name: str
-    own_name: str
-    translator: Translator
-
-    def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Draw over the open image."""
-        size = Size(pyramid.columns, pyramid.rows)
-        if self.mode == "swipe":
-            with kept(painter):
-                painter.setClipRect(
-                    QRectF(0, 0, self.divider * view.width, view.height), Qt.ClipOperation.IntersectClip
-                )
-                self._draw_prior(painter, pyramid, state, view)
-        elif self.mode == "blink" and self.shows_prior:
-            self._draw_prior(painter, pyramid, state, view)
-        elif self.mode == "difference":
-            draw_heat_map(painter, self.laid.difference, state, image=size, view=view, opacity=self.opacity)
-            self._draw_numbers(painter, state, size, view)
-        if self.shows_mesh:
-            draw_mesh(painter, self.laid, state, image=size, view=view)
-
-    def draw_words(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
-        """Say which image is where, and what colours mean; the rest of the area is free for other words."""
-        painter.setFont(font)
-        if self.mode == "swipe":
-            self._draw_divider(painter, area)
-        elif self.mode == "blink":
-            _tag(painter, area, self.prior_name if self.shows_prior else self.own_name, Qt.AlignmentFlag.AlignHCenter)
-        elif self.mode == "difference":
-            between = self.translator.text("Difference: {open} – {prior}", open=self.own_name, prior=self.prior_name)
-            _tag(painter, area, between, Qt.AlignmentFlag.AlignHCenter)
-            return self._draw_legend(painter, area)
-        return area
-
-    def _draw_prior(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Outside the bent prior is nothing: the open image must not look out from under it."""
-        with kept(painter):
-            painter.setTransform(transform(state, Size(pyramid.columns, pyramid.rows), view), combine=True)
-            painter.fillRect(QRectF(0, 0, pyramid.columns, pyramid.rows), QColor(0, 0, 0))
-        draw_prior(painter, self.laid, pyramid, state, view)
-
-    def _draw_numbers(self, painter: QPainter, state: ViewState, size: Size, view: Size) -> None:
-        """The number of each region, as the side panel lists them."""
-        way = transform(state, size, view)
-        for number, middle in enumerate(self.laid.middles, 1):
-            at = way.map(middle)
-            box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
-            edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
-
-    def _draw_divider(self, painter: QPainter, area: QRect) -> None:
-        x = area.left() + self.divider * area.width()
-        with kept(painter, QPainter.RenderHint.Antialiasing):
-            for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
-                painter.setPen(QPen(shade, width))
-                painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
-            painter.setPen(QPen(QColor(0, 0, 0, 160), 1))
-            painter.setBrush(_LINE)
-            painter.drawEllipse(QPointF(x, area.center().y()), _HANDLE, _HANDLE)
-            painter.setPen(QPen(QColor(30, 36, 42), 2))
-            for side in (-1, 1):
-                tip = QPointF(x + side * 9, area.center().y())
-                for down in (-4, 4):
-                    painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
-        left = QRect(area.left(), area.top(), round(x) - area.left(), area.height())
-        right = QRect(round(x), area.top(), area.right() - round(x), area.height())
-        for part, side, words in (
-            (left, Qt.AlignmentFlag.AlignRight, self.prior_name),
-            (right, Qt.AlignmentFlag.AlignLeft, self.own_name),
-        ):
-            _tag(painter, part, words, side)
-
-    def _draw_legend(self, painter: QPainter, area: QRect) -> QRect:
-        metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
-        is_blank = self.laid.difference.is_blank
-        colours = difference_legend(self.translator, is_blank=is_blank)
-        rest = (
-            self.translator.text("No difference beyond the noise inside the lungs")
-            if is_blank
-            else self.translator.text(
-                "Inside the lungs, beyond {times} times the noise; each region has a number",
-                times=f"{CHANGE_SHOWN:g}",
-            )
-        )
-        lines = [*((shade, words, _SQUARE + 8) for shade, words in colours), (None, rest, 0)]
-        heights = [_height(metrics, words, room - indent) for _, words, indent in lines]
-        strip = QRect(area.left(), area.bottom() + 1 - sum(heights) - _MARGIN, area.width(), sum(heights) + _MARGIN)
-        painter.fillRect(strip, _SHADE)
-        top, left = strip.top() + _MARGIN // 2, strip.left() + _MARGIN
-        for height, (shade, words, indent) in zip(heights, lines, strict=True):
-            if shade is not None:
-                painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
-            edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, words)
-            top += height
-        return area.adjusted(0, 0, 0, -strip.height())
-
-
-def _tag(painter: QPainter, area: QRect, words: str, side: Qt.AlignmentFlag) -> None:
+def draw_tag(painter: QPainter, area: QRect, words: str, side: Qt.AlignmentFlag) -> None:
     """Words on a dark ground at the upper edge; left out where there is no room for them."""
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
     words = plain(words)
@@ -163,6 +41,53 @@ def _tag(painter: QPainter, area: QRect, words: str, side: Qt.AlignmentFlag) -> 
     box = QRect(left, area.top() + _MARGIN, width + 1, height)
     painter.fillRect(box.adjusted(-6, -3, 6, 3), _SHADE)
     edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, words)
+
+
+def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
+    """Draw the line between the prior and the open image, with its handle."""
+    with kept(painter, QPainter.RenderHint.Antialiasing):
+        for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
+            painter.setPen(QPen(shade, width))
+            painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
+        painter.setPen(QPen(QColor(0, 0, 0, 160), 1))
+        painter.setBrush(_LINE)
+        painter.drawEllipse(QPointF(x, area.center().y()), _HANDLE, _HANDLE)
+        painter.setPen(QPen(QColor(30, 36, 42), 2))
+        for side in (-1, 1):
+            tip = QPointF(x + side * 9, area.center().y())
+            for down in (-4, 4):
+                painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
+
+
+def draw_numbers(painter: QPainter, laid: LaidOver, way: QTransform) -> None:
+    """Draw the number of each region, as the side panel lists them."""
+    for number, middle in enumerate(laid.middles, 1):
+        at = way.map(middle)
+        box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
+        edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
+
+
+def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
+    """Say what the colours of the difference mean; the rest of the area is free for other words."""
+    metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
+    rest = text("Inside the lungs, beyond {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}")
+    lines: list[tuple[tuple[int, int, int] | None, str, int]] = [
+        (DENSER, text("Denser (whiter) in the open image"), _SQUARE + 8),
+        (LESS_DENSE, text("Less dense (darker) in the open image"), _SQUARE + 8),
+        (None, rest, 0),
+    ]
+    if is_blank:
+        lines = [(None, text("No difference beyond the noise inside the lungs"), 0)]
+    heights = [_height(metrics, words, room - indent) for _, words, indent in lines]
+    strip = QRect(area.left(), area.bottom() + 1 - sum(heights) - _MARGIN, area.width(), sum(heights) + _MARGIN)
+    painter.fillRect(strip, _SHADE)
+    top, left = strip.top() + _MARGIN // 2, strip.left() + _MARGIN
+    for height, (shade, words, indent) in zip(heights, lines, strict=True):
+        if shade is not None:
+            painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
+        edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, words)
+        top += height
+    return area.adjusted(0, 0, 0, -strip.height())
 
 
 def _height(metrics: QFontMetrics, words: str, width: int) -> int:
@@ -224,22 +149,25 @@ def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) 
 
 
 def draw_prior(painter: QPainter, laid: LaidOver, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
-    """Draw the bent prior in the place of the open image, in the like window."""
+    """Draw the bent prior in the place of the open image, in the like window, and nothing where it does not reach."""
     window = like_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
     with kept(painter):
-        painter.setTransform(transform(state, Size(open_pyramid.columns, open_pyramid.rows), view), combine=True)
-        painter.setClipRect(QRectF(0, 0, open_pyramid.columns, open_pyramid.rows), Qt.ClipOperation.IntersectClip)
+        painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
+        whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
+        painter.fillRect(whole, QColor(0, 0, 0))
+        painter.setClipRect(whole, Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         height, width = grey.shape
         painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
 
 
-def draw_mesh(painter: QPainter, laid: LaidOver, state: ViewState, *, image: Size, view: Size) -> None:
+def draw_mesh(painter: QPainter, laid: LaidOver, way: QTransform, *, image: Size) -> None:
     """Draw the bent lines, and a dot at each match."""
-    way = transform(state, image, view)
+    outline = QPainterPath()
+    outline.addRect(QRectF(0, 0, image.width, image.height))
     with kept(painter, QPainter.RenderHint.Antialiasing):
-        painter.setClipPath(way.map(_outline(image)), Qt.ClipOperation.IntersectClip)
+        painter.setClipPath(way.map(outline), Qt.ClipOperation.IntersectClip)
         shown = way.map(laid.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):
             painter.strokePath(shown, QPen(shade, width))
@@ -247,22 +175,6 @@ def draw_mesh(painter: QPainter, laid: LaidOver, state: ViewState, *, image: Siz
         painter.setBrush(QColor(255, 255, 255))
         for point in laid.kept:
             painter.drawEllipse(way.map(point), _DOT, _DOT)
-
-
-def difference_legend(translator: Translator, *, is_blank: bool) -> tuple[tuple[tuple[int, int, int], str], ...]:
-    """Colours of the difference with their words; none where nothing differs."""
-    if is_blank:
-        return ()
-    return (
-        (DENSER, translator.text("Denser (whiter) in the open image")),
-        (LESS_DENSE, translator.text("Less dense (darker) in the open image")),
-    )
-
-
-def _outline(image: Size) -> QPainterPath:
-    path = QPainterPath()
-    path.addRect(QRectF(0, 0, image.width, image.height))
-    return path
 
 
 def _region(pixel_map: PixelMap) -> QRectF:

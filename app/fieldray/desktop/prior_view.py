@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
-from PySide6.QtCore import QEvent, QObject, QPointF, Qt, Signal
-from PySide6.QtGui import QMouseEvent
+from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
+from PySide6.QtGui import QFont, QMouseEvent, QPainter
 
 from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.image_painting import Pyramid, draw_heat_map
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_layer import Mode, PriorLayer
+from fieldray.desktop.prior_layer import (
+    draw_difference_legend,
+    draw_divider,
+    draw_mesh,
+    draw_numbers,
+    draw_prior,
+    draw_tag,
+)
+from fieldray.desktop.style import kept
+from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.study import ImageHeader
 from fieldray.formatting import date
 from fieldray.translation import Translator
 
+Mode = Literal["beside", "swipe", "blink", "difference"]
 _STEP: Final = 0.05
 _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of it
 _OPACITY_PERCENT: Final = 70
@@ -91,24 +102,57 @@ class PriorView(QObject):
         self._refresh()
 
     def _refresh(self) -> None:
-        self._viewer.show_layer(self._layer())
+        is_laid = self._comparing.laid is not None and (self.mode != "beside" or self.shows_mesh)
+        self._viewer.show_layer(self if is_laid else None)
         self.changed.emit()
 
-    def _layer(self) -> PriorLayer | None:
-        row, prior, laid = self._image.row, self._comparing.prior, self._comparing.laid
-        if row is None or prior is None or laid is None or (self.mode == "beside" and not self.shows_mesh):
-            return None
-        text = self._translator.text
-        return PriorLayer(
-            laid=laid,
-            mode=self.mode,
-            divider=self._divider,
-            shows_prior=self.shows_prior,
-            shows_mesh=self.shows_mesh,
-            opacity=self.opacity_percent / 100,
-            prior_name=text("Prior: {day}", day=day_words(self._translator, prior.header)),
-            own_name=text("Open: {image}", image=day_words(self._translator, row.header)),
-            translator=self._translator,
+    # ---- painting, over the open image
+
+    def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
+        """Draw what is laid over the open image."""
+        laid, mode, way = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
+        if laid is None:
+            return
+        if mode == "swipe":
+            with kept(painter):
+                prior = QRectF(0, 0, self._divider * view.width, view.height)
+                painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
+                draw_prior(painter, laid, pyramid, state, view)
+        elif mode == "blink" and self.shows_prior:
+            draw_prior(painter, laid, pyramid, state, view)
+        elif mode == "difference":
+            opacity = self.opacity_percent / 100
+            draw_heat_map(painter, laid.difference, way, image=pyramid.size, opacity=opacity)
+            draw_numbers(painter, laid, way)
+        if self.shows_mesh:
+            draw_mesh(painter, laid, way, image=pyramid.size)
+
+    def draw_words(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
+        """Say which image is where, and what colours mean; the rest of the area is free for other words."""
+        laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
+        prior, own = self._names()
+        painter.setFont(font)
+        if mode == "swipe":
+            x = area.left() + self._divider * area.width()
+            draw_divider(painter, area, x)
+            left = QRect(area.left(), area.top(), round(x) - area.left(), area.height())
+            right = QRect(round(x), area.top(), area.right() - round(x), area.height())
+            draw_tag(painter, left, prior, Qt.AlignmentFlag.AlignRight)
+            draw_tag(painter, right, own, Qt.AlignmentFlag.AlignLeft)
+        elif mode == "blink":
+            draw_tag(painter, area, prior if self.shows_prior else own, middle)
+        elif mode == "difference" and laid is not None:
+            between = self._translator.text("Difference: {open} – {prior}", open=own, prior=prior)
+            draw_tag(painter, area, between, middle)
+            return draw_difference_legend(painter, area, self._translator, is_blank=laid.difference.is_blank)
+        return area
+
+    def _names(self) -> tuple[str, str]:
+        """Which image is the prior and which the open one, and of which day."""
+        translator, row, prior = self._translator, self._image.row, self._comparing.prior
+        return (
+            translator.text("Prior: {day}", day=day_words(translator, prior.header)) if prior else "",
+            translator.text("Open: {image}", image=day_words(translator, row.header)) if row else "",
         )
 
     # ---- the divider under the mouse

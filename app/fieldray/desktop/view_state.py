@@ -1,10 +1,13 @@
-"""How an image is shown: zoom, centre, turns, window. Pure numbers; each change is a new state, so undo is a list."""
+"""How an image is shown: zoom, centre, turns, window. No widget; each change is a new state, so undo is a list."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from PySide6.QtCore import QPointF
+from PySide6.QtGui import QTransform
 
 from fieldray.domain.image import Window
 
@@ -17,17 +20,6 @@ class Size(NamedTuple):
 
     width: float
     height: float
-
-
-class Matrix(NamedTuple):
-    """Screen from image: x' = m11 x + m21 y + dx, y' = m12 x + m22 y + dy (the order QTransform takes)."""
-
-    m11: float
-    m12: float
-    m21: float
-    m22: float
-    dx: float
-    dy: float
 
 
 class Line(NamedTuple):
@@ -74,21 +66,19 @@ class ViewState:
         width, height = (image.height, image.width) if self.turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
 
-    def matrix(self, image: Size, view: Size) -> Matrix:
+    def transform(self, image: Size, view: Size) -> QTransform:
         """The whole way from image pixels (edges) to points of the view."""
         scale = self.scale(image, view)
         cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
         side = -1 if self.mirrored else 1
         m11, m12, m21, m22 = scale * cosine * side, scale * sine * side, -scale * sine, scale * cosine
         x, y = self.center or (image.width / 2, image.height / 2)
-        return Matrix(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
+        return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
         """The image point under a point of the view."""
-        m = self.matrix(image, view)
-        determinant = m.m11 * m.m22 - m.m12 * m.m21
-        x, y = at[0] - m.dx, at[1] - m.dy
-        return (m.m22 * x - m.m21 * y) / determinant, (m.m11 * y - m.m12 * x) / determinant
+        there = self.transform(image, view).inverted()[0].map(QPointF(*at))
+        return there.x(), there.y()
 
     def panned(self, by: Point, image: Size, view: Size) -> ViewState:
         """The image moved by points of the view; its edge never passes the middle of the view."""
@@ -101,10 +91,8 @@ class ViewState:
         closer = replace(self, zoom=zoom)
         if about is None:
             return closer
-        held = self.image_point(about, image, view)
-        m = closer.matrix(image, view)
-        now = (m.m11 * held[0] + m.m21 * held[1] + m.dx, m.m12 * held[0] + m.m22 * held[1] + m.dy)
-        return closer.panned((about[0] - now[0], about[1] - now[1]), image, view)
+        now = closer.transform(image, view).map(QPointF(*self.image_point(about, image, view)))
+        return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
     def measured(self, start: Point, end: Point, image: Size) -> ViewState:
         """With one more line between two image points; what lies outside the image is brought to its edge."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
@@ -12,6 +12,7 @@ from PySide6.QtGui import (
     QPainter,
     QPainterPath,
     QPaintEvent,
+    QPen,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
@@ -19,6 +20,9 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from fieldray.desktop.image_painting import (
     HeatMap,
     Pyramid,
+    draw_heat_map,
+    draw_image,
+    draw_outline,
     draw_thumbnail,
     heat_map_of,
     outline_of,
@@ -26,20 +30,22 @@ from fieldray.desktop.image_painting import (
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import (
     Corners,
-    Scene,
     corner_texts,
     draw_corners,
     draw_cross,
     draw_legend,
+    draw_lines,
     legend_strip,
     length_words,
 )
-from fieldray.desktop.prior_layer import PriorLayer
-from fieldray.desktop.style import Theme, colour, scaled
+from fieldray.desktop.style import Theme, colour, kept, scaled
 from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.desktop.prior_view import PriorView
 
 Tool = Literal["window", "zoom", "pan", "measure"]
 _ZOOM_STEP: Final = 1.25
@@ -48,6 +54,7 @@ _WINDOW_POINTS: Final = 400.0
 _MENU_SLACK: Final = 4
 _PAN_SHARE, _WINDOW_STEP = 0.1, 20.0  # by a key: of the view; points of a drag
 _WHEEL_NOTCH: Final = 120
+_GLASS_RADIUS, _GLASS_ZOOM = 110, 2.5
 _CURSORS: Final = {
     "window": Qt.CursorShape.ArrowCursor,
     "zoom": Qt.CursorShape.SizeVerCursor,
@@ -65,11 +72,7 @@ class Viewer(QWidget):
     stepped = Signal(int)
     menu_wanted = Signal(object)
     state_changed = Signal()
-    tool_changed = Signal(str)
-    magnifier_shown = Signal(bool)
-    heat_map_shown = Signal(bool)
-    outline_shown = Signal(bool)
-    network_view_shown = Signal(bool)
+    switched = Signal()  # the tool, or what is shown
 
     def __init__(self, open_image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class Viewer(QWidget):
         self.shows_network_view = False
         self.shows_magnifier = False
         self.opacity = 0.45
-        self._layer: PriorLayer | None = None
+        self._layer: PriorView | None = None
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
@@ -149,8 +152,7 @@ class Viewer(QWidget):
     def show_magnifier(self, shown: bool) -> None:
         """Show or hide the magnifier."""
         self.shows_magnifier = shown
-        self.magnifier_shown.emit(shown)
-        self.update()
+        self._show_switched()
 
     def reset(self) -> None:
         """As the image was first shown."""
@@ -165,8 +167,7 @@ class Viewer(QWidget):
         """What the left drag does."""
         self.tool, self._mark = tool, None
         self.show_cursor()
-        self.tool_changed.emit(tool)
-        self.update()
+        self._show_switched()
 
     def show_cursor(self) -> None:
         """The mouse says what its left button does."""
@@ -175,17 +176,15 @@ class Viewer(QWidget):
     def show_heat_map(self, shown: bool) -> None:
         """Show or hide the heat map."""
         self.shows_heat_map = shown
-        self.heat_map_shown.emit(shown)
-        self.update()
+        self._show_switched()
 
     def show_outline(self, shown: bool) -> None:
         """Show or hide the outline of the lungs."""
         self.shows_outline = shown
-        self.outline_shown.emit(shown)
-        self.update()
+        self._show_switched()
 
-    def show_layer(self, layer: PriorLayer | None) -> None:
-        """Lay something over the image, in the place of what the pack found, or nothing (None)."""
+    def show_layer(self, layer: PriorView | None) -> None:
+        """Lay a prior image over this one, in the place of what the pack found, or nothing (None)."""
         self._layer = layer
         self.update()
 
@@ -193,8 +192,7 @@ class Viewer(QWidget):
         """Show what the network got instead of the image."""
         self.shows_network_view = shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
-        self.network_view_shown.emit(self.shows_network_view)
-        self.update()
+        self._show_switched()
 
     def set_opacity(self, percent: int) -> None:
         """Opacity of the heat map, 0 to 100."""
@@ -234,15 +232,15 @@ class Viewer(QWidget):
     def _draw_image(self, painter: QPainter, pyramid: Pyramid) -> None:
         row = self._open_image.row
         assert row is not None
-        scene, state, area = self._scene(pyramid), self._with_open_line(), self.rect()
-        scene.draw(painter, state, self.view_size)
-        if scene.heat_map is not None:
-            is_blank, font = scene.heat_map.is_blank, scene.font
-            strip = legend_strip(self.rect(), self._translator, font, is_blank=is_blank)
+        state, area, font = self._with_open_line(), self.rect(), scaled(self.font(), 0.92)
+        layer, heat = self._layer_in_sight, self._heat_map_in_sight
+        self._draw_scene(painter, pyramid, state)
+        if heat is not None:
+            strip = legend_strip(area, self._translator, font, is_blank=heat.is_blank)
             area = area.adjusted(0, 0, 0, -strip.height())
-            draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
-        if scene.layer is not None:
-            area = scene.layer.draw_words(painter, area, scene.font)
+            draw_legend(painter, strip, self._translator, font, is_blank=heat.is_blank)
+        if layer is not None:
+            area = layer.draw_words(painter, area, font)
         if self.shows_network_view:
             words = self._translator.text("Input of the model. Press N to return to the image.")
             self._draw_label(painter, words, edge=Qt.AlignmentFlag.AlignTop)
@@ -251,30 +249,50 @@ class Viewer(QWidget):
             corners = corner_texts(
                 self._translator, row.outcome.ref, pyramid, self.state, percent=percent, hide_patient=self.hide_patient
             )
-            if scene.layer is not None:  # which says itself what is shown where
+            if layer is not None:  # which says itself what is shown where
                 corners = Corners(bottom_right=corners.bottom_right)
-            draw_corners(painter, area, corners, scene.font)
+            draw_corners(painter, area, corners, font)
         if self.shows_magnifier:
-            scene.draw_magnified(painter, state, self.view_size, at=self._place, theme=self._theme)
+            self._draw_magnified(painter, pyramid, state)
         if self.tool == "measure" and self._mouse is None:
             draw_cross(painter, self._place)
 
-    def _scene(self, pyramid: Pyramid) -> Scene:
-        is_input = self.shows_network_view
-        layer = None if is_input else self._layer
-        heat = self._heat_map if self.shows_heat_map and layer is None else None
-        if heat is not None and is_input:
-            heat = replace(heat, region=QRectF(0, 0, pyramid.columns, pyramid.rows))
-        return Scene(
-            pyramid=pyramid,
-            layer=layer,
-            heat_map=heat,
-            outline=self._outline if self.shows_outline and not is_input and layer is None else None,
-            opacity=self.opacity,
-            translator=self._translator,
-            font=scaled(self.font(), 0.92),
-            pixel_ratio=self.devicePixelRatio(),
-        )
+    def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
+        """The image with all that lies over it, as `state` has it."""
+        view, way = self.view_size, state.transform(pyramid.size, self.view_size)
+        draw_image(painter, pyramid, state, view, pixel_ratio=self.devicePixelRatio())
+        if self._layer_in_sight is not None:
+            self._layer_in_sight.draw(painter, pyramid, state, view)
+        elif self._heat_map_in_sight is not None:
+            heat = self._heat_map_in_sight
+            if self.shows_network_view:
+                heat = replace(heat, region=QRectF(0, 0, pyramid.columns, pyramid.rows))
+            draw_heat_map(painter, heat, way, image=pyramid.size, opacity=self.opacity)
+        is_own = self._layer is None and not self.shows_network_view
+        if self._outline is not None and self.shows_outline and is_own:
+            draw_outline(painter, self._outline, way)
+        font = scaled(self.font(), 0.92)
+        draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
+
+    def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
+        """A round glass where the mouse is, with the same nearer."""
+        at, glass = self._place, QPainterPath()
+        glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
+        with kept(painter, QPainter.RenderHint.Antialiasing):
+            painter.setClipPath(glass)
+            painter.fillPath(glass, colour(self._theme, "image"))
+            nearer = state.zoomed(_GLASS_ZOOM, pyramid.size, self.view_size, about=(at.x(), at.y()))
+            self._draw_scene(painter, pyramid, nearer)
+            painter.setClipping(False)
+            painter.strokePath(glass, QPen(colour(self._theme, "on_image"), 2))
+
+    @property
+    def _layer_in_sight(self) -> PriorView | None:
+        return None if self.shows_network_view else self._layer
+
+    @property
+    def _heat_map_in_sight(self) -> HeatMap | None:
+        return self._heat_map if self.shows_heat_map and self._layer_in_sight is None else None
 
     def _with_open_line(self) -> ViewState:
         """The state with the line that was begun by a key, up to where the keys are."""
@@ -376,6 +394,10 @@ class Viewer(QWidget):
 
     # ---- inside
 
+    def _show_switched(self) -> None:
+        self.switched.emit()
+        self.update()
+
     def _show_state(self, state: ViewState) -> None:
         self.state = state
         pyramid, lines = self.pyramid, state.lines
@@ -388,11 +410,10 @@ class Viewer(QWidget):
     def _image_changed(self) -> None:
         self.state, self._undo, self._drag, self._mark = ViewState(), [], None, None
         self.shows_network_view = False
-        self.network_view_shown.emit(False)
         row = self._open_image.row
         self._heat_map = heat_map_of(row) if row is not None else None
         self._outline = outline_of(lungs_of(row.outcome)) if row is not None else None
-        self.update()
+        self._show_switched()
 
     @property
     def _place(self) -> QPointF:
@@ -406,7 +427,7 @@ class Viewer(QWidget):
     def image_size(self) -> Size:
         """Columns and rows of what is shown."""
         pyramid = self.pyramid
-        return Size(pyramid.columns, pyramid.rows) if pyramid is not None else Size(1, 1)
+        return pyramid.size if pyramid is not None else Size(1, 1)
 
     @property
     def view_size(self) -> Size:
