@@ -32,10 +32,9 @@ $(VENV)-tflite/.installed: pyproject.toml
 faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
-# What is done is kept in build/walk.txt: the same command again goes on from there.
-walk: $(STAMP)                ## ten thousand random walks through the whole window, off screen
-	mkdir -p build
-	$(BIN)/python tests/gui/run_walk.py --walks 10000 --seed 1 --processes 2 --done build/walk.txt
+WALKS ?= 1000
+walk: $(STAMP)                ## WALKS random walks through the whole window, off screen
+	FIELDRAY_WALKS=$(WALKS) $(BIN)/python -m pytest tests/gui/test_window_walk.py --timeout 0
 
 SEED ?= 1
 powercut: $(STAMP)            ## the power goes, disks and drives fail, at every moment; figures in build/powercut.json
