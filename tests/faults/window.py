@@ -18,8 +18,6 @@ from faults.fault_run import FaultRun
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
-from fieldray.domain.finding import Outcome
-from fieldray.domain.run import Verdict
 from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
@@ -124,7 +122,6 @@ class WindowFrontEnd(QObject):
             history=History(session.database),
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
-            read_verdict=_no_verdict,
             export=lambda run_id, folder, formats, options, tell: (),
         )
 
@@ -142,10 +139,6 @@ class WindowFrontEnd(QObject):
     def _end_run(self) -> None:
         self._thread.join()
         self.application.controller.close()
-
-
-def _no_verdict(_: int, __: Outcome) -> Verdict | None:
-    return None
 
 
 def _qt() -> QApplication:

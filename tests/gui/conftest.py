@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, opened
 from fake_rooms import FakeRooms, screened
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from fieldray.desktop.application import Application
 from fieldray.settings import Settings
 
 
@@ -34,18 +33,9 @@ def desk(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings,
     """The window, shown, with a pack in use."""
     if rooms.database == Path():
         rooms.database = tmp_path / "rooms" / "results.sqlite"
-    application = Application(qapp, settings, services=rooms.open)
-    ended: list[bool] = []
-    application.ended.connect(lambda: ended.append(True))
-    application.show()
-    assert application.window is not None
-    application.window.showNormal()
-    application.window.resize(1366, 768)
-    made = Desk(application, rooms, qtbot)
-    if rooms.open_problem is None and rooms.library.always and settings["pack"]:
-        made.until(lambda: application.controller.packs.model is not None)
-    yield made
-    application.controller.close()
-    made.until(lambda: bool(ended))
-    made.window.deleteLater()
-    qapp.processEvents()
+    with opened(rooms, qapp, qtbot, settings) as made:
+        made.window.showNormal()
+        made.window.resize(1366, 768)
+        if rooms.open_problem is None and rooms.library.always and settings["pack"]:
+            made.until(lambda: made.bench.packs.model is not None)
+        yield made

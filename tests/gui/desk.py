@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from fake_rooms import FakeRooms
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication, QDialog, QLabel, QMessageBox, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
+from fieldray.domain.events import RunChanged
+from fieldray.settings import Settings
 
 WAIT_MS = 20_000
+Box = TypeVar("Box", bound=QDialog)
 
 
 class Desk:
@@ -18,45 +28,126 @@ class Desk:
 
     def __init__(self, application: Application, rooms: FakeRooms, qtbot: QtBot) -> None:
         self.application, self.rooms, self.qtbot = application, rooms, qtbot
+        self.has_ended = False
+        application.ended.connect(self._end)
+
+    def _end(self) -> None:
+        self.has_ended = True
 
     @property
     def window(self) -> MainWindow:
         assert self.application.window is not None
         return self.application.window
 
+    @property
+    def bench(self) -> Controller:
+        return self.application.controller
+
+    # ---- what a person does
+
     def screen(self, *paths: str, answer: str = "") -> None:
         """Open a folder and wait until the rooms' outcomes are listed; `answer`: the pack whose card is chosen."""
-        self.application.controller.screening.choose([Path(path) for path in paths or ("/images",)])
+        self.choose(*paths)
         if answer:
             self.answer(answer)
         self.until_listed(len(self.rooms.outcomes))
 
-    def until_listed(self, count: int) -> None:
-        """Wait until so many images are in the run, and those in sight are read."""
-        rows = self.application.controller.rows
-        self.until(lambda: rows.is_whole and rows.total() == count)
-        self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
+    def choose(self, *paths: str) -> None:
+        """Open a folder."""
+        self.bench.screening.choose([Path(path) for path in paths or ("/images",)])
+
+    def finish(self) -> None:
+        """The run that was begun last is over."""
+        self.rooms.publish(RunChanged(run_id=self.rooms.session.batches[-1].run_id, state="finished"))
+        self.until(lambda: not self.bench.screening.is_busy)
 
     def answer(self, pack_name: str) -> None:
         """Wait until it is asked whose images these are, and choose the card of a pack."""
-        bench = self.application.controller
         self.until(lambda: self.asks == "pack")
-        packs = [entry for entry in bench.packs.candidates if entry.can_screen]
+        packs = [entry for entry in self.bench.packs.candidates if entry.can_screen]
         place = [entry.pack_name for entry in packs].index(pack_name)
         self.window.welcome.cards[place].button.click()
+
+    def open_row(self, row_id: int) -> None:
+        """Choose a row and wait for its image."""
+        image = self.bench.image
+        self.window.work_list.choose(row_id)
+        self.until(lambda: image.row is not None and image.row.row_id == row_id and not image.is_loading)
+
+    def activate(self) -> None:
+        """Turn to this window."""
+        self.window.activateWindow()
+        self.until(self.window.isActiveWindow)
+
+    # ---- what is there
 
     @property
     def asks(self) -> str:
         """The kind of the question about what is to be screened that is open, "" for none."""
-        question = self.application.controller.screening.question
+        question = self.bench.screening.question
         return question.kind if question else ""
+
+    @property
+    def told(self) -> str:
+        """All words of the banners."""
+        return texts(self.window.banners)
+
+    def dialog(self, kind: type[Box]) -> Box:
+        """The dialog of a kind that is in sight, once it is."""
+        self.until(lambda: dialogs(self.window, kind))
+        return dialogs(self.window, kind)[0]
+
+    # ---- waiting
 
     def until(self, is_so: object) -> None:
         """Let the window work until `is_so()` is true."""
-        self.qtbot.waitUntil(is_so, timeout=WAIT_MS)
+        self.qtbot.waitUntil(lambda: bool(is_so()), timeout=WAIT_MS)  # type: ignore[operator]
 
-    def open_row(self, row_id: int) -> None:
-        """Choose a row and wait for its image."""
-        image = self.application.controller.image
-        self.window.work_list.choose(row_id)
-        self.until(lambda: image.row is not None and image.row.row_id == row_id and not image.is_loading)
+    def until_listed(self, count: int) -> None:
+        """Wait until so many images are in the run, and those in sight are read."""
+        rows = self.bench.rows
+        self.until(lambda: rows.is_whole and rows.total() == count)
+        self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
+
+    def until_told(self, *words: str) -> None:
+        """Wait until the banners say all this."""
+        self.until(lambda: all(part in self.told for part in words))
+
+
+@contextmanager
+def opened(rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings) -> Iterator[Desk]:
+    """A program whose window is shown; it ends in order afterwards."""
+    application = Application(qapp, settings, services=rooms.open)
+    application.show()
+    made = Desk(application, rooms, qtbot)
+    try:
+        yield made
+    finally:
+        application.controller.close()
+        made.until(lambda: made.has_ended)
+        made.window.deleteLater()
+        qapp.processEvents()
+
+
+def texts(widget: QWidget) -> str:
+    """All words on a widget that can be seen."""
+    labels = [label.text() for label in widget.findChildren(QLabel) if label.isVisible()]
+    return "\n".join(labels + [button.text() for button in widget.findChildren(QPushButton) if button.isVisible()])
+
+
+def dialogs(parent: QWidget, kind: type[Box]) -> list[Box]:
+    """The dialogs of a kind that are in sight."""
+    return [box for box in parent.findChildren(kind) if box.isVisible()]
+
+
+def press(box: QMessageBox | QWidget, words: str) -> None:
+    """Press the button with these words on it."""
+    next(button for button in box.findChildren(QPushButton) if button.text() == words).click()
+
+
+def turn_wheel(widget: QWidget, notches: int, *, control: bool = False) -> None:
+    """Turn the mouse wheel over the middle of a widget, up for positive numbers."""
+    at, button = QPointF(widget.rect().center()), Qt.MouseButton.NoButton
+    there, by, phase = QPointF(widget.mapToGlobal(at.toPoint())), QPoint(0, 120 * notches), Qt.ScrollPhase.NoScrollPhase
+    modifier = Qt.KeyboardModifier.ControlModifier if control else Qt.KeyboardModifier.NoModifier
+    QApplication.sendEvent(widget, QWheelEvent(at, there, QPoint(), by, button, modifier, phase, False))

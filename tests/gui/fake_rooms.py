@@ -46,7 +46,7 @@ from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
-from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.results import ResultStore
 
 SIDE = 224
 CELLS = 14
@@ -331,15 +331,6 @@ class FakeSession:
             raise self.verdict_problem
         return self.verdicts[row_id]
 
-    def forget(self) -> None:
-        """What was done so far."""
-        for kept in (self.started_with, self.ages_confirmed, self.verdicts, self.judged, self.batches):
-            kept.clear()  # type: ignore[attr-defined]
-
-    def read_verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
-        with ResultQuery(self.database) as query:
-            return query.verdict(row_id, outcome)
-
     def close(self) -> None:
         self.is_closed = True
 
@@ -567,9 +558,10 @@ class FakeRooms:
         self.may_open.set()
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
-        self.database = Path()
+        self.database, self.opened = Path(), 0
 
     def open(self, settings: Settings, publish: Publish) -> Services:
+        self.opened += 1
         self.may_open.wait(30)
         if self.open_problem is not None:
             raise self.open_problem
@@ -585,7 +577,6 @@ class FakeRooms:
             history=self.history,
             work_list=WorkList(self.database),
             priors=self.priors,
-            read_verdict=self.session.read_verdict,
             export=self._export,
         )
 

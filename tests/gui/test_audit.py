@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from desk import Desk
 from PySide6.QtWidgets import QApplication, QComboBox, QLabel
-from test_flows import texts
 
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
-from fieldray.domain.events import RunChanged
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -19,8 +17,7 @@ from fieldray.reasons import reason
 def page(desk: Desk) -> AuditPage:
     """The page after a run."""
     desk.screen()
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
+    desk.finish()
     desk.window.actions_by_name["audit"].trigger()
     assert desk.window.pages.currentWidget() is desk.window.audit_page
     return desk.window.audit_page
@@ -32,7 +29,7 @@ def said(page: AuditPage) -> str:
 
 def show(desk: Desk, page: AuditPage) -> None:
     page.button.click()
-    desk.until(lambda: desk.application.controller.auditing.report is not None)
+    desk.until(lambda: desk.bench.auditing.report is not None)
 
 
 def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
@@ -48,8 +45,8 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     page.sensitivity.setValue(95)
     show(desk, page)
     ((run_id, request, model),) = desk.rooms.audit.requests
-    assert run_id == desk.application.controller.screening.run_id
-    assert model is desk.application.controller.screening.run_model
+    assert run_id == desk.bench.screening.run_id
+    assert model is desk.bench.screening.run_model
     assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
     text = said(page)
@@ -64,7 +61,7 @@ def test_a_row_opens_its_image(desk: Desk, page: AuditPage) -> None:
     assert [page.disagreements.item(row, 0).text() for row in range(2)] == ["positive", "negative"]
     page.disagreements.cellActivated.emit(1, 0)
     assert desk.window.pages.currentWidget() is desk.window.images
-    desk.until(lambda: desk.application.controller.image.row.row_id == 2)
+    desk.until(lambda: desk.bench.image.row.row_id == 2)
 
 
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
@@ -80,8 +77,8 @@ def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:
     show(desk, page)
-    desk.application.controller.auditing.save(Path("/out"), "en")
-    desk.until(lambda: "2 files were saved in /out." in texts(desk.window.banners))
+    desk.bench.auditing.save(Path("/out"), "en")
+    desk.until_told("2 files were saved in /out.")
     assert desk.rooms.audit.saved == [(Path("/out"), "en")]
 
 
@@ -95,7 +92,7 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
     dialog.person.setText("A. Physicist")
     dialog.yes_button.click()
     desk.until(lambda: desk.rooms.audit.taken == [("ours", "A. Physicist")])
-    packs = desk.application.controller.packs
+    packs = desk.bench.packs
     desk.until(lambda: packs.model.manifest.operating_points[-1].name == "local:ours")
     assert packs.point.name != "local:ours"  # it is chosen, not taken by itself
     packs.choose_point("local:ours")
@@ -107,5 +104,5 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
 
 def test_lost_local_points_are_told_when_a_pack_is_loaded(desk: Desk) -> None:
     desk.rooms.library.lost = reason("site_points_unreadable", path="/home/site_points.json", detail="cut short")
-    desk.application.controller.packs.use(desk.application.controller.packs.candidates[0])
-    desk.until(lambda: "site_points.json cannot be read" in texts(desk.window.banners))
+    desk.bench.packs.use(desk.bench.packs.candidates[0])
+    desk.until_told("site_points.json cannot be read")

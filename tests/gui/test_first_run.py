@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
-from fake_rooms import FakeRooms, candidate, manifest, model, refused, screened
-from PySide6.QtWidgets import QCheckBox, QMessageBox
-from test_flows import texts
+from desk import Desk, dialogs, press, texts
+from fake_rooms import FakeRooms, candidate, image_ref, manifest, model, refused, screened
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
+from test_packs import EDGETPU
 
-from fieldray.desktop.packs_page import answer_label
-from fieldray.domain.events import RunChanged
+from fieldray.desktop.packs_page import PackDialog, answer_label
+from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.domain.model import HeaderRules
+from fieldray.domain.prior import as_prior
+from fieldray.domain.run import RunSpec
+from fieldray.errors import PackNotTrusted
+from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import RememberedPack
+from fieldray.pipeline.history import History
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
+from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
+from outcomes import run_spec
 
 CHILDREN = Path("/program/models/children-1.0.0")
 ADULTS = Path("/program/models/adults-1.0.0")
@@ -50,35 +58,15 @@ def rooms() -> FakeRooms:
     return made
 
 
-@pytest.fixture
-def open_desk(desk: Desk) -> Iterator[Desk]:
-    """The window with the packs listed."""
-    desk.until(lambda: desk.application.controller.packs.is_listed)
-    return desk
-
-
-def choose(desk: Desk, path: str = "/images") -> None:
-    desk.application.controller.screening.choose([Path(path)])
+@pytest.fixture(autouse=True)
+def listed(desk: Desk) -> None:
+    """The packs are listed."""
+    desk.until(lambda: desk.bench.packs.is_listed)
 
 
 def in_use(desk: Desk) -> str:
-    used = desk.application.controller.packs.model
+    used = desk.bench.packs.model
     return used.manifest.pack_id if used else ""
-
-
-def finish(desk: Desk) -> None:
-    session = desk.rooms.session
-    desk.rooms.publish(RunChanged(run_id=len(session.batches), state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
-
-
-def ages_question(desk: Desk) -> QMessageBox:
-    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QMessageBox)))
-    return next(box for box in desk.window.findChildren(QMessageBox) if box.isVisible())
-
-
-def press(box: QMessageBox, text: str) -> None:
-    next(button for button in box.buttons() if button.text() == text).click()
 
 
 def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
@@ -93,9 +81,8 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
     ]
 
 
-def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None:
-    desk = open_desk
-    choose(desk)
+def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
+    desk.choose()
     desk.until(lambda: desk.asks == "pack")
     assert in_use(desk) == ""
     assert desk.rooms.session.started_with == []
@@ -113,8 +100,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None
     assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
 
 
-def test_a_card_is_the_answer_and_the_header_says_for_whom(open_desk: Desk) -> None:
-    desk = open_desk
+def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.screen(answer="adults-1.0.0")
     assert in_use(desk) == "adults"
@@ -123,71 +109,54 @@ def test_a_card_is_the_answer_and_the_header_says_for_whom(open_desk: Desk) -> N
     assert desk.window.pages.currentWidget() is desk.window.images
 
 
-def test_a_card_may_be_chosen_before_the_folder(open_desk: Desk) -> None:
-    desk = open_desk
-    desk.window.welcome.cards[1].button.click()
-    desk.until(lambda: in_use(desk) == "adults")
-    assert "Ready: Adults 1.0.0" in texts(desk.window.welcome)
-    desk.screen()
-    assert in_use(desk) == "adults"
-    finish(desk)
-    choose(desk, "/other")  # the answer was for that folder
-    desk.until(lambda: desk.asks == "pack")
-
-
-def test_the_answer_is_remembered_for_the_folder(open_desk: Desk) -> None:
-    desk = open_desk
+def test_the_answer_is_remembered_for_the_folder(desk: Desk) -> None:
     desk.screen("/images/a", answer="adults-1.0.0")
     desk.until(lambda: desk.rooms.memory.known == {Path("/images/a"): RememberedPack("adults")})
-    finish(desk)
-    choose(desk, "/images/b")
+    desk.finish()
+    desk.choose("/images/b")
     desk.answer("children-1.0.0")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
-    finish(desk)
-    choose(desk, "/images/a")
+    desk.finish()
+    desk.choose("/images/a")
     desk.until(lambda: len(desk.rooms.session.batches) == 3)
     assert in_use(desk) == "adults"
     assert desk.rooms.session.ages_confirmed[-1] is False  # a folder of DICOM: nothing is left open
 
 
-def test_no_image_of_the_run_before_is_opened_for_the_answer(open_desk: Desk) -> None:
-    desk = open_desk
+def test_no_image_of_the_run_before_is_opened_for_the_answer(desk: Desk) -> None:
     desk.screen("/images/a", answer="children-1.0.0")
-    finish(desk)
-    choose(desk, "/images/b")
+    desk.finish()
+    desk.choose("/images/b")
     desk.until(lambda: desk.asks == "pack")
-    image, opened = desk.application.controller.image, []
-    image.changed.connect(lambda: opened.append((image.row, desk.application.controller.screening.state)))
+    image, opened = desk.bench.image, []
+    image.changed.connect(lambda: opened.append((image.row, desk.bench.screening.state)))
     desk.answer("adults-1.0.0")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert [state for row, state in opened if row is not None and state == "waiting"] == []
 
 
-def test_the_remembered_operating_point_is_used(open_desk: Desk) -> None:
-    desk = open_desk
+def test_the_remembered_operating_point_is_used(desk: Desk) -> None:
     desk.rooms.memory.known[Path("/images")] = RememberedPack("adults", "careful")
     desk.screen()
     assert desk.rooms.session.started_with[-1][1] == "careful"
 
 
-def test_a_site_may_have_a_default_and_it_outlives_the_program(open_desk: Desk, home: Path) -> None:
-    desk = open_desk
-    choose(desk)
+def test_a_site_may_have_a_default_and_it_outlives_the_program(desk: Desk, home: Path) -> None:
+    desk.choose()
     desk.until(lambda: desk.asks == "pack")
     desk.window.welcome.default_box.setChecked(True)
     desk.answer("adults-1.0.0")
-    desk.until(lambda: desk.application.controller.rows.total() == 1)
+    desk.until(lambda: desk.bench.rows.total() == 1)
     desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
     assert desk.rooms.memory.known == {}
-    finish(desk)
-    choose(desk, "/other")
+    desk.finish()
+    desk.choose("/other")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert in_use(desk) == "adults"
 
 
-def test_the_default_can_be_withdrawn_on_the_page_of_packs(open_desk: Desk) -> None:
-    desk = open_desk
-    desk.application.controller.choose_default("adults")
+def test_the_default_can_be_withdrawn_on_the_page_of_packs(desk: Desk) -> None:
+    desk.bench.choose_default("adults")
     desk.screen()
     desk.window.actions_by_name["packs"].trigger()
     box = desk.window.packs_page.findChild(QCheckBox)
@@ -197,60 +166,45 @@ def test_the_default_can_be_withdrawn_on_the_page_of_packs(open_desk: Desk) -> N
 
 
 @pytest.mark.parametrize(("answer", "is_confirmed"), [("Yes, all of them", True), ("I do not know", False)])
-def test_ages_that_files_do_not_state_are_asked_once_per_run(open_desk: Desk, answer: str, is_confirmed: bool) -> None:
-    desk = open_desk
+def test_ages_that_files_do_not_state_are_asked_once_per_run(desk: Desk, answer: str, is_confirmed: bool) -> None:
     desk.rooms.lacks_ages = True
     desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
-    choose(desk)
-    box = ages_question(desk)
+    desk.choose()
+    box = desk.dialog(QMessageBox)
     assert "Are all patients aged 1 to 5 years?" in box.text()
     assert desk.rooms.session.started_with == []
     press(box, answer)
     desk.until(lambda: desk.rooms.session.ages_confirmed == [is_confirmed])
 
 
-def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(open_desk: Desk) -> None:
-    desk = open_desk
+def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     for folder in ("/first", "/second"):
         desk.rooms.memory.known[Path(folder)] = RememberedPack("children")
-    choose(desk, "/first")
-    ages_question(desk)
-    choose(desk, "/second")
-    desk.until(lambda: "not screened: /first" in texts(desk.window.banners))
-    choose(desk, "/second")
-    assert "/second" not in texts(desk.window.banners)
-    press(ages_question(desk), "Yes, all of them")
+    desk.choose("/first")
+    desk.dialog(QMessageBox)
+    desk.choose("/second")
+    desk.until_told("not screened: /first")
+    desk.choose("/second")
+    assert "/second" not in desk.told
+    press(desk.dialog(QMessageBox), "Yes, all of them")
     desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
-    assert "not screened: /first" in texts(desk.window.banners)
+    assert "not screened: /first" in desk.told
 
 
-def test_another_pack_may_be_the_answer_to_the_ages(open_desk: Desk) -> None:
-    desk = open_desk
-    desk.rooms.lacks_ages = True
-    desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
-    choose(desk)
-    press(ages_question(desk), "Use another pack")
-    desk.answer("adults-1.0.0")
-    desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
-    assert in_use(desk) == "adults"
-
-
-def test_another_pack_in_the_header_is_not_that_of_the_list(open_desk: Desk) -> None:
-    desk = open_desk
+def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
-    finish(desk)
-    desk.application.controller.packs.use(desk.rooms.library.always[1])
+    desk.finish()
+    desk.bench.packs.use(desk.rooms.library.always[1])
     words = "These results are from “Children 1.0.0”. Press Start to screen with “Adults 1.0.0”."
-    desk.until(lambda: words in texts(desk.window.banners))
+    desk.until(lambda: words in desk.told)
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
-    assert words not in texts(desk.window.banners)
+    assert words not in desk.told
     desk.until(lambda: desk.rooms.memory.known == {Path("/images"): RememberedPack("adults")})
 
 
-def test_images_that_say_otherwise_are_counted(open_desk: Desk) -> None:
-    desk = open_desk
+def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     too_old = reason("age", age=40, youngest=1, oldest=5)
     hand = reason("body_part", body_part="HAND")
     unknown = reason("age_not_stated", youngest=1, oldest=5)
@@ -262,14 +216,186 @@ def test_images_that_say_otherwise_are_counted(open_desk: Desk) -> None:
     ]
     desk.rooms.outcomes = desk.rooms.session.outcomes
     desk.screen(answer="children-1.0.0")
-    finish(desk)
+    desk.finish()
     said = "2 images say that they are not for this pack (age or body part). Was the right pack chosen? For patients"
-    desk.until(lambda: said in texts(desk.window.banners))
-    assert "1 image does not say how old the patient is" in texts(desk.window.banners)
+    desk.until(lambda: said in desk.told)
+    assert "1 image does not say how old the patient is" in desk.told
 
 
-def test_a_pack_that_is_not_there_any_more_is_asked_for_again(open_desk: Desk) -> None:
-    desk = open_desk
-    desk.rooms.memory.known[Path("/images")] = RememberedPack("gone")
-    choose(desk)
+# ---- What is asked before a run: each question names what it is about, holds for that alone, and disturbs nobody.
+
+
+MEANWHILE = EDGETPU / "fieldray" / "lungs-2.0.0"
+
+
+@pytest.fixture
+def asked(desk: Desk) -> QMessageBox:
+    """The question for the ages of /images, for which the children's pack is remembered."""
+    desk.rooms.lacks_ages = True
+    desk.rooms.memory.known[Path("/images")] = RememberedPack("children")
+    desk.choose()
+    return desk.dialog(QMessageBox)
+
+
+def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
+    """A drive with a trusted pack for other patients."""
+    about = described(pack_id)
+    known = {name: about[name] for name in ("pack_id", "version", "names")}
+    entry = candidate(str(MEANWHILE), **{"origin": "drive", "trust": "trusted", **known, **changes})
+    desk.rooms.library.on_drives[EDGETPU] = [replace(entry, manifest=manifest(**about))]
+    desk.rooms.library.models.setdefault(MEANWHILE, model(**about))
+    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(EDGETPU), name="EDGETPU"),)))
+
+
+def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk, asked: QMessageBox) -> None:
+    words = asked.text() + asked.informativeText()
+    assert all(part in words for part in ("aged 1 to 5 years", "/images", "Children 1.0.0"))
+    assert asked.defaultButton() is asked.escapeButton()
+    assert asked.defaultButton().text() == "Use another pack"
+    asked.defaultButton().click()
     desk.until(lambda: desk.asks == "pack")
+    assert desk.rooms.session.started_with == []
+    assert not isinstance(QApplication.focusWidget(), type(desk.window.welcome.cards[0].button))
+
+
+def test_the_question_for_the_next_folder_is_shown_from_its_top(desk: Desk) -> None:
+    desk.window.resize(desk.window.minimumSizeHint())
+    bar = desk.window.welcome.findChild(QScrollArea).verticalScrollBar()
+    desk.choose()
+    desk.until(lambda: desk.asks == "pack" and bar.maximum() > 0)
+    bar.setValue(bar.maximum())
+    desk.choose("/other")
+    desk.until(lambda: "Choose the pack for /other." in texts(desk.window.welcome) and desk.asks == "pack")
+    desk.until(lambda: bar.value() == 0)
+
+
+def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: Desk, asked: QMessageBox) -> None:
+    screening = desk.bench.screening
+    before = screening.question
+    plug_in(desk)
+    desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
+    desk.until_told("question before is closed. Choose the pack for /images.")
+    screening.answer(before, True)
+    assert desk.rooms.session.started_with == []
+    desk.answer("children-1.0.0")
+    desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
+    assert in_use(desk) == "children"
+    desk.until(lambda: "question before" not in desk.told)
+
+
+def open_past(desk: Desk, folder: str) -> None:
+    """A run of the past, over this folder, is stored and opened."""
+    with ResultStore(desk.rooms.database) as store:
+        spec: RunSpec = run_spec(paths=(folder,), pack_name="children-1.0.0")
+        run_id = store.open_run(spec, fresh=True)
+        store.save(run_id, screened(1, 0.9), spec=spec)
+        store.finish(run_id)
+    background = desk.bench.background
+    background.services = replace(background.services, history=History(desk.rooms.database))
+    desk.bench.past_runs.open(run_id)
+
+
+def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: Desk, rooms: FakeRooms) -> None:
+    desk.screen("/opened/before", answer="adults-1.0.0")
+    desk.finish()
+    desk.until(lambda: Path("/opened/before") in desk.rooms.memory.known)
+    rooms.lacks_ages = True
+    open_past(desk, "/of/the/past")
+    desk.until(lambda: desk.bench.screening.past is not None)
+    desk.until(lambda: desk.bench.rows.total() == 1)
+    desk.window.actions_by_name["start"].trigger()
+    box = desk.dialog(QMessageBox)
+    assert "/of/the/past (1 in the list)" in box.informativeText() and "Adults" in box.informativeText()
+    press(box, "I do not know")
+    desk.until(lambda: len(rooms.session.started_with) == 2)
+    assert rooms.session.started_with[-1][0] == (Path("/of/the/past"),)
+    assert rooms.session.ages_confirmed[-1] is False
+    desk.until(lambda: rooms.memory.known.get(Path("/of/the/past")) == RememberedPack("adults"))
+    assert rooms.memory.known[Path("/opened/before")] == RememberedPack("adults")
+
+
+def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
+    open_past(desk, "/of/the/past")
+    desk.until(lambda: not dialogs(desk.window, QMessageBox) and desk.asks == "")
+    desk.until_told("Chosen, but not screened: /images")
+
+
+def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
+    desk.screen("/first", answer="children-1.0.0")
+    desk.rooms.lacks_ages = True
+    desk.rooms.memory.known[Path("/second")] = RememberedPack("children")
+    desk.choose("/second")  # after this run
+    desk.activate()
+    search = desk.window.work_list.filter_bar.search
+    search.setFocus()
+    finish_and_wait = "A question waits until you have finished here."
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: finish_and_wait in desk.told)
+    for key in (Qt.Key.Key_Space, Qt.Key.Key_Return, Qt.Key.Key_Y):
+        QTest.keyClick(QApplication.focusWidget(), key)
+    assert (QApplication.focusWidget(), dialogs(desk.window, QMessageBox), desk.asks) == (search, [], "ages")
+    desk.window.work_list.table.setFocus()
+    box = desk.dialog(QMessageBox)
+    desk.until(lambda: finish_and_wait not in desk.told)
+    QTest.keyClick(box, Qt.Key.Key_Return)
+    desk.until(lambda: desk.asks == "pack")
+    assert len(desk.rooms.session.started_with) == 1
+
+
+def test_a_folder_that_is_dropped_while_somebody_types_gives_the_keys_back_to_the_list(desk: Desk) -> None:
+    desk.screen("/first", answer="children-1.0.0")
+    desk.activate()
+    desk.window.work_list.filter_bar.search.setFocus()
+    desk.window._choose([Path("/second")])  # after this run
+    assert QApplication.focusWidget() is desk.window.work_list.table
+
+
+def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, asked: QMessageBox) -> None:
+    desk.application.change_settings({"language": "uk"})
+    box = desk.dialog(QMessageBox)
+    assert "Чи всі пацієнти віком від 1 до 5 років?" in box.text() and "Знімки: /images" in box.informativeText()
+    press(box, "Так, усі")
+    desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
+
+
+def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(desk: Desk) -> None:
+    packs, other = desk.bench.packs, grouped("ab" * 32)
+    plug_in(desk, trust="unknown_key", problem=reason("pack_legacy"))
+    entry = desk.rooms.library.on_drives[EDGETPU][0]
+    desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)
+    desk.until(lambda: entry in packs.candidates)
+    packs.use(entry)
+    question = desk.dialog(PackDialog)
+    desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # somebody changed the drive meanwhile
+    desk.rooms.library.on_drives[EDGETPU] = [replace(entry, fingerprint=other)]
+    question.yes_button.click()
+    desk.until_told("another pack lies in its place")
+    assert packs.question is None and in_use(desk) == ""
+    assert desk.rooms.library.trusted == [entry.fingerprint]
+
+
+def test_a_pack_that_is_not_the_one_that_was_listed_is_not_used(desk: Desk) -> None:
+    desk.rooms.library.models[CHILDREN] = model("builtin", **described("adults"))
+    desk.choose()
+    desk.answer("children-1.0.0")
+    desk.until_told("another pack lies in its place")
+    desk.until(lambda: desk.asks == "pack")
+    assert in_use(desk) == "" and desk.rooms.session.started_with == []
+
+
+def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [screened(2, 0.1)]
+    desk.screen(answer="adults-1.0.0")
+    desk.open_row(1)
+    comparing = desk.bench.comparing
+    other = replace(screened(7, 0.5), ref=image_ref(7, path=Path("/other/image-00007.dcm")))
+    rooms.priors.files[other.ref.path] = other
+    assert as_prior(other, rooms.outcomes[0], "file").kinship == "other"
+    comparing.choose_file(other.ref.path)
+    desk.until(lambda: bool(dialogs(desk.window, QMessageBox)))
+    question = comparing.question
+    desk.open_row(2)
+    desk.until(lambda: not dialogs(desk.window, QMessageBox))
+    desk.until_told("so the question about the prior image was closed")
+    comparing.answer(question, is_meant=True)
+    assert comparing.prior is None and not comparing.priors

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, press, texts
 from fake_rooms import FakeRooms, failed, refused, screened
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.services import Tell
-from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
+from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import (
     BackendChanged,
     DeviceChanged,
@@ -27,19 +27,13 @@ from fieldray.domain.events import (
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict, Wishes
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
 
 
-def texts(widget: QWidget) -> str:
-    """All words on a widget that can be seen."""
-    labels = [label.text() for label in widget.findChildren(QLabel) if label.isVisible()]
-    return "\n".join(labels + [button.text() for button in widget.findChildren(QPushButton) if button.isVisible()])
-
-
 def listed(desk: Desk) -> list[int]:
-    rows = desk.application.controller.rows
+    rows = desk.bench.rows
     return [rows.id_at(rows.index(place, 0)) for place in range(rows.rowCount())]  # type: ignore[misc]
 
 
@@ -80,12 +74,12 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     rooms.outcomes += [refused(5), failed(6)]
     desk.screen()
     assert listed(desk)[-2:] == [5, 6]
-    rows = desk.application.controller.rows
+    rows = desk.bench.rows
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     assert shown == "Not a frontal view: the view position is LL."
     desk.open_row(6)
     desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
-    assert desk.application.controller.image.problem == reason("truncated")
+    assert desk.bench.image.problem == reason("truncated")
 
 
 def test_pause_go_on_and_stop(desk: Desk) -> None:
@@ -93,12 +87,12 @@ def test_pause_go_on_and_stop(desk: Desk) -> None:
     toolbar, batch = desk.window.toolbar, desk.rooms.session.batches[0]
     desk.until(toolbar.stop_button.isEnabled)
     toolbar.pause_button.click()
-    desk.until(lambda: desk.application.controller.screening.state == "paused")
+    desk.until(lambda: desk.bench.screening.state == "paused")
     assert toolbar.pause_button.text() == "Resume"
     toolbar.pause_button.click()
-    desk.until(lambda: desk.application.controller.screening.state == "running")
+    desk.until(lambda: desk.bench.screening.state == "running")
     toolbar.stop_button.click()
-    desk.until(lambda: desk.application.controller.screening.state == "cancelled")
+    desk.until(lambda: desk.bench.screening.state == "cancelled")
     assert batch.told == ["pause", "resume", "cancel"]
     assert toolbar.start_button.isEnabled()
 
@@ -116,7 +110,7 @@ def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
 
 def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
     desk.screen("/first")
-    run = desk.application.controller.screening
+    run = desk.bench.screening
     run.choose([Path("/second")])
     assert len(desk.rooms.session.started_with) == 1
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
@@ -127,54 +121,51 @@ def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
 def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     """Although another folder waited, whose run starts at once."""
     desk.screen("/first")
-    screening = desk.application.controller.screening
+    screening = desk.bench.screening
     screening.choose([Path("/second")])
     why, gone = reason("disk_full", path="/data"), reason("no_image_in", path="/media/drive")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why, notes=(gone,)))
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and screening.state == "running")
     desk.rooms.publish(RunChanged(run_id=2, state="finished", notes=(reason("no_image_in", path="/second"),)))
-    desk.until(lambda: "There is no image file in /second" in texts(desk.window.banners))
-    shown = texts(desk.window.banners)
+    desk.until_told("There is no image file in /second")
+    shown = desk.told
     assert "/first" in shown and "The disk is full" in shown and "There is no image file in /media/drive" in shown
-    (failure,) = [notice for notice in desk.application.controller.board.notices if notice.level == "error"]
-    desk.application.controller.board.withdraw(failure.key)
-    desk.until(lambda: "The disk is full" not in texts(desk.window.banners))
+    (failure,) = [notice for notice in desk.bench.board.notices if notice.level == "error"]
+    desk.bench.board.withdraw(failure.key)
+    desk.until(lambda: "The disk is full" not in desk.told)
 
 
 def test_stop_names_the_folder_that_waited_and_offers_it(desk: Desk) -> None:
     desk.screen("/first")
-    screening = desk.application.controller.screening
+    screening = desk.bench.screening
     screening.choose([Path("/second")])
     desk.until(lambda: screening.can_stop)
     screening.stop()
     desk.until(lambda: screening.state == "cancelled")
     assert len(desk.rooms.session.started_with) == 1
-    assert "not screened: /second" in texts(desk.window.banners)
-    (notice,) = desk.application.controller.board.notices
+    assert "not screened: /second" in desk.told
+    (notice,) = desk.bench.board.notices
     assert notice.action is not None
     notice.action.command()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
-    desk.until(lambda: "/second" not in texts(desk.window.banners))
+    desk.until(lambda: "/second" not in desk.told)
 
 
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
-    desk.application.controller.screening.choose([Path("/gone")])
-    desk.until(lambda: desk.application.controller.screening.state == "failed")
-    assert "/gone does not exist" in texts(desk.window.banners)
+    desk.bench.screening.choose([Path("/gone")])
+    desk.until(lambda: desk.bench.screening.state == "failed")
+    assert "/gone does not exist" in desk.told
     assert desk.window.toolbar.start_button.isEnabled()
 
 
-def test_a_home_that_cannot_be_written_is_told_at_the_start(desk: Desk) -> None:
-    desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
-    desk.until(lambda: "Read-only file system" in texts(desk.window.banners))
-
-
 def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
+    desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
+    desk.until_told("Read-only file system")  # before anything is screened
     desk.screen()
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
-    desk.until(lambda: "The disk is full" in texts(desk.window.banners))
+    desk.until_told("The disk is full")
     assert "The run stopped early" in desk.window.toolbar.progress_text.text()
 
 
@@ -182,9 +173,9 @@ def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
     desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
-    desk.until(lambda: desk.application.controller.backends.get("cpu") == after)
-    desk.until(lambda: "The Edge TPU was unplugged." in texts(desk.window.banners))
-    assert "No image is lost" in texts(desk.window.banners)
+    desk.until(lambda: desk.bench.backends.get("cpu") == after)
+    desk.until_told("The Edge TPU was unplugged.")
+    assert "No image is lost" in desk.told
     button = desk.window.banners.findChild(QPushButton)
     assert button.text() == "Try again"
     button.click()
@@ -199,14 +190,14 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
         desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
 
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until(lambda: "lungs-2.0.0 has no file compiled for the Edge TPU, so only" in texts(desk.window.banners))
+    desk.until_told("lungs-2.0.0 has no file compiled for the Edge TPU, so only")
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # another pack, compiled
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until(lambda: "so only the CPU can run it" in texts(desk.window.banners))
-    assert "No image is lost" not in texts(desk.window.banners)
+    desk.until_told("so only the CPU can run it")
+    assert "No image is lost" not in desk.told
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 
@@ -248,16 +239,21 @@ def test_what_was_refused_or_failed_is_judged_too_where_its_bytes_are_known(desk
 
 
 def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: Desk, rooms: FakeRooms) -> None:
-    rooms.outcomes += [refused(5), refused(6, reason("age", age=3, youngest=18, oldest=120))]
+    rooms.outcomes += [
+        refused(5),
+        refused(6, reason("age", age=3, youngest=18, oldest=120)),
+        refused(7, reason("inverted")),
+    ]
     desk.screen()
     panel, session = desk.window.result, desk.rooms.session
-    desk.open_row(6)
-    assert panel.wishes == [] and "Screen it anyway" not in texts(panel)
+    for row_id, wishes in ((6, []), (7, ["Swap black and white, and screen", "Screen it anyway"])):
+        desk.open_row(row_id)
+        assert [wish.text() for wish in panel.wishes] == wishes
     desk.open_row(5)
     (anyway,) = panel.wishes
     session.again = UsageProblem(reason("again_busy"))
     anyway.click()
-    desk.until(lambda: "A run is under way. Wait" in texts(desk.window.banners))
+    desk.until_told("A run is under way. Wait")
     session.again = replace(screened(5, 0.9), notes=(reason("screened_anyway"), reason("view", view="LL")))
     session.may_screen.clear()
     anyway.click()
@@ -269,9 +265,9 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.until(lambda: "Screened although it was refused" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
-    assert "A run is under way" not in texts(desk.window.banners)
-    desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 6)
-    rows = desk.application.controller.rows
+    assert "A run is under way" not in desk.told
+    desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 7)
+    rows = desk.bench.rows
     assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.wishes
     session.again = refused(5, reason("view", view="LL"))
@@ -291,25 +287,15 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
     session.again = rooms.outcomes[-1]
     turn.click()
-    desk.until(lambda: "The image was turned, but is refused all the same" in texts(desk.window.banners))
+    desk.until_told("The image was turned, but is refused all the same")
     made = screened(5, 0.9)
     session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back"),))
     turn.click()
     desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
-    image = desk.application.controller.image
+    image = desk.bench.image
     desk.until(lambda: not image.is_loading and image.pyramid is not None)
     assert session.read[-1].turn == Turn(90)
     assert [wishes for _, wishes in session.wishes] == [Wishes(turns=True)] * 2
-
-
-def test_what_is_inverted_is_not_said_to_be_turned(desk: Desk, rooms: FakeRooms) -> None:
-    rooms.outcomes += [refused(5, reason("inverted"))]
-    desk.screen()
-    desk.open_row(5)
-    assert [wish.text() for wish in desk.window.result.wishes] == [
-        "Swap black and white, and screen",
-        "Screen it anyway",
-    ]
 
 
 def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms) -> None:
@@ -323,49 +309,23 @@ def test_a_file_that_is_no_image_is_not_to_be_read(desk: Desk, rooms: FakeRooms)
     assert "Not an image" in [button.toolTip() for button in buttons if button.isVisible()]
 
 
-def test_a_verdict_that_cannot_be_saved_is_said_until_it_is_saved_or_withdrawn(desk: Desk) -> None:
-    desk.screen()
-    desk.open_row(1)
-    bar, session = desk.window.result.verdict, desk.rooms.session
-    bar.buttons["agree"].click()
-    desk.until(lambda: session.verdicts == {1: Verdict(choice="agree")})
-    session.verdict_problem = StorageProblem(reason("verdict_misplaced", path="/home/results.sqlite"))
-    bar.buttons["disagree"].click()
-    desk.until(lambda: "Your verdict on DOE PERSON 001 is not saved. /home/" in texts(desk.window.banners))
-    assert bar.buttons["disagree"].isChecked() and "Your verdict is not saved. /home/" in texts(bar)
-    rows = desk.application.controller.rows
-    assert rows.data(rows.index_of(1).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE) == "not_saved"
-    desk.open_row(2)
-    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in texts(desk.window.banners)
-    desk.open_row(1)
-    bar.withdraw.click()
-    desk.until(lambda: bar.buttons["agree"].isChecked() and not desk.window.banners.isVisible())
-    desk.until(lambda: rows.data(rows.index_of(1).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE) == "saved")
-    bar.buttons["disagree"].click()
-    desk.until(bar.again.isVisible)
-    session.verdict_problem = None
-    desk.window.banners.findChild(QPushButton).click()
-    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree")} and not desk.window.banners.isVisible())
-    assert not bar.again.isVisible()
-
-
 def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
     desk.screen()
     desk.rooms.session.replaced.add(desk.rooms.outcomes[0].facts.content_sha256)
     desk.open_row(1)
-    image = desk.application.controller.image
+    image = desk.bench.image
     desk.until(lambda: image.problem == reason("changed"))
     assert image.pyramid is None
 
 
 def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.screen()
-    desk.application.controller.board.post("first", lambda _: "One")
-    desk.until(lambda: "One" in texts(desk.window.banners))
+    desk.bench.board.post("first", lambda _: "One")
+    desk.until_told("One")
     (button,) = desk.window.banners.findChildren(QToolButton)
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
-    desk.application.controller.board.post("second", lambda _: "Two")
-    desk.until(lambda: "Two" in texts(desk.window.banners))
+    desk.bench.board.post("second", lambda _: "Two")
+    desk.until_told("Two")
     assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
 
 
@@ -373,10 +333,10 @@ def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) ->
     desk.screen()
     for note in (reason("run_elsewhere", process=7), reason("not_present", count=2)):
         desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
-    desk.until(lambda: "process 7" in texts(desk.window.banners))
-    desk.until(lambda: "2 images of this run are no longer there" in texts(desk.window.banners))
-    desk.application.controller.screening.start()
-    desk.until(lambda: "no longer there" not in texts(desk.window.banners))
+    desk.until_told("process 7")
+    desk.until_told("2 images of this run are no longer there")
+    desk.bench.screening.start()
+    desk.until(lambda: "no longer there" not in desk.told)
 
 
 def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
@@ -390,9 +350,9 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
 
 def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
-    desk.application.controller.export(tmp_path)
+    desk.bench.export(tmp_path)
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path, (), PLAIN)])
-    desk.until(lambda: "2 files or folders were saved" in texts(desk.window.banners))
+    desk.until_told("2 files or folders were saved")
 
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
@@ -404,10 +364,10 @@ def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Pat
 
     desk.rooms.while_exporting = slow
     desk.screen()
-    desk.application.controller.export(tmp_path)
-    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
-    next(button for button in desk.window.banners.findChildren(QPushButton) if button.text() == "Stop").click()
-    desk.until(lambda: "Saving was stopped" in texts(desk.window.banners))
+    desk.bench.export(tmp_path)
+    desk.until_told("Saving: 410 of 1000")
+    press(desk.window.banners, "Stop")
+    desk.until_told("Saving was stopped")
     assert desk.rooms.exported == []
 
 
@@ -422,13 +382,13 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
 
     desk.rooms.while_exporting = slow_at_first
     desk.screen()
-    desk.application.controller.export(tmp_path / "first")
-    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
-    desk.application.controller.export(tmp_path / "second")
-    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
-    next(button for button in desk.window.banners.findChildren(QPushButton) if button.text() == "Stop").click()
+    desk.bench.export(tmp_path / "first")
+    desk.until_told("Saving: 410 of 1000")
+    desk.bench.export(tmp_path / "second")
+    desk.until_told("Saving: 410 of 1000")
+    press(desk.window.banners, "Stop")
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), PLAIN)])
-    desk.until(lambda: "2 files or folders were saved" in texts(desk.window.banners))
+    desk.until_told("2 files or folders were saved")
 
 
 @pytest.fixture
@@ -514,7 +474,7 @@ def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image
     rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 61)]
     desk.screen()
     desk.open_row(1)
-    work_list, model = desk.window.work_list, desk.application.controller.rows
+    work_list, model = desk.window.work_list, desk.bench.rows
     work_list.table.verticalScrollBar().setValue(work_list.table.verticalScrollBar().maximum())
     with desk.qtbot.waitSignal(model.changed):
         work_list.filter_bar.search.setText("px-10")
@@ -523,19 +483,7 @@ def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image
     work_list.filter_bar.search.setText("px-103")
     desk.until(lambda: listed(desk) == list(range(30, 40)))
     assert work_list.table.rowAt(0) == 0
-    assert desk.application.controller.image.row.row_id == 1
+    assert desk.bench.image.row.row_id == 1
     work_list.filter_bar.search.clear()
     desk.until(lambda: model.rowCount() == 60)
     assert work_list.table.currentIndex().row() == 0
-
-
-def test_the_whole_list_by_keys_alone(desk: Desk) -> None:
-    desk.screen()
-    table = desk.window.work_list.table
-    image = desk.application.controller.image
-    shown = []
-    for key in (Qt.Key.Key_Home, Qt.Key.Key_Down, Qt.Key.Key_End, Qt.Key.Key_Up):
-        desk.qtbot.keyClick(table, key)
-        shown.append(image.row.row_id)
-    # The list is 1, 4, 3, 2: first, next, last, the one before.
-    assert shown == [1, 4, 2, 3]

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from desk import Desk
+from desk import Desk, press
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton, QWidget
-from test_flows import texts
+from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.open_image import enlarged
-from fieldray.domain.events import RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
@@ -51,7 +49,7 @@ def rooms(store: Path) -> FakeRooms:
 
 @pytest.fixture
 def page(desk: Desk) -> HistoryPage:
-    desk.until(lambda: desk.application.controller.background.services is not None)
+    desk.until(lambda: desk.bench.background.services is not None)
     desk.window.actions_by_name["history"].trigger()
     shown = desk.window.history_page
     desk.until(lambda: shown.table.rowCount() == 2)
@@ -71,17 +69,9 @@ def mark(page: HistoryPage, *run_ids: int) -> None:
 def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:
     mark(page, run_id)
     page.open_button.click()
-    desk.until(lambda: desk.application.controller.screening.run_id == run_id)
+    desk.until(lambda: desk.bench.screening.run_id == run_id)
     desk.until(lambda: desk.window.pages.currentWidget() is desk.window.images)
     desk.until_listed({1: 3, 2: 4}[run_id])
-
-
-def answer(text: str) -> None:
-    """Press the button of that text in the question that is open."""
-    (box,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox) and found.isVisible())
-    (button,) = (found for found in box.findChildren(QPushButton) if found.text() == text)
-    button.click()
-    box.deleteLater()
 
 
 def question() -> str:
@@ -114,7 +104,7 @@ def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
 
 def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: Desk, page: HistoryPage) -> None:
     open_run(desk, page, 2)
-    controller = desk.application.controller
+    controller = desk.bench
     assert controller.rows.total() == 4
     assert controller.rows.row_at(controller.rows.index_of(4)).verdict == Verdict(choice="disagree", note="rib")
     assert "From the history: run 2" in desk.window.toolbar.progress_text.text()
@@ -128,10 +118,10 @@ def test_a_run_of_another_pack_is_shown_without_its_texts_and_is_said_to_be_of_t
     desk: Desk, page: HistoryPage
 ) -> None:
     open_run(desk, page, 1)
-    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
+    row = desk.bench.rows.row_at(desk.bench.rows.index_of(1))
     assert row.manifest is None and row.outcome.pack_name == "made-up-1.1.0"
     desk.open_row(1)
-    assert desk.application.controller.image.pyramid is not None
+    assert desk.bench.image.pyramid is not None
 
 
 def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: Desk, page: HistoryPage) -> None:
@@ -139,7 +129,7 @@ def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: D
     desk.rooms.session.replaced |= {content, f"{1:064x}", f"{2:064x}"}
     desk.rooms.session.previews[content] = np.tile(np.arange(0, 256, 2, dtype=np.uint8), (150, 1))
     open_run(desk, page, 2)
-    image = desk.application.controller.image
+    image = desk.bench.image
     desk.open_row(6)
     assert (image.pyramid.rows, image.pyramid.columns) == (600, 512)
     assert "The file has changed" in desk.window.result._kept.text()
@@ -163,10 +153,10 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
     desk.window.actions_by_name["history"].trigger()
     mark(page, 1)
     assert not page.open_button.isEnabled()
-    desk.application.controller.past_runs.open(1)
+    desk.bench.past_runs.open(1)
     assert "A run is under way in this window." in said(page)
-    desk.rooms.publish(RunChanged(run_id=desk.rooms.session.batches[0].run_id, state="finished"))
-    desk.until(page.open_button.isEnabled)
+    desk.finish()
+    assert page.open_button.isEnabled()
 
 
 def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk, page: HistoryPage) -> None:
@@ -181,12 +171,12 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     assert [table.item(0, column).text() for column in range(5)] == ["Normal", "0.20", "Abnormal", "0.90", "+0.70"]
     assert [table.item(1, column).text() for column in range(5)] == ["Normal", "0.10", "Normal", "0.12", "+0.02"]
     table.cellActivated.emit(0, 0)
-    desk.until(lambda: desk.application.controller.screening.run_id == 1)
-    image = desk.application.controller.image
+    desk.until(lambda: desk.bench.screening.run_id == 1)
+    image = desk.bench.image
     desk.until(lambda: image.row is not None and image.row.row_id == 1)
     desk.window.actions_by_name["history"].trigger()
     table.cellActivated.emit(0, 3)
-    desk.until(lambda: desk.application.controller.screening.run_id == 2)
+    desk.until(lambda: desk.bench.screening.run_id == 2)
 
 
 def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: HistoryPage, store: Path) -> None:
@@ -197,19 +187,19 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     page.delete_button.click()
     desk.until(lambda: "Delete 1 run?" in question())
     assert "1 verdict on them will be deleted too" in question() and "image files are not touched" in question()
-    answer("Delete…")
+    press(desk.dialog(QMessageBox), "Delete…")
     desk.until(lambda: "This cannot be undone" in question())
-    answer("Keep")
+    press(desk.dialog(QMessageBox), "Keep")
     assert len(History(store).runs()) == 2
     page.delete_button.click()
     desk.until(lambda: "Delete 1 run?" in question())
-    answer("Delete…")
+    press(desk.dialog(QMessageBox), "Delete…")
     desk.until(lambda: "This cannot be undone" in question())
-    answer("Delete for good")
+    press(desk.dialog(QMessageBox), "Delete for good")
     desk.until(lambda: page.table.rowCount() == 1)
-    assert "1 run was deleted." in texts(desk.window.banners)
-    assert desk.application.controller.rows.total() == 0
-    assert desk.application.controller.screening.run_id is None
+    assert "1 run was deleted." in desk.told
+    assert desk.bench.rows.total() == 0
+    assert desk.bench.screening.run_id is None
     assert [found.run.run_id for found in History(store).runs()] == [1]
 
 
@@ -222,8 +212,8 @@ def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page:
 
 
 def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
-    desk.application.controller.past_runs.open(1)
-    desk.until(lambda: desk.application.controller.rows.total() > 0)
+    desk.bench.past_runs.open(1)
+    desk.until(lambda: desk.bench.rows.total() > 0)
     other = QWidget()
     desk.qtbot.addWidget(other)
     other.show()
@@ -231,8 +221,8 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
     desk.until(other.isActiveWindow)
     RunDeleter(store).delete([1])
     desk.window.activateWindow()
-    desk.until(lambda: "There is no run 1 in the history." in texts(desk.window.banners))
-    assert desk.application.controller.screening.state == "empty" and desk.application.controller.image.row is None
+    desk.until_told("There is no run 1 in the history.")
+    assert desk.bench.screening.state == "empty" and desk.bench.image.row is None
     assert desk.window.work_list.table.model().rowCount() == 0
 
 
@@ -243,15 +233,15 @@ def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, st
         desk.until(lambda: page.table.rowCount() == 3)
         page._runs.plan([run_id])
         desk.until(lambda: "Delete 1 run?" in question())
-        answer("Delete…")
-        answer("Delete for good")
+        press(desk.dialog(QMessageBox), "Delete…")
+        press(desk.dialog(QMessageBox), "Delete for good")
         desk.until(lambda: "in use by another program" in said(page))
         assert len(other.runs()) == 3
 
 
 def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: HistoryPage) -> None:
     open_run(desk, page, 2)
-    bar, rows = desk.window.work_list.filter_bar, desk.application.controller.rows
+    bar, rows = desk.window.work_list.filter_bar, desk.bench.rows
     for wanted, number in (("given", 1), ("disagreed", 1), ("none", 3), ("any", 4)):
         bar.verdicts.setCurrentIndex(bar.verdicts.findData(wanted))
         bar.verdicts.activated.emit(0)
@@ -263,7 +253,7 @@ def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: Histo
 
 def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(desk: Desk, store: Path) -> None:
     desk.screen()
-    rows, (batch,) = desk.application.controller.rows, desk.rooms.session.batches
+    rows, (batch,) = desk.bench.rows, desk.rooms.session.batches
     with ResultStore(store) as opened:
         earlier, other = opened.rows(batch.run_id)
         opened.set_verdict(earlier.row_id, Verdict(choice="agree"), judged=earlier.outcome)
@@ -274,8 +264,7 @@ def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(
     rows.filter(verdict="none")
     desk.until(lambda: rows.row_at(rows.index_of(other.row_id)) is not None)
     assert rows.rowCount() == 1
-    desk.rooms.publish(RunChanged(run_id=batch.run_id, state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
+    desk.finish()
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])

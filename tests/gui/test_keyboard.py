@@ -88,7 +88,7 @@ def test_a_reading_from_the_folder_to_the_report_without_a_mouse(desk: Desk, tmp
 
 def open_and_walk(desk: Desk, images: Path) -> int:
     """Choose a pack and a folder, and walk through the list; the row that is open."""
-    bench, window = desk.application.controller, desk.window
+    bench, window = desk.bench, desk.window
     desk.until(lambda: [card.button.isVisible() for card in window.welcome.cards] == [True, True])
     window.activateWindow()
     desk.until(window.isActiveWindow)
@@ -141,7 +141,7 @@ def look_and_measure(desk: Desk) -> None:
 
 def compare(desk: Desk, first: int) -> None:
     """With the next one of the list; then go on alone."""
-    bench, window = desk.application.controller, desk.window
+    bench, window = desk.bench, desk.window
     press(Key.Key_C)
     press(Key.Key_Down)
     desk.until(lambda: bench.beside.pyramid is not None and bench.image.pyramid is not None)

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from desk import Desk
+from desk import Desk, texts
 from fake_rooms import model, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
-from test_flows import texts
 
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import PixelMap
@@ -70,7 +69,7 @@ def test_notes_stand_with_the_result_and_in_the_list(lung_desk: Desk) -> None:
     assert "The lungs are cut off at the bottom of the image." in words
     assert "unlike those that this pack was measured on" in words
     assert not lung_desk.window.result.lungs._evidence.isVisible()
-    rows = lung_desk.application.controller.rows
+    rows = lung_desk.bench.rows
     status = {rows.row_at(rows.index(at, 0)).row_id: rows.index(at, rows.columnCount() - 1).data() for at in range(4)}
     assert status[3].startswith("The lungs are cut off")
     assert status[1] == "Screened"
@@ -140,12 +139,12 @@ def test_the_models_input_is_the_crop_that_it_got(desk: Desk) -> None:
     desk.rooms.library.models[desk.rooms.library.always[0].folder] = model(
         "builtin", input=spec, requires=(Requirement(kind="lung-fields"),)
     )
-    desk.application.controller.packs.use(desk.rooms.library.always[0])
-    desk.until(lambda: desk.application.controller.packs.model.manifest.input == spec)
+    desk.bench.packs.use(desk.rooms.library.always[0])
+    desk.until(lambda: desk.bench.packs.model.manifest.input == spec)
     desk.rooms.outcomes[:] = [with_lungs(1, 0.9, found()), refused(2)]
     desk.screen()
     desk.open_row(1)
-    image = desk.application.controller.image
+    image = desk.bench.image
     assert image.network_image is not None
     assert (image.network_image.rows, image.network_image.columns) == (224, 224)
     desk.open_row(2)

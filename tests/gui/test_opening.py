@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, texts
 from fake_rooms import FakeRooms, candidate, screened
 from PySide6.QtWidgets import QPushButton
-from test_flows import listed, texts
+from test_flows import listed
 
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.errors import StorageProblem
@@ -24,10 +24,10 @@ class TestDamagedRooms:
         return made
 
     def test_the_reason_is_shown_and_a_button_tries_again(self, desk: Desk, rooms: FakeRooms) -> None:
-        desk.until(lambda: "another version" in texts(desk.window.banners))
+        desk.until_told("another version")
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
-        desk.until(lambda: desk.application.controller.packs.model is not None)
+        desk.until(lambda: desk.bench.packs.model is not None)
         desk.screen()
         assert listed(desk) == [1]
 
@@ -41,9 +41,9 @@ class TestNoPack:
         return made
 
     def test_the_window_asks_for_a_drive_and_starts_when_it_comes(self, desk: Desk, rooms: FakeRooms) -> None:
-        desk.until(lambda: "Plug in a model drive" in texts(desk.window.banners))
+        desk.until_told("Plug in a model drive")
         desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
-        desk.application.controller.screening.choose([Path("/images")])
+        desk.bench.screening.choose([Path("/images")])
         assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
         assert rooms.session.started_with == []
         rooms.library.on_drives[Path("/media/stick")] = [

@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Desk, dialogs, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
-from test_flows import texts
 
 from fieldray.desktop.dialogs import ModelCard
 from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
@@ -39,13 +38,8 @@ def on_edgetpu(**changes: object) -> PackCandidate:
 
 
 def in_use(desk: Desk) -> str:
-    used = desk.application.controller.packs.model
+    used = desk.bench.packs.model
     return used.pack_name if used else ""
-
-
-def dialog(desk: Desk) -> PackDialog:
-    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(PackDialog)))
-    return next(box for box in desk.window.findChildren(PackDialog) if box.isVisible())
 
 
 @pytest.fixture
@@ -65,13 +59,13 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen(answer="lungs-2.0.0")
-    desk.until(lambda: desk.application.controller.screening.state == "running")
+    desk.until(lambda: desk.bench.screening.state == "running")
     pull_out(desk)
-    desk.until(lambda: "This run finishes with the pack in memory" in texts(desk.window.banners))
+    desk.until_told("This run finishes with the pack in memory")
     assert in_use(desk) == "lungs-2.0.0"
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: in_use(desk) == "made-up-1.2.0")
-    desk.until(lambda: "The pack in use is now made-up-1.2.0" in texts(desk.window.banners))
+    desk.until_told("The pack in use is now made-up-1.2.0")
 
 
 def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
@@ -79,11 +73,10 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) ->
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen(answer="lungs-2.0.0")
     pull_out(desk)
-    desk.until(lambda: "This run finishes" in texts(desk.window.banners))
+    desk.until_told("This run finishes")
     plug_in(desk, on_edgetpu())
     desk.until(lambda: not desk.window.banners.isVisible())
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
+    desk.finish()
     assert in_use(desk) == "lungs-2.0.0"
 
 
@@ -97,43 +90,46 @@ def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
 def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.screen()
     plug_in(desk, on_edgetpu())
-    desk.until(lambda: "A pack was found on a drive" in texts(desk.window.banners))
+    desk.until_told("A pack was found on a drive")
     assert in_use(desk) == "made-up-1.2.0"
     desk.window.banners.findChild(QPushButton).click()
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
 
 
-def test_an_unknown_key_waits_for_an_explicit_yes(desk: Desk) -> None:
+@pytest.fixture
+def unknown(desk: Desk) -> Desk:
+    """A drive with a pack by a key that is not trusted is there."""
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
     plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
-    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
+    desk.until_told("not trusted yet")
     assert in_use(desk) == "made-up-1.2.0"
-    desk.window.banners.findChild(QPushButton).click()
-    asked = dialog(desk)
+    return desk
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: bool) -> None:
+    unknown.window.banners.findChild(QPushButton).click()
+    asked = unknown.dialog(PackDialog)
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
     assert asked.no_button.isDefault()
-    asked.yes_button.click()
-    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    assert desk.rooms.library.trusted == [FINGERPRINT]
+    (asked.yes_button if is_trusted else asked.no_button).click()
+    unknown.until(lambda: in_use(unknown) == ("lungs-2.0.0" if is_trusted else "made-up-1.2.0"))
+    assert unknown.rooms.library.trusted == [FINGERPRINT] * is_trusted
 
 
-def test_a_question_goes_with_the_drive_it_is_about(desk: Desk) -> None:
-    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
-    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
-    pull_out(desk)
-    desk.until(lambda: "not trusted yet" not in texts(desk.window.banners))
-    assert in_use(desk) == "made-up-1.2.0"
-
-
-def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
-    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
-    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
-    desk.window.banners.findChild(QPushButton).click()
-    dialog(desk).no_button.click()
-    assert desk.rooms.library.trusted == []
-    assert in_use(desk) == "made-up-1.2.0"
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool) -> None:
+    packs = unknown.bench.packs
+    if is_open:
+        unknown.window.banners.findChild(QPushButton).click()
+        unknown.dialog(PackDialog)
+    question = packs.question
+    pull_out(unknown)
+    unknown.until(lambda: "not trusted yet" not in unknown.told and not dialogs(unknown.window, PackDialog))
+    if question is not None:
+        unknown.until_told("is not there any more")
+        packs.answer_yes(question)
+    assert in_use(unknown) == "made-up-1.2.0" and unknown.rooms.library.trusted == []
 
 
 @pytest.mark.parametrize(
@@ -148,9 +144,9 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: di
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     pack = on_edgetpu(trust="legacy", problem=why)
     plug_in(desk, pack)
-    desk.until(lambda: pack in desk.application.controller.packs.candidates)
-    desk.application.controller.packs.use(pack)
-    asked = dialog(desk)
+    desk.until(lambda: pack in desk.bench.packs.candidates)
+    desk.bench.packs.use(pack)
+    asked = desk.dialog(PackDialog)
     assert words in texts(asked)
     asked.yes_button.click()
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
@@ -162,19 +158,19 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     pack = on_edgetpu(pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake=True)
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
     plug_in(desk, pack)
-    desk.until(lambda: "comes with the program" in texts(desk.window.banners))
-    packs = desk.application.controller.packs
+    desk.until_told("comes with the program")
+    packs = desk.bench.packs
     assert (
         in_use(desk) == "made-up-1.2.0"
         and packs.in_reach.named("made-up") == packs.in_reach.named("made-up-1.2.0") == packs.source
     )
     desk.window.banners.findChild(QPushButton).click()
-    asked = dialog(desk)
+    asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
     asked.no_button.click()
     assert in_use(desk) == "made-up-1.2.0"
     packs.use(pack)
-    dialog(desk).yes_button.click()
+    desk.dialog(PackDialog).yes_button.click()
     desk.until(lambda: in_use(desk) == "made-up-9.0.0")
     assert not packs.is_in_use("made-up") and packs.is_in_use(f"made-up@{FINGERPRINT}")
 
@@ -183,7 +179,7 @@ def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:
     why = reason("pack_tampered", name="model.tflite")
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     plug_in(desk, on_edgetpu())
-    desk.until(lambda: "is not the one that was signed" in texts(desk.window.banners))
+    desk.until_told("is not the one that was signed")
     assert in_use(desk) == "made-up-1.2.0"
 
 
@@ -209,7 +205,7 @@ def test_a_pack_that_turns_out_broken_hides_none_beside_it(desk: Desk) -> None:
 def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
     desk.rooms.library.problems[broken().folder] = PackProblem(reason("pack_manifest", detail="nested"))
     plug_in(desk, broken(), broken("bbb"))
-    desk.until(lambda: "nested" in texts(desk.window.banners))
+    desk.until_told("nested")
     assert in_use(desk) == "made-up-1.2.0"
 
 
@@ -252,13 +248,13 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) 
     desk.until(lambda: "2.0.0" in texts(page))
     desk.window.pages.setCurrentWidget(desk.window.welcome)
     pull_out(desk)
-    desk.until(lambda: all(found.origin != "drive" for found in desk.application.controller.packs.candidates))
+    desk.until(lambda: all(found.origin != "drive" for found in desk.bench.packs.candidates))
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" not in texts(page))
 
 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
-    packs = desk.application.controller.packs
+    packs = desk.bench.packs
     packs.choose_point("careful")
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
@@ -269,8 +265,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
 def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
     desk.until(lambda: bool(desk.window.welcome.cards))
     desk.window.welcome.cards[0].card_button.click()
-    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(ModelCard)))
-    shown = next(box for box in desk.window.findChildren(ModelCard) if box.isVisible())
+    shown = desk.dialog(ModelCard)
     assert shown.page.textCursor().atStart()  # it is what a document that gets the focus scrolls to
     assert shown.page.toPlainText().strip() == "Card of made-up-1.2.0"
     shown.close()

@@ -67,7 +67,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str, picture: Path) -> 
     try:
         desk.screen()
         desk.rooms.publish(RunChanged(run_id=desk.rooms.session.batches[0].run_id, state="finished"))
-        auditing, page = desk.application.controller.auditing, desk.window.audit_page
+        auditing, page = desk.bench.auditing, desk.window.audit_page
         desk.until(lambda: auditing.can_audit)
         desk.window.actions_by_name["audit"].trigger()
         page.use_table(Path(f"/labels/{text.replace('/', ' ')}.csv"))
@@ -76,7 +76,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str, picture: Path) -> 
         assert assert_plain(text) >= 6  # button, title, three groups, disagreements
         page.widget().grab()
         auditing.save(Path("/out") / text, "en")
-        desk.until(lambda: any(notice.key == "export" for notice in desk.application.controller.board.notices))
+        desk.until(lambda: any(notice.key == "export" for notice in desk.bench.board.notices))
         page.take_button.click()
         (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
         assert_plain(text)
@@ -94,9 +94,9 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str, picture: Path) -> 
 def test_nothing_is_markup_in_the_history(desk: Desk, text: str, picture: Path) -> None:
     opens = FileOpens(picture)
     try:
-        desk.until(lambda: desk.application.controller.past_runs.can_open)
+        desk.until(lambda: desk.bench.past_runs.can_open)
         desk.window.actions_by_name["history"].trigger()
-        page, runs = desk.window.history_page, desk.application.controller.past_runs
+        page, runs = desk.window.history_page, desk.bench.past_runs
         desk.until(lambda: page.table.rowCount() == 2)
         assert assert_plain(text) >= 4
         page.search.setText(text)
@@ -114,7 +114,7 @@ def test_nothing_is_markup_in_the_history(desk: Desk, text: str, picture: Path) 
         for box in (found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox)):
             box.close()
         runs.open(1)
-        desk.until(lambda: desk.application.controller.screening.run_id == 1)
+        desk.until(lambda: desk.bench.screening.run_id == 1)
         for row_id in (1, 2, 3):
             desk.open_row(row_id)
             assert_plain(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk
-from fake_rooms import FINGERPRINT, POINT, FakeRooms, candidate, image_ref, model, screened
+from fake_rooms import POINT, FakeRooms, candidate, image_ref, model, screened
 from PIL import Image
 from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
 from PySide6.QtGui import QAction, QHelpEvent
@@ -28,11 +28,9 @@ from PySide6.QtWidgets import (
     QToolTip,
     QWidget,
 )
+from test_screen_reader import dialogs as each_dialog
 
 import fieldray.desktop
-from fieldray.desktop.dialogs import AboutDialog, LicencesDialog, LicensedPart
-from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused
@@ -207,28 +205,17 @@ def rest(widget: QWidget, at: QPoint) -> None:
 
 def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
     """Each dialog, shown."""
-    window, translator = desk.window, Translator("uk")
-    for command in ("settings", "keys", "about"):
-        window.actions_by_name[command].trigger()
-        yield next(found for found in reversed(QApplication.topLevelWidgets()) if found.isModal() and found.isVisible())
-    asked = candidate(f"/d/{text}", names={"en": text}, version=text, pack_id=text)
-    for kind in ("unknown_key", "legacy", "older"):
-        fingerprint = FINGERPRINT if kind == "unknown_key" else ""
-        question = PackQuestion(kind=kind, candidate=asked, reason=hostile_reason(text), fingerprint=fingerprint)
-        yield PackDialog(question, desk.application.controller.packs, translator, window)
-    part = LicensedPart(name=text, version=text, licence=text, replaceable=(text,), texts={text: text})
-    yield LicencesDialog([part], translator, window)
-    yield AboutDialog(translator, window)
+    yield from each_dialog(desk, Translator("uk"), text)
     desk.rooms.publish(RunChanged(run_id=1, state="running"))
-    desk.until(lambda: desk.application.controller.screening.is_busy)
-    window.close()
-    yield next(found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox))
+    desk.until(lambda: desk.bench.screening.is_busy)
+    desk.window.close()
+    yield desk.dialog(QMessageBox)
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
 
 
 def post_notices(desk: Desk, text: str) -> None:
     """Everything the window can be told at once."""
-    why, bench = hostile_reason(text), desk.application.controller
+    why, bench = hostile_reason(text), desk.bench
     desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, detail=text, reason=why))
@@ -303,7 +290,7 @@ def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
     desk.open_row(1)
     note = desk.window.result.verdict.note
     desk.until(lambda: "img src" in note.text())
-    desk.application.controller.judging.choose("disagree")
+    desk.bench.judging.choose("disagree")
     desk.until(lambda: desk.rooms.session.verdicts != {})
     assert desk.rooms.session.verdicts[1].note.startswith(text.partition("\n")[0][:80])
     editors = [found for found in QApplication.allWidgets() if hasattr(found, "document")]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from desk import Desk
+from desk import Desk, texts
 from fake_rooms import FakeRooms, image_ref, pair_comparison, screened
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QMessageBox, QWidget
-from test_flows import texts
+from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.prior_view import PriorView
@@ -22,7 +21,6 @@ from fieldray.domain.prior import unscreened
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
-from fieldray.translation import Translator
 
 NOTICE = "Research use only. This shows differences of two images, not a course of disease."
 Key = Qt.Key
@@ -62,7 +60,7 @@ def comparing(desk: Desk) -> Comparing:
     desk.screen()
     desk.open_row(1)
     desk.window.viewer.setFocus()
-    made = desk.application.controller.comparing
+    made = desk.bench.comparing
     desk.until(lambda: not made.is_searching)
     return made
 
@@ -81,7 +79,7 @@ def press(desk: Desk, key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardMo
 
 def compared(desk: Desk) -> None:
     """Wait until something came of the pair."""
-    found = desk.application.controller.comparing
+    found = desk.bench.comparing
     desk.until(lambda: found.laid is not None or found.problem is not None)
 
 
@@ -92,17 +90,13 @@ def pixel(desk: Desk, x: float, y: float) -> tuple[int, int, int]:
     return seen.red(), seen.green(), seen.blue()
 
 
-def shown(widget: QWidget) -> str:
-    return texts(widget)
-
-
 # ---- finding
 
 
 def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparing: Comparing) -> None:
     assert [prior.outcome.ref.header.study_date for prior in comparing.priors] == ["20210205", "20190101"]
     card = desk.window.prior_card
-    assert "2 prior images can be compared." in shown(card)
+    assert "2 prior images can be compared." in texts(card)
     assert card.priors.itemText(0) == "2021-02-05 · 3 years 2 months earlier · PA · this run"
     assert not desk.window.prior_bar.isVisible()
 
@@ -112,7 +106,7 @@ def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) 
         desk.open_row(row)
         desk.until(lambda: not comparing.is_searching)
         assert comparing.priors == ()
-        assert words in shown(desk.window.prior_card)
+        assert words in texts(desk.window.prior_card)
         assert not desk.window.prior_card.start.isEnabled()
 
 
@@ -121,28 +115,28 @@ def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(des
     rooms.priors.found = [StoredResult(row_id=70, run_id=9, outcome=before, is_resumed=False)]
     desk.screen()
     desk.open_row(4)
-    comparing = desk.application.controller.comparing
+    comparing = desk.bench.comparing
     desk.until(lambda: bool(comparing.priors))
     assert desk.window.prior_card.priors.itemText(0).endswith("earlier run")
     rooms.priors.found, rooms.priors.gone = [], 2
     desk.open_row(1)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
-    assert "2 prior images are known from earlier runs" in shown(desk.window.prior_card)
+    assert "2 prior images are known from earlier runs" in texts(desk.window.prior_card)
 
 
 def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk, rooms: FakeRooms) -> None:
     rooms.priors.problem = FieldrayError(reason("storage", detail="made up"))
     desk.screen()
     desk.open_row(1)
-    desk.until(lambda: any(notice.key == "prior" for notice in desk.application.controller.board.notices))
-    assert len(desk.application.controller.comparing.priors) == 2
+    desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.board.notices))
+    assert len(desk.bench.comparing.priors) == 2
 
 
 # ---- looking
 
 
-def test_dates_gap_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
+def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
     for command in ("beside", "swipe", "difference"):
         view.set_mode(command)
         bar = desk.window.prior_bar
@@ -150,6 +144,8 @@ def test_dates_gap_and_notice_are_in_sight_in_every_mode(desk: Desk, view: Prior
         assert bar.dates.text() == "Open: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
         assert bar.notice.text() == NOTICE
         assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
+    said = texts(desk.window.prior_card)
+    assert "Open: Abnormal, Score 0.90" in said and "Prior: Normal, Score 0.10" in said
 
 
 def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
@@ -208,7 +204,7 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
         assert (red > blue + 40) is is_orange
         assert (blue > red + 40) is not is_orange
     assert desk.window.prior_card.opacity.isVisible()
-    said = shown(desk.window.prior_card)
+    said = texts(desk.window.prior_card)
     assert "2 regions differ by more than the noise." in said
     assert "1. Denser in the open image: 5.0 times the noise, 0.6 % of the image" in said
     assert "2. Less dense in the open image: 4.0 times the noise" in said
@@ -240,12 +236,6 @@ def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
     assert desk.window.viewer.grab().toImage() == without
 
 
-def test_both_scores_are_side_by_side(desk: Desk, view: PriorView) -> None:
-    said = shown(desk.window.prior_card)
-    assert "Open: Abnormal, Score 0.90" in said
-    assert "Prior: Normal, Score 0.10" in said
-
-
 def test_the_next_older_prior_by_key_and_by_the_box(desk: Desk, comparing: Comparing, view: PriorView) -> None:
     press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
     assert comparing.laid is None  # what was laid over is gone at once
@@ -270,7 +260,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
     press(desk, Key.Key_E)
     assert (comparing.is_on, comparing.prior, comparing.laid) == (False, None, None)
     assert not desk.window.prior_bar.isVisible()
-    assert desk.application.controller.beside.row is None
+    assert desk.bench.beside.row is None
 
 
 def test_closing_the_prior_or_keeping_another_image_ends_comparing(
@@ -280,7 +270,7 @@ def test_closing_the_prior_or_keeping_another_image_ends_comparing(
     assert not comparing.is_on
     desk.window.area.keep_or_close()
     assert not comparing.is_on
-    assert desk.application.controller.beside.row is desk.application.controller.image.row
+    assert desk.bench.beside.row is desk.bench.image.row
 
 
 def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, comparing: Comparing, view: PriorView) -> None:
@@ -331,44 +321,41 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
         assert desk.window.viewer._layer is None
 
 
-def test_a_comparison_that_fails_is_said_and_the_images_stay(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing
+@pytest.mark.parametrize(
+    ("is_replaced", "words"),
+    [
+        (False, "Not comparable. The lung-field pack of this program is missing"),
+        (True, "Not comparable. The prior image: The file has changed"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_and_the_images_stay(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing, is_replaced: bool, words: str
 ) -> None:
     rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
+    if is_replaced:  # since it was screened: it is not even tried
+        rooms.session.replaced.add(rooms.outcomes[1].facts.content_sha256)
     press(desk, Key.Key_E)
     compared(desk)
-    assert "lung-field pack of this program is missing" in desk.window.prior_bar.state.text()
+    assert words in desk.window.prior_bar.state.text()
     assert desk.window.area.beside.isVisible()
-
-
-def test_a_prior_that_was_deleted_or_replaced_meanwhile_is_not_compared(
-    desk: Desk, rooms: FakeRooms, comparing: Comparing
-) -> None:
-    rooms.session.replaced.add(rooms.outcomes[1].facts.content_sha256)
-    press(desk, Key.Key_E)
-    compared(desk)
-    assert comparing.problem.code == "changed"
-    assert rooms.priors.compared == []
-    assert "Not comparable. The prior image: The file has changed" in desk.window.prior_bar.state.text()
+    assert len(rooms.priors.compared) == (not is_replaced)
 
 
 def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
     other = unscreened(replace(image_ref(8), path=Path("/images/other-8.dcm")))
     rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
-    desk.until(lambda: bool(desk.window.findChildren(QMessageBox)))
-    box = desk.window.findChildren(QMessageBox)[0]
+    box = desk.dialog(QMessageBox)
     assert "Another patient's image" in box.text()
     assert comparing.prior is None
     box.defaultButton().click()  # Cancel
     assert comparing.prior is None
     comparing.choose_file(Path("/images/other-8.dcm"))
-    desk.until(lambda: any(found.isVisible() for found in desk.window.findChildren(QMessageBox)))
-    box = next(found for found in desk.window.findChildren(QMessageBox) if found.isVisible())
+    box = desk.dialog(QMessageBox)
     next(button for button in box.buttons() if button is not box.defaultButton()).click()
     assert comparing.prior.outcome is other
     assert "Another patient's image" in desk.window.prior_bar.doubts.text()
-    assert "no pack has seen this file" in shown(desk.window.prior_card)
+    assert "no pack has seen this file" in texts(desk.window.prior_card)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)
     assert comparing.prior is None  # a choice for one image is none for the next
@@ -407,7 +394,7 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, rooms: FakeRooms, co
 
 def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: Comparing) -> None:
     comparing.choose_file(Path("/images/notes.txt"))
-    board = desk.application.controller.board
+    board = desk.bench.board
     desk.until(lambda: any(notice.key == "prior" for notice in board.notices))
     assert comparing.prior is None
 
@@ -431,7 +418,7 @@ def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, rooms: FakeRoo
     rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
     desk.until(lambda: len(rooms.priors.compared) == 1)
-    desk.application.controller.close()
+    desk.bench.close()
     desk.until(lambda: rooms.priors.is_closed)
 
 
@@ -448,7 +435,7 @@ def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, rooms: F
     press(desk, Key.Key_E)
     compared(desk)
     window = desk.window
-    seen = shown(window.prior_bar) + shown(window.prior_card) + "".join(head.name.text() for head in window.area._heads)
+    seen = texts(window.prior_bar) + texts(window.prior_card) + "".join(head.name.text() for head in window.area._heads)
     assert "\u202e" not in seen
     for command in ("swipe", "blink", "difference"):
         window.area.prior_view.set_mode(command)
@@ -467,18 +454,11 @@ def test_what_was_compared_is_known_to_the_reports(desk: Desk, rooms: FakeRooms,
     assert record.prior.study_date == "20210205"
     assert record.prior.patient_name == ""
     assert (record.similarity, len(record.regions), record.why_not) == (0.83, 2, None)
-    desk.application.controller.export(Path("/out"))
+    desk.bench.export(Path("/out"))
     desk.until(lambda: bool(rooms.exported))
     assert rooms.exported[0][3].pairs == (record,)
     comparing.forget()
     assert comparing.records() == ()
-
-
-def test_the_keys_are_listed_under_their_own_heading() -> None:
-    from fieldray.desktop.keys import KEYS, group_title
-
-    assert group_title(Translator("en"), "compare") == "Prior image"
-    assert len([key for key in KEYS if key.group == "compare"]) == 10
 
 
 def test_the_prior_is_bent_by_the_displacement(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
@@ -486,7 +466,7 @@ def test_the_prior_is_bent_by_the_displacement(desk: Desk, rooms: FakeRooms, com
     rooms.priors.answer = pair_comparison(shift=20.0)
     press(desk, Key.Key_E)
     compared(desk)
-    bent, prior = comparing.laid.prior.image.pixels, desk.application.controller.beside.pyramid.image.pixels
+    bent, prior = comparing.laid.prior.image.pixels, desk.bench.beside.pyramid.image.pixels
     assert bent.shape == (600, 512)
     moved = 20 * 600 / 512
     rows = np.arange(100, 500)

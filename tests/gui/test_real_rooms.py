@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from desk import texts
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from test_flows import texts
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.packs_page import PackDialog

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from desk import Desk
@@ -40,11 +41,10 @@ from fieldray.desktop.dialogs import (
 )
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
-from fieldray.desktop.pack_choice import PackQuestion
+from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.welcome import ages_box
-from fieldray.domain.events import RunChanged
-from fieldray.reasons import reason
+from fieldray.reasons import Reason
 from fieldray.translation import Translator
 
 CONTROLS = (
@@ -87,25 +87,30 @@ def unnamed(root: QWidget) -> list[str]:
     ]
 
 
-def dialogs(desk: Desk, translator: Translator) -> Iterator[QDialog]:
-    """One of each kind."""
-    window, bench = desk.window, desk.application.controller
-    question = PackQuestion(
-        kind="unknown_key", candidate=candidate(), reason=reason("internal", detail="made up"), fingerprint=FINGERPRINT
-    )
-    part = LicensedPart(name="part", version="1", licence="MIT", replaceable=(), texts={"MIT": "text"})
+def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterator[QDialog]:
+    """One of each kind, with a text from outside in it."""
+    window, bench, why = desk.window, desk.bench, Reason("modality", (("modality", text),))
+    asked = candidate(f"/d/{text}", names={"en": text}, version=text, pack_id=text)
+    part = LicensedPart(name=text, version=text, licence=text, replaceable=(text,), texts={text: text})
     yield AboutDialog(translator, window)
     yield LicencesDialog([part], translator, window)
     yield ExportDialog(translator, window)
     yield GuideDialog(translator, window)
     yield KeySheet(translator, window)
-    yield ModelCard("A card", translator, window)
-    yield LocalPointDialog("proposal", translator, window)
-    yield PackDialog(question, bench.packs, translator, window)
+    yield ModelCard(text, translator, window)
+    yield LocalPointDialog(text, translator, window)
+    for kind in get_args(QuestionKind):
+        fingerprint = FINGERPRINT if kind == "unknown_key" else ""
+        question = PackQuestion(kind=kind, candidate=asked, reason=why, fingerprint=fingerprint)
+        yield PackDialog(question, bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
-    used = PackInUse(name="a", version="1.2.0", model_sha256="0" * 64, ages_years=(18, 95), source=candidate())
-    asked = IntentQuestion("ages", Intent(since=0, paths=(Path("/images"),), pack=used))
-    yield ages_box(window, asked, bench.screening, translator)
+    used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), source=asked)
+    yield ages_box(
+        window,
+        IntentQuestion("ages", Intent(since=0, paths=(Path("/images", text),), pack=used)),
+        bench.screening,
+        translator,
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])
@@ -115,10 +120,9 @@ def test_every_control_of_every_page_has_a_name(desk: Desk, language: str) -> No
     desk.screen()
     desk.open_row(1)
     desk.window.area.keep_or_close()
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
+    desk.finish()
     desk.window.audit_page.button.click()
-    desk.until(lambda: desk.application.controller.auditing.report is not None)
+    desk.until(lambda: desk.bench.auditing.report is not None)
     assert len(list(controls(desk.window))) > 60
     assert unnamed(desk.window) == []
 

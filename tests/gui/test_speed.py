@@ -45,14 +45,14 @@ def times_called(calls: Profile, function: Callable[..., object]) -> int:
 
 
 def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_drawn(desk: Desk) -> None:
-    rows, session = desk.application.controller.rows, desk.rooms.session
+    rows, session = desk.bench.rows, desk.rooms.session
     desk.screen()
     session.outcomes[:] = [screened(number, (number * 7919 % 1000) / 1000) for number in range(ROWS)]
     inserted: list[int] = []
     rows.rowsInserted.connect(lambda _parent, first, last: inserted.append(last - first + 1))
     with Profile() as calls:
-        desk.application.controller.screening.take_run(RunChanged(run_id=1, state="finished"))
-        desk.application.controller.screening.start()
+        desk.bench.screening.take_run(RunChanged(run_id=1, state="finished"))
+        desk.bench.screening.start()
         desk.until_listed(ROWS)
         for act in (
             lambda: rows.sort(KEYS.index("score")),
@@ -63,7 +63,7 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
             with desk.qtbot.waitSignal(rows.changed):
                 act()
         desk.window.work_list.choose_end(last=True)
-        desk.until(lambda: desk.application.controller.image.row is not None)
+        desk.until(lambda: desk.bench.image.row is not None)
     assert sum(inserted) == ROWS
     assert len(inserted) < ROWS / 10
     assert 0 < times_called(calls, WorkListModel.data) < ROWS

@@ -9,19 +9,15 @@ from dataclasses import dataclass, field, replace
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from desk import WAIT_MS, Desk
+from desk import Desk, press, texts, turn_wheel
+from desk import opened as opened_window
 from fake_rooms import FakeRooms, refused, screened
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
-from test_flows import texts
 
-from fieldray.desktop.application import Application
 from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
-from fieldray.domain.events import RunChanged
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
@@ -46,18 +42,6 @@ def write(verdict: Verdict | None, *over: Verdict | None, judged: Judged = FIRST
     return (Write(judged, verdict, frozenset(over)),)
 
 
-def test_a_verdict_is_being_saved_until_the_store_says_that_it_is_there() -> None:
-    verdicts = opened()
-    assert verdicts.of(FIRST).state is None
-    assert verdicts.choose("agree") == write(AGREE, None)
-    assert verdicts.of(FIRST).state == "saving"
-    assert verdicts.written(FIRST, AGREE) == ()
-    assert (verdicts.of(FIRST).state, verdicts.state_of(1, FIRST.outcome, None)) == ("saved", "saved")
-    assert verdicts.choose("agree") == write(None, AGREE)  # taken back
-    verdicts.written(FIRST, None)
-    assert verdicts.of(FIRST).state is None
-
-
 def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts = opened()
     verdicts.choose("agree")
@@ -65,26 +49,6 @@ def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
     assert verdicts.written(FIRST, AGREE) == write(UNSURE, AGREE)
     assert verdicts.of(FIRST).state == "saving"
     assert verdicts.written(FIRST, UNSURE) == ()
-
-
-def test_of_two_quick_verdicts_on_a_full_disk_none_is_shown_as_saved() -> None:
-    verdicts = opened(AGREE)
-    verdicts.choose("disagree")
-    verdicts.choose("unsure")
-    assert verdicts.failed(FIRST, FULL) == write(UNSURE, AGREE, DISAGREE)
-    assert verdicts.failed(FIRST, FULL) == ()
-    given = verdicts.of(FIRST)
-    assert (given.state, given.wanted, given.stored, given.problem) == ("not_saved", UNSURE, AGREE, FULL)
-    assert verdicts.insist(FIRST) == write(UNSURE, AGREE, DISAGREE, UNSURE)
-    assert verdicts.insist(FIRST) == ()  # it is under way
-    verdicts.failed(FIRST, FULL)
-    assert verdicts.give_in(FIRST) == write(AGREE, AGREE, DISAGREE, UNSURE)  # what was refused may lie in the log
-    assert verdicts.failed(FIRST, FULL) == (Read(FIRST),)
-    assert verdicts.found(FIRST, UNSURE) == ()
-    assert (given.state, given.wanted, given.problem) == ("not_saved", AGREE, FULL)
-    assert verdicts.insist(FIRST) == write(AGREE, AGREE, DISAGREE, UNSURE)
-    verdicts.written(FIRST, AGREE)
-    assert given.state == "saved"
 
 
 def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> None:
@@ -133,16 +97,6 @@ def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -
     verdicts.found(FIRST, UNSURE)
     assert verdicts.of(FIRST).asks
     assert verdicts.commit() == ()
-
-
-def test_a_note_belongs_to_its_image_and_is_saved_before_another_one_is_opened() -> None:
-    verdicts = opened(AGREE)
-    verdicts.type("old scar ")
-    assert verdicts.of(FIRST).is_typing
-    noted = Verdict(choice="agree", note="old scar")
-    assert verdicts.open(SECOND) == (*write(noted, AGREE), Read(SECOND))
-    assert verdicts.of(SECOND).note == ""
-    assert verdicts.choose("disagree") == write(DISAGREE, None, judged=SECOND)
 
 
 def test_a_note_alone_is_no_verdict_and_waits_with_its_image() -> None:
@@ -373,38 +327,9 @@ class TestRandomWalk(RandomWalk.TestCase):  # type: ignore[misc, name-defined]
 # ---- the window
 
 
-def open_box(desk: Desk) -> QMessageBox:
-    """The question before closing, once it is there."""
-    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QMessageBox)))
-    return next(box for box in desk.window.findChildren(QMessageBox) if box.isVisible())
-
-
-def screen(desk: Desk) -> None:
-    """A run that is over."""
-    desk.screen()
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: not desk.application.controller.screening.is_busy)
-
-
-def type_note(desk: Desk, text: str) -> None:
-    note = desk.window.result.verdict.note
-    note.setFocus()
-    desk.qtbot.keyClicks(note, text)
-
-
-def turn_wheel(desk: Desk) -> None:
-    """One notch down over the image."""
-    viewer, down = desk.window.viewer, QPoint(0, -120)
-    middle = QPointF(viewer.rect().center())
-    no_button, no_key = Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier
-    phase = Qt.ScrollPhase.NoScrollPhase
-    glob = QPointF(viewer.mapToGlobal(middle.toPoint()))
-    QApplication.sendEvent(viewer, QWheelEvent(middle, glob, QPoint(), down, no_button, no_key, phase, False))
-
-
 def mark(desk: Desk, row_id: int) -> object:
     """How the list says it stands with a verdict."""
-    rows = desk.application.controller.rows
+    rows = desk.bench.rows
     return rows.data(rows.index_of(row_id).siblingAtColumn(KEYS.index("patient")), VERDICT_ROLE)
 
 
@@ -419,20 +344,23 @@ def beside(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings) -> 
     screen(desk)
     rooms = FakeRooms()
     rooms.database = desk.rooms.database
-    application = Application(qapp, settings, services=rooms.open)
-    ended: list[bool] = []
-    application.ended.connect(lambda: ended.append(True))
-    application.show()
-    made = Desk(application, rooms, qtbot)
-    made.until(lambda: application.controller.packs.model is not None)
-    application.controller.rows.open(1, None)
-    made.until_listed(4)
-    made.window._show_images_or_welcome()
-    yield made
-    application.controller.close()
-    made.until(lambda: bool(ended))
-    made.window.deleteLater()
-    qapp.processEvents()
+    with opened_window(rooms, qapp, qtbot, settings) as made:
+        made.until(lambda: made.bench.packs.model is not None)
+        made.bench.rows.open(1, None)
+        made.until_listed(4)
+        made.window._show_images_or_welcome()
+        yield made
+
+
+def screen(desk: Desk) -> None:
+    """A run that is over."""
+    desk.screen()
+    desk.finish()
+
+
+def type_note(desk: Desk, text: str) -> None:
+    desk.window.result.verdict.note.setFocus()
+    desk.qtbot.keyClicks(desk.window.result.verdict.note, text)
 
 
 def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: FakeRooms) -> None:
@@ -444,8 +372,8 @@ def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: Fak
     assert not bar.note.isEnabled()
     bar.buttons["agree"].click()
     type_note(desk, "old scar")
-    turn_wheel(desk)
-    desk.until(lambda: desk.application.controller.image.row.row_id == 2)
+    turn_wheel(desk.window.viewer, -1)
+    desk.until(lambda: desk.bench.image.row.row_id == 2)
     assert (bar.note.text(), bar.note.isEnabled()) == ("", False) and desk.window.work_list.table.hasFocus()
     desk.until(lambda: stored(desk, 1) == Verdict(choice="agree", note="old scar"))
     desk.until(lambda: (mark(desk, 1), mark(desk, 2)) == ("saved", None))
@@ -465,8 +393,8 @@ def test_a_note_being_typed_is_saved_at_the_end(desk: Desk, end: str) -> None:
         assert desk.window.result.verdict.note.text() == "rotated"
         desk.window.work_list.choose(2)
     else:
-        with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-            desk.window.close()
+        desk.window.close()
+        desk.until(lambda: desk.has_ended)
     desk.until(lambda: stored(desk, 1) == Verdict(choice="unsure", note="rotated"))
 
 
@@ -478,11 +406,11 @@ def test_closing_waits_for_a_store_that_another_program_holds(desk: Desk) -> Non
         desk.window.result.verdict.buttons["agree"].click()
         assert "Your verdict is being saved" in texts(desk.window.result) and mark(desk, 1) == "saving"
         desk.window.close()
-        box = open_box(desk)
+        box = desk.dialog(QMessageBox)
         assert box.defaultButton().text() == "Keep the window open"
         assert box.informativeText() == "Your verdict on DOE PERSON 001 is being saved."
-        with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-            other._all("ROLLBACK")
+        other._all("ROLLBACK")
+        desk.until(lambda: desk.has_ended)
     assert stored(desk, 1) == AGREE
 
 
@@ -491,11 +419,11 @@ def test_a_signal_to_end_waits_for_a_verdict_that_is_being_saved(desk: Desk) -> 
     desk.open_row(1)
     desk.rooms.session.may_judge.clear()
     desk.window.result.verdict.buttons["agree"].click()
-    desk.application.controller.close()
+    desk.bench.close()
     desk.qtbot.wait(50)
     assert not desk.rooms.session.is_closed
-    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-        desk.rooms.session.may_judge.set()
+    desk.rooms.session.may_judge.set()
+    desk.until(lambda: desk.has_ended)
     assert stored(desk, 1) == AGREE
 
 
@@ -510,22 +438,24 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     session.may_judge.set()
     desk.until(lambda: "Your verdict is not saved. The disk is full" in texts(bar))
     assert bar.buttons["disagree"].isChecked() and mark(desk, 1) == "not_saved"
-    bar.again.click()
+    press(desk.window.banners, "Try again")
     desk.until(bar.again.isVisible)
     desk.window.close()
-    box = open_box(desk)
+    box = desk.dialog(QMessageBox)
     assert "verdict on DOE PERSON 001 is not saved. The disk is full" in box.informativeText()
     box.defaultButton().click()
     assert desk.window.isVisible()
+    desk.open_row(2)
+    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.told
+    desk.open_row(1)
     bar.withdraw.click()
-    desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None)
+    desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())
     assert not any(button.isChecked() for button in bar.buttons.values())
     bar.buttons["agree"].click()
     desk.until(bar.again.isVisible)
     desk.window.close()
-    anyway = next(button for button in open_box(desk).buttons() if button.text() == "Close without saving")
-    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-        anyway.click()
+    press(desk.dialog(QMessageBox), "Close without saving")
+    desk.until(lambda: desk.has_ended)
     assert stored(desk, 1) is None
 
 

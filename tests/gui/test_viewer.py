@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
-from desk import Desk
+from desk import Desk, turn_wheel
 from fake_rooms import screened
-from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QColor, QFont, QImage, QMouseEvent, QPainter, QWheelEvent
+from PySide6.QtCore import QEvent, QPointF, Qt
+from PySide6.QtGui import QColor, QFont, QImage, QMouseEvent, QPainter
 from PySide6.QtWidgets import QMenu
 
-from fieldray.desktop.overlay import Corners, draw_corners
-from fieldray.desktop.view_state import ViewState
+from fieldray.desktop.image_area import ImageArea
+from fieldray.desktop.image_painting import like_window
+from fieldray.desktop.overlay import Corners, draw_corners, length_words
+from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
+from fieldray.domain.image import Image, Window
 from fieldray.plain_text import visible
+from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
 
@@ -34,17 +42,6 @@ def drag(viewer: Viewer, button: Qt.MouseButton, by: tuple[int, int]) -> None:
         at = start if kind == kinds[0] else start + QPointF(*by)
         place = viewer.mapToGlobal(at)
         handle(QMouseEvent(kind, at, place, button, button, Qt.KeyboardModifier.NoModifier))
-
-
-def wheel(viewer: Viewer, notches: int, *, control: bool = False) -> None:
-    modifier = Qt.KeyboardModifier.ControlModifier if control else Qt.KeyboardModifier.NoModifier
-    at = QPointF(100, 100)
-    viewer.wheelEvent(
-        QWheelEvent(
-            at, viewer.mapToGlobal(at), QPoint(), QPoint(0, 120 * notches), Qt.MouseButton.NoButton, modifier,
-            Qt.ScrollPhase.NoScrollPhase, False,
-        )
-    )  # fmt: skip
 
 
 def test_left_drag_changes_window_and_level(viewer: Viewer) -> None:
@@ -74,12 +71,12 @@ def test_right_click_without_a_drag_opens_the_menu(desk: Desk, viewer: Viewer) -
 
 
 def test_the_wheel_steps_through_images_and_zooms_with_control(desk: Desk, viewer: Viewer) -> None:
-    wheel(viewer, 1, control=True)
+    turn_wheel(viewer, 1, control=True)
     assert viewer.state.zoom == pytest.approx(1.25)
-    wheel(viewer, -1)
-    assert desk.application.controller.image.row.row_id == 4
-    wheel(viewer, 1)
-    assert desk.application.controller.image.row.row_id == 1
+    turn_wheel(viewer, -1)
+    assert desk.bench.image.row.row_id == 4
+    turn_wheel(viewer, 1)
+    assert desk.bench.image.row.row_id == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +159,7 @@ def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> 
 def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 9)]
     desk.screen()
-    session, image = desk.rooms.session, desk.application.controller.image
+    session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
     for row_id in range(1, 9):
         desk.window.work_list.choose(row_id)
@@ -176,11 +173,11 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
 
 def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: Viewer) -> None:
     """The readers end with the session: their answer would be an error that nobody can help."""
-    session, image = desk.rooms.session, desk.application.controller.image
+    session, image = desk.rooms.session, desk.bench.image
     session.may_read.clear()
     desk.window.work_list.choose(2)
     desk.until(lambda: len(session.begun) == 2)
-    desk.application.controller.close()
+    desk.bench.close()
     session.may_read.set()
     desk.until(lambda: len(session.read) == 2)
     desk.until(lambda: session.is_closed)
@@ -188,8 +185,8 @@ def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: 
 
 
 def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
-    desk.application.controller.rows.open(None)
-    assert desk.application.controller.image.row is None
+    desk.bench.rows.open(None)
+    assert desk.bench.image.row is None
     assert viewer.pyramid is None
 
 
@@ -212,3 +209,226 @@ def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None
         return sheet
 
     assert painted(text) == painted(visible(text))
+
+
+# ---- Measuring on an image, and the magnifier.
+
+
+SHIFT = Qt.KeyboardModifier.ShiftModifier
+# 30 columns and 40 rows: 50 pixels. With 0.2 mm a row and 0.1 mm a column, 3 and 8 mm: 8.54 mm.
+LINE = Line((10, 20), (40, 60))
+
+
+@pytest.mark.parametrize(
+    ("spacing_mm", "plane", "english", "ukrainian"),
+    [
+        (None, "", "50.0 px", "50,0 пікс."),
+        ((0.2, 0.1), "detector", "8.5 mm (in the detector plane)", "8,5 мм (у площині детектора)"),
+        ((0.2, 0.1), "calibrated", "8.5 mm (calibrated)", "8,5 мм (калібровано)"),
+        ((0.2, 0.1), "unstated", "8.5 mm (plane not stated)", "8,5 мм (площину не вказано)"),
+    ],
+)
+def test_a_length_has_its_unit_and_says_what_it_is_measured_in(
+    spacing_mm: tuple[float, float] | None, plane: str, english: str, ukrainian: str
+) -> None:
+    image = Image(pixels=np.zeros((100, 100), np.uint8), spacing_mm=spacing_mm, spacing_plane=plane)  # type: ignore[arg-type]
+    assert length_words(Translator("en"), LINE, image) == english
+    assert length_words(Translator("uk"), LINE, image) == ukrainian
+
+
+def test_a_drag_measures_and_can_be_undone(desk: Desk, viewer: Viewer) -> None:
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
+    viewer.zoom(4)  # the image is under the whole view
+    before = viewer.grab().toImage()
+    drag(viewer, Qt.MouseButton.LeftButton, (60, 80))
+    (line,) = viewer.state.lines
+    scale = viewer.state.scale(viewer.image_size, viewer.view_size)
+    assert line.end[0] - line.start[0] == pytest.approx(60 / scale)
+    assert line.end[1] - line.start[1] == pytest.approx(80 / scale)
+    assert viewer.grab().toImage() != before
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert viewer.state.lines == ()
+
+
+def test_a_click_measures_nothing(desk: Desk, viewer: Viewer) -> None:
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
+    drag(viewer, Qt.MouseButton.LeftButton, (1, 1))
+    assert viewer.state.lines == ()
+
+
+def test_keys_measure_from_the_middle_of_the_view_to_where_it_was_moved(desk: Desk, viewer: Viewer) -> None:
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+    for _ in range(2):
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, SHIFT)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+    step = 0.1 * min(viewer.width(), viewer.height()) / viewer.state.scale(viewer.image_size, viewer.view_size)
+    (line,) = viewer.state.lines
+    assert line.start == pytest.approx((256, 300))
+    assert line.end == pytest.approx((256 + 2 * step, 300))
+    assert viewer.accessibleDescription().endswith(" mm (plane not stated)")
+
+
+def test_a_line_that_was_begun_is_given_up_by_esc_and_by_another_image(desk: Desk, viewer: Viewer) -> None:
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
+    for give_up in (lambda: desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape), lambda: desk.open_row(2)):
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+        give_up()
+        viewer.setFocus()
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+        assert viewer.state.lines == ()
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
+        viewer.setFocus()
+
+
+def test_nothing_is_measured_outside_the_image() -> None:
+    state = ViewState().measured((-5, 10), (200, 90), Size(100, 80))
+    assert state.lines == (Line((0, 10), (100, 80)),)
+
+
+def test_enter_without_the_tool_measures_nothing(desk: Desk, viewer: Viewer) -> None:
+    for _ in range(2):
+        desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
+    assert viewer.state == ViewState()
+
+
+def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
+    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.start_window
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, control)
+    # 400 points of a drag are one window width: a key is 20 of them.
+    assert viewer.state.window.width == pytest.approx(start.width * 1.05)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Left, control)
+    assert viewer.state.window.width == pytest.approx(start.width)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Up, control)
+    assert viewer.state.window.center == pytest.approx(start.center - start.width * 0.05)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Down, control)
+    assert viewer.state.window.center == pytest.approx(start.center)
+
+
+def test_the_magnifier_shows_the_middle_nearer_and_leaves_the_rest(desk: Desk, viewer: Viewer) -> None:
+    plain = viewer.grab().toImage()
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_G)
+    near = viewer.grab().toImage()
+    middle = QPointF(viewer.width() / 2, viewer.height() / 2)
+    changed = [
+        (x, y)
+        for x in range(0, viewer.width(), 6)
+        for y in range(0, viewer.height(), 6)
+        if plain.pixel(x, y) != near.pixel(x, y)
+    ]
+    assert changed
+    assert all((x - middle.x()) ** 2 + (y - middle.y()) ** 2 <= 113**2 for x, y in changed)
+    assert desk.window.tools.buttons["magnifier"].isChecked()
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_G)
+    assert viewer.grab().toImage() == plain
+
+
+def test_a_state_keeps_its_lines_when_it_is_zoomed() -> None:
+    state = replace(ViewState(), lines=(LINE,))
+    assert state.zoomed(2, Size(100, 100), Size(100, 100)).lines == (LINE,)
+
+
+# ---- Two images beside each other: any two of the list, with linked window and zoom.
+
+
+CONTROL = Qt.KeyboardModifier.ControlModifier
+
+
+@pytest.fixture
+def area(desk: Desk) -> ImageArea:
+    """The first image kept, the second one open."""
+    desk.screen()
+    desk.open_row(1)
+    desk.window.viewer.setFocus()
+    desk.qtbot.keyClick(desk.window.viewer, Qt.Key.Key_C)
+    desk.open_row(2)
+    desk.until(lambda: not desk.bench.beside.is_loading)
+    return desk.window.area
+
+
+def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea) -> None:
+    bench = desk.bench
+    assert (bench.beside.row.row_id, bench.image.row.row_id) == (1, 2)
+    assert area.beside.isVisible()
+    assert area.beside.pyramid is bench.beside.pyramid is not bench.image.pyramid
+    desk.open_row(3)
+    assert bench.beside.row.row_id == 1
+    names = [head.name.text() for head in area._heads]
+    assert names == ["Open: DOE PERSON 003, 2026-03-04", "Kept: DOE PERSON 001, 2026-03-02"]
+    desk.window.hide_patient(True)
+    assert [head.name.text() for head in area._heads] == ["Open: 2026-03-04", "Kept: 2026-03-02"]
+
+
+def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, area: ImageArea) -> None:
+    area.viewer.setFocus()
+    for key in (Qt.Key.Key_Plus, Qt.Key.Key_Plus, Qt.Key.Key_3, Qt.Key.Key_I, Qt.Key.Key_R):
+        desk.qtbot.keyClick(area.viewer, key)
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
+    open_state, kept_state = area.viewer.state, area.beside.state
+    assert kept_state.zoom == open_state.zoom == pytest.approx(1.25**2)
+    assert kept_state.center == pytest.approx(open_state.center)  # both are of 600 x 512
+    assert kept_state.window == area.beside.pyramid.presets[2]
+    assert (kept_state.inverted, kept_state.turns) == (True, 0)
+
+
+def test_what_is_done_to_the_kept_one_the_open_one_follows_and_can_be_undone_there(desk: Desk, area: ImageArea) -> None:
+    area.beside.setFocus()
+    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Plus)
+    assert area.viewer.state.zoom == pytest.approx(1.25)
+    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Z, CONTROL)
+    assert area.viewer.state.zoom == area.beside.state.zoom == 1.0
+
+
+def test_the_next_image_of_the_list_is_shown_at_the_same_place(desk: Desk, area: ImageArea) -> None:
+    area.beside.setFocus()
+    desk.qtbot.keyClick(area.beside, Qt.Key.Key_Plus)
+    desk.open_row(3)
+    assert area.viewer.state.zoom == pytest.approx(1.25)
+
+
+def test_unlinked_each_goes_its_own_way(desk: Desk, area: ImageArea) -> None:
+    area.viewer.setFocus()
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_K)
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Plus)
+    assert (area.viewer.state.zoom, area.beside.state.zoom) == (1.25, 1.0)
+    assert not desk.window.tools.buttons["link"].isChecked()
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_K)
+    assert area.beside.state.zoom == 1.25
+
+
+def test_heat_map_and_outline_are_switched_in_both(desk: Desk, area: ImageArea) -> None:
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_H)
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_O)
+    assert [view.shows_heat_map for view in area.viewers] == [False, False]
+    assert [view.shows_outline for view in area.viewers] == [True, True]
+
+
+def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageArea) -> None:
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_C)
+    assert desk.bench.beside.row is None
+    assert not area.beside.isVisible()
+    desk.qtbot.keyClick(area.viewer, Qt.Key.Key_C)
+    assert area.beside.isVisible()
+    desk.finish()
+    desk.screen(str(Path("/other")))
+    desk.until(lambda: desk.bench.beside.row is None)
+    assert not area.beside.isVisible()
+
+
+def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> None:
+    shown, other = area.viewer.pyramid, area.beside.pyramid
+    assert like_window(None, shown, other) is None
+    for own, its in zip(shown.presets, other.presets, strict=True):
+        assert like_window(own, shown, other) == its
+    start = shown.start_window
+    wide = Window(start.center + start.width / 2, start.width * 2, "LINEAR_EXACT")
+    like = like_window(wide, shown, other)
+    assert like.width == pytest.approx(other.start_window.width * 2)
+    assert like.center == pytest.approx(other.start_window.center + other.start_window.width / 2)
+    assert like_window(like, other, shown).center == pytest.approx(wide.center)
+
+
+def test_a_place_is_a_share_of_the_image() -> None:
+    leader = ViewState(zoom=2.0, center=(50.0, 25.0), turns=1, inverted=True)
+    state = ViewState(turns=3).following(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
+    assert state == ViewState(zoom=2.0, center=(500.0, 100.0), turns=3, inverted=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from pathlib import Path
 from typing import get_args
 
 import pytest
-from desk import WAIT_MS, Desk
+from desk import Desk, opened, press, texts, turn_wheel
 from fake_rooms import FakeRooms
-from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent, QWheelEvent
+from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
-    QDialog,
+    QFileDialog,
     QLabel,
     QLineEdit,
     QMessageBox,
@@ -24,27 +25,21 @@ from PySide6.QtWidgets import (
     QSpinBox,
 )
 from pytestqt.qtbot import QtBot
-from test_flows import texts
 
-from fieldray.desktop.application import Application, chosen_language
+from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
 from fieldray.desktop.worklist_model import KEYS as COLUMNS
+from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
 from fieldray.translation import Translator, languages
-
-
-def open_dialog(desk: Desk, command: str) -> QDialog:
-    desk.window.actions_by_name[command].trigger()
-    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QDialog)))
-    return next(box for box in desk.window.findChildren(QDialog) if box.isVisible())
 
 
 def test_every_surface_has_its_style() -> None:
@@ -60,15 +55,15 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result))
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
-    assert desk.application.controller.rows.total() == 4
+    assert desk.bench.rows.total() == 4
     assert "Оцінка 0,90" in texts(desk.window.result)
     desk.window.result.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:
-    dialog = open_dialog(desk, "settings")
-    assert isinstance(dialog, SettingsDialog)
+    desk.window.actions_by_name["settings"].trigger()
+    dialog = desk.dialog(SettingsDialog)
     assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
     dialog.fields["heat_map_opacity"].setValue(70)
     dialog.fields["hide_patient"].setChecked(True)
@@ -81,18 +76,15 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
 
 def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
     desk.screen()
-    dialog = open_dialog(desk, "settings")
+    desk.window.actions_by_name["settings"].trigger()
+    dialog = desk.dialog(SettingsDialog)
     for kind in (QSlider, QSpinBox, QComboBox):
         found = [*desk.window.findChildren(kind), *dialog.findChildren(kind)]
         assert found
         for field in found:
             before = field.currentIndex() if isinstance(field, QComboBox) else field.value()
-            for turned in (120, -120, -120):
-                at, no, none = QPointF(field.rect().center()), Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier
-                phase, there = Qt.ScrollPhase.NoScrollPhase, QPointF(field.mapToGlobal(at.toPoint()))
-                QApplication.sendEvent(
-                    field, QWheelEvent(at, there, QPoint(), QPoint(0, turned), no, none, phase, False)
-                )
+            for notches in (1, -1, -1):
+                turn_wheel(field, notches)
                 assert (field.currentIndex() if isinstance(field, QComboBox) else field.value()) == before
     dialog.reject()
 
@@ -102,32 +94,21 @@ def test_devices_are_put_in_force_at_once(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.session.device_choices == 1)
 
 
-def test_every_choice_of_the_settings_has_a_word_of_its_own() -> None:
-    translator = Translator("en")
-    for row in TABLE:
-        for choice in row.choices:
-            assert choice_label(translator, choice) != choice
-
-
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
-def test_only_the_policy_speaks_of_speed(language: str, fast: str) -> None:
+def test_every_choice_has_a_word_and_only_the_policy_speaks_of_speed(language: str, fast: str) -> None:
     """Which device is used while it is left to the program is the policy's choice: "Edge TPU only" may be it.
 
     So what is said of the device must hold with every policy.
     """
     translator = Translator(language)
+    assert all(choice_label(translator, choice) != choice for row in TABLE for choice in row.choices)
     words = {choice: choice_label(translator, choice) for choice in (*ROWS["device"].choices, *ROWS["policy"].choices)}
     assert [choice for choice, said in words.items() if fast in said.lower()] == ["fastest"]
 
 
-@pytest.mark.parametrize(("setting", "language"), [("uk", "uk"), ("en", "en")])
-def test_a_chosen_language_wins(setting: str, language: str) -> None:
-    assert chosen_language(setting) == language
-
-
 def test_the_key_sheet_names_every_key(desk: Desk) -> None:
-    sheet = open_dialog(desk, "keys")
-    assert isinstance(sheet, KeySheet)
+    desk.window.actions_by_name["keys"].trigger()
+    sheet = desk.dialog(KeySheet)
     words = texts(sheet)
     translator = Translator("en")
     for key in KEYS:
@@ -153,17 +134,18 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
-    assert f"{last} is an address" in texts(desk.window.banners)
+    assert f"{last} is an address" in desk.told
 
 
 def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
-    desk.until(lambda: desk.application.controller.screening.can_stop)
+    desk.until(lambda: desk.bench.screening.can_stop)
     desk.window.work_list.table.setFocus()
-    dialog = open_dialog(desk, "open_folder")
+    desk.window.actions_by_name["open_folder"].trigger()
+    dialog = desk.dialog(QFileDialog)
     dialog.findChild(QLineEdit).setText(str(tmp_path))
     dialog.accept()
-    desk.until(lambda: "will be screened after this run" in texts(desk.window.banners))
+    desk.until_told("will be screened after this run")
     desk.until(lambda: QApplication.focusWidget() is desk.window.work_list.table)
 
 
@@ -172,22 +154,21 @@ def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogC
         worker = threading.Thread(target=lambda: 1 / 0)
         worker.start()
         worker.join()
-        desk.until(lambda: "ZeroDivisionError" in texts(desk.window.banners))
+        desk.until_told("ZeroDivisionError")
         sys.excepthook(ValueError, ValueError("odd"), None)
-        desk.until(lambda: "ValueError" in texts(desk.window.banners))
+        desk.until_told("ValueError")
     assert "unexpected" in caplog.text
 
 
 def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.screen()
-    desk.until(lambda: desk.application.controller.screening.can_stop)
+    desk.until(lambda: desk.bench.screening.can_stop)
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
     assert "Screening is in progress" in texts(box) + box.text()
-    stop = next(button for button in box.buttons() if button.text() == "Stop and close")
-    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-        stop.click()
+    press(box, "Stop and close")
+    desk.until(lambda: desk.has_ended)
     assert desk.rooms.session.batches[0].told == ["cancel", "join"]
     assert desk.rooms.session.is_closed
     assert desk.rooms.drives.is_closed
@@ -200,19 +181,14 @@ def test_closed_before_it_is_open_it_waits_and_leaves_nothing_open(
 ) -> None:
     rooms.may_open.clear()
     rooms.open_problem = problem
-    application = Application(qapp, settings, services=rooms.open)
-    ended: list[bool] = []
-    application.ended.connect(lambda: ended.append(True))
-    application.show()
-    qtbot.wait(20)
-    application.controller.close()
-    qtbot.wait(50)
-    assert not ended and application.window is not None and application.window.isVisible()
-    rooms.may_open.set()
-    qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
+    with opened(rooms, qapp, qtbot, settings) as desk:
+        qtbot.wait(20)
+        desk.bench.close()
+        qtbot.wait(50)
+        assert not desk.has_ended and desk.window.isVisible()
+        rooms.may_open.set()
+        desk.until(lambda: desk.has_ended)
     assert problem is not None or (rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed)
-    application.window.deleteLater()
-    qapp.processEvents()
 
 
 def test_what_never_opens_keeps_nobody_from_closing(
@@ -220,44 +196,42 @@ def test_what_never_opens_keeps_nobody_from_closing(
 ) -> None:
     monkeypatch.setattr("fieldray.desktop.controller._OPENING_ENDS_MS", 50)
     rooms.may_open.clear()
-    application = Application(qapp, settings, services=rooms.open)
-    application.show()
-    qtbot.wait(20)
-    with qtbot.waitSignal(application.ended, timeout=WAIT_MS):
-        application.controller.close()
-    assert not application.controller.background.close()  # it still waits
-    rooms.may_open.set()
-    assert application.controller.background.close(wait_s=5)
+    with opened(rooms, qapp, qtbot, settings) as desk:
+        qtbot.wait(20)
+        desk.bench.close()
+        desk.until(lambda: desk.has_ended)
+        assert not desk.bench.background.close()  # it still waits
+        rooms.may_open.set()
+        assert desk.bench.background.close(wait_s=5)
     assert rooms.session is not None and rooms.session.is_closed and rooms.drives.is_closed  # by whoever opened it
-    assert application.window is not None
-    application.window.deleteLater()
-    qapp.processEvents()
 
 
 def test_what_fails_to_close_keeps_nothing_else_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.rooms.drives, "close", lambda: 1 / 0)
-    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
-        desk.application.controller.close()
+    desk.bench.close()
+    desk.until(lambda: desk.has_ended)
     assert desk.rooms.session.is_closed and desk.rooms.priors.is_closed
 
 
 def test_nothing_is_opened_twice_or_after_it_was_closed(
     qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings
 ) -> None:
-    opened: list[Settings] = []
-    application = Application(qapp, settings, services=lambda *given: (opened.append(given[0]), rooms.open(*given))[1])
-    application.show()
-    controller = application.controller
-    controller.open()
-    controller.open()
-    with qtbot.waitSignal(application.ended, timeout=WAIT_MS):
-        controller.close()
-    controller.open()
-    qtbot.wait(20)
-    assert len(opened) == 1 and rooms.session is not None and rooms.session.is_closed
-    assert application.window is not None
-    application.window.deleteLater()
-    qapp.processEvents()
+    with opened(rooms, qapp, qtbot, settings) as desk:
+        desk.bench.open()
+        desk.bench.open()
+        desk.bench.close()
+        desk.until(lambda: desk.has_ended)
+        desk.bench.open()
+        qtbot.wait(20)
+    assert rooms.opened == 1 and rooms.session is not None and rooms.session.is_closed
+
+
+def test_a_signal_to_end_is_obeyed_between_events(desk: Desk) -> None:
+    """Python hears of it in the middle of whatever it does."""
+    with desk.application.ending_on_signals():
+        signal.raise_signal(signal.SIGTERM)
+        assert desk.bench.board.notices == ()
+        desk.until(lambda: desk.has_ended)
 
 
 def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
@@ -290,19 +264,7 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
 def test_text_and_class_colours_can_be_read(theme: str) -> None:
     """WCAG 2.1 1.4.3: 4.5 to 1."""
     table = colours(theme)  # type: ignore[arg-type]
-    for name in (
-        "text",
-        "muted",
-        "accent",
-        "read_first",
-        "abnormal",
-        "unsure",
-        "normal",
-        "not_assessed",
-        "refused",
-        "failed",
-        "not_an_image",
-    ):
+    for name in ("text", "muted", "accent", *WORK_LIST_ORDER):
         assert _contrast(table[name], table["surface"]) >= 4.5, name
         assert _contrast(table[name], table["selection"]) >= 3.9, name
 
@@ -342,7 +304,7 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
     desk.application.change_settings({"language": language})
     desk.window.resize(1366, 768)
     desk.screen()
-    rows, bar = desk.application.controller.rows, desk.window.work_list.filter_bar
+    rows, bar = desk.bench.rows, desk.window.work_list.filter_bar
     for number in (1_000_000, 1):
 
         def is_whole(count: int = number) -> bool:
@@ -357,6 +319,6 @@ def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> No
 def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
     """A warning without words is a yellow strip."""
     desk.screen()
-    desk.application.controller.image.show(None)
+    desk.bench.image.show(None)
     labels = [found for found in desk.window.result.findChildren(QLabel) if found.isVisible()]
     assert labels and all(found.text() or not found.pixmap().isNull() for found in labels)

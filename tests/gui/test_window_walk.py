@@ -438,14 +438,14 @@ class WindowWalk(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         """Until no work and no event waits: a moment that the list waits for is over."""
-        end_s, background, reader = time.monotonic() + WAIT_S, self.background, self.bench.rows._reader
+        end_s, background, rows = time.monotonic() + WAIT_S, self.background, self.bench.rows
         is_idle = False
         while not is_idle:
             for channel in background.channels:
                 background.step(channel)
             self._process()
-            if reader._again.isActive():
-                reader.read()
+            if rows._again.isActive():
+                rows._read()
             is_idle = not background.channels and not self.bench.bridge._waiting
             assert time.monotonic() < end_s, "the window waits for ever"
 

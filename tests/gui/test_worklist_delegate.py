@@ -111,7 +111,7 @@ def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) 
     for _ in range(2):  # a picture that is not filled holds whatever memory held
         kept = table.painted("score", width=101, ratio=ratio)
         sheets.append(kept)
-        table.delegate._kept._pixmaps.clear()
+        table.delegate._kept.clear()
     assert sheets[0] == sheets[1]
     column = [sheets[0].pixelColor(int((3 + 101) * ratio) - 1, int((2 + row) * ratio)) for row in range(4, 50)]
     assert all(colour.lightness() > 200 for colour in column)
@@ -122,7 +122,7 @@ def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.M
     table.add(*(screened(number, 0.9) for number in range(1, 40)))
     for place in range(39):
         table.painted("score", place=place)
-    assert len(table.delegate._kept._pixmaps) == 30
+    assert len(table.delegate._kept) == 30
     assert table.painted("score") == table.painted("score")
 
 

@@ -8,23 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from fake_rooms import failed, image_ref, refused, save, screened
+from fake_rooms import failed, refused, save, screened
 from PySide6.QtCore import QPersistentModelIndex, Qt
 from PySide6.QtTest import QAbstractItemModelTester
 from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
-from fieldray.desktop.list_reader import ListReader, SeenRows
+from fieldray.desktop.list_reader import SeenRows
 from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE, WorkListModel
-from fieldray.domain.finding import Screened
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import reason
-from lungs import SIDE, lungs, two_lungs
 
 Ascending, Descending = Qt.SortOrder.AscendingOrder, Qt.SortOrder.DescendingOrder
 
@@ -43,68 +40,28 @@ def model(listed: StoredList) -> WorkListModel:
     return listed.model
 
 
-def unseen(number: int, score: float) -> Screened:
-    return replace(screened(number, score), lungs=lungs(np.where(np.arange(SIDE) < 20, two_lungs(), np.float32(0))))
-
-
-def unassessed(number: int) -> Screened:
-    plain = screened(number, 0.99)
-    return replace(plain, findings=(replace(plain.findings[0], point=None, decision="not_assessed"),))
-
-
-def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(listed: StoredList, model: WorkListModel) -> None:
-    listed.add(
-        failed(1),
-        refused(2),
-        screened(3, 0.1),
-        unassessed(4),
-        screened(5, 0.4),
-        screened(6, 0.6),
-        screened(7, 0.9),
-        unseen(8, 0.2),
-        refused(9, reason("not_an_image")),
-    )
-    # read first, abnormal by score, not sure, not assessed, normal, refused, failed, not an image
-    assert listed.shown() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
-    assert [row.row_id for row in listed.rows()] == [8, 7, 6, 5, 4, 3, 2, 1, 9]
-    assert model.counts() == {
-        "read_first": 1, "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1,
-        "not_an_image": 1,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("column", KEYS)
-def test_every_column_sorts_both_ways_and_back(listed: StoredList, model: WorkListModel, column: str) -> None:
-    listed.add(screened(1, 0.2), failed(2), screened(3, 0.9), refused(4))
-    for order in (Ascending, Descending):
-        model.sort(KEYS.index(column), order)
+def test_order_and_filter_are_those_of_the_store_and_everything_is_counted(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    listed.add(screened(1, 0.2), failed(2), screened(3, 0.9), refused(4), screened(5, 0.45))
+    assert listed.shown() == [row.row_id for row in listed.rows()] == [3, 5, 1, 4, 2]
+    for change, shown in (
+        (lambda: model.sort(KEYS.index("score"), Qt.SortOrder.DescendingOrder), [3, 5, 1, 4, 2]),
+        (lambda: model.sort(KEYS.index("score"), Qt.SortOrder.AscendingOrder), [4, 2, 1, 5, 3]),
+        (lambda: model.sort(-1), [3, 5, 1, 4, 2]),
+        (lambda: model.filter(category="normal"), [1]),
+        (lambda: model.filter(category=None, text="PX-1003"), [3]),
+    ):
+        change()
         listed.settle()
-        assert sorted(listed.shown()) == [1, 2, 3, 4]
-    model.sort(-1)
+        assert listed.shown() == shown
+    assert model.total() == 5
+    found: list[int] = []
+    model.study_found.connect(found.append)
+    model.filter(text="")
     listed.settle()
-    assert listed.shown() == [3, 1, 4, 2]
-
-
-def test_sorting_by_score(listed: StoredList, model: WorkListModel) -> None:
-    listed.add(screened(1, 0.2), screened(2, 0.9), failed(3), screened(4, 0.45))
-    model.sort(KEYS.index("score"), Descending)
-    listed.settle()
-    assert listed.shown() == [2, 4, 1, 3]
-
-
-def test_filter_and_search_count_everything_still(listed: StoredList, model: WorkListModel) -> None:
-    listed.add(screened(1, 0.9), screened(2, 0.1), screened(3, 0.8))
-    model.filter(category="abnormal")
-    listed.settle()
-    assert listed.shown() == [1, 3]
-    model.filter(text="PX-1003")
-    listed.settle()
-    assert listed.shown() == [3]
-    assert model.total() == 3
-    model.filter(category=None)
-    model.filter(text="person 002")
-    listed.settle()
-    assert listed.shown() == [2]
+    model.find_study(0, 1)
+    listed.until(lambda: found == [5])
 
 
 def test_rows_that_arrive_while_filtered_are_filtered_too(listed: StoredList, model: WorkListModel) -> None:
@@ -159,25 +116,6 @@ def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
     listed.until(lambda: listed.shown() == [2])
 
 
-def test_studies_are_stepped_through(listed: StoredList, model: WorkListModel) -> None:
-    outcomes = []
-    for number, study in enumerate(("a", "a", "b", "c"), start=1):
-        ref = image_ref(number)
-        ref = replace(ref, header=replace(ref.header, study_instance_uid=study, patient_id=study))
-        outcomes.append(replace(screened(number, 1 - number / 100), ref=ref))
-    listed.add(*outcomes)
-    found: list[int] = []
-    model.study_found.connect(found.append)
-    for place, step, wanted in ((0, 1, 3), (1, 1, 3), (2, 1, 4), (3, -1, 3)):
-        model.find_study(place, step)
-        listed.until(lambda: len(found) == 1)
-        assert found.pop() == wanted
-    model.find_study(3, 1)
-    model.find_study(0, -1)
-    listed.background.run(lambda: None, channel="study", done=lambda _: found.append(0), failed=found.append)
-    listed.until(lambda: found == [0])
-
-
 # ---- a page at a time
 
 
@@ -200,7 +138,7 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
 
 
 def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray.desktop.list_reader._FIRST_ROWS", 3)
+    monkeypatch.setattr("fieldray.desktop.worklist_model._FIRST_ROWS", 3)
     listed.add(*(screened(number, number / 10) for number in range(1, 8)))
     seen: list[tuple[int, bool, int]] = []
     model = listed.model
@@ -225,20 +163,14 @@ def test_a_long_list_is_read_again_the_more_seldom(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    reader: ListReader = model._reader
-    reader._has_read(listed_now(listed), 2.0, limit=None)
+    model._has_read(WorkList(listed.path).listed(listed.run_id, model.wanted, model._order), 2.0, limit=None)
     model.refresh()
     # The interval, as asked for: what remains of a coarse timer may be up to a twentieth more.
-    assert reader._again.isActive()
-    assert 15_000 < reader._again.interval() <= 18_000
+    assert model._again.isActive()
+    assert 15_000 < model._again.interval() <= 18_000
     model.filter(category=None)  # a person does not wait
-    assert not reader._again.isActive()
+    assert not model._again.isActive()
     listed.settle()
-
-
-def listed_now(listed: StoredList) -> object:
-    reader = listed.model._reader
-    return WorkList(listed.path).listed(listed.run_id, reader.wanted, reader.order)
 
 
 def test_what_cannot_be_read_is_a_notice_and_is_tried_again(

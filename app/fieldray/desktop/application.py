@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, cast
@@ -113,8 +114,10 @@ class Application(QObject):
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
         """While inside, Ctrl-C, a shutdown's SIGTERM and a closed terminal's SIGHUP close the program in order."""
-        before = {number: signal.signal(number, lambda *_: self.controller.close()) for number in polite_ends()}
-        # Python handles a signal only when it runs, and while nothing happens only Qt does.
+        # Python handles a signal in the middle of whatever it does: what has to be done waits for the next event.
+        close = partial(QTimer.singleShot, 0, self.controller.close)
+        before = {number: signal.signal(number, lambda *_: close()) for number in polite_ends()}
+        # It handles one only when it runs, and while nothing happens only Qt does.
         pulse = QTimer(self)
         pulse.timeout.connect(lambda: None)
         pulse.start(_PULSE_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,6 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
-    QFormLayout,
     QGridLayout,
     QHBoxLayout,
     QLineEdit,
@@ -26,11 +26,11 @@ from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
     FIELD_MARGIN,
     Page,
-    PlainLabel,
     ask_for_paths,
     card,
     choice_box,
     discard,
+    form,
     label,
     lay_column,
     lay_row,
@@ -87,19 +87,16 @@ class AuditPage(Page):
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
-        form = QFormLayout()
-        form.setSpacing(10)
-        form.addRow(PlainLabel(text("Where the labels are")), lay_row(None, self.labels, self.table_button, 1))
-        for caption, field in (
+        for field in (self.positive, self.prevalence, self.sensitivity):
+            field.setFixedWidth(_FIELD_WIDTH)
+        fields = form(
+            (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-        ):
-            field.setAccessibleName(caption)
-            field.setFixedWidth(_FIELD_WIDTH)
-            form.addRow(PlainLabel(caption), field)
+        )
         self.button = push_button(text("Audit"), self._audit, role="primary")
-        return card(label(why, role="muted"), form, lay_row(None, self.button, 1))
+        return card(label(why, role="muted"), fields, lay_row(None, self.button, 1))
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
@@ -186,17 +183,14 @@ class AuditPage(Page):
 
     def _make_charts(self, words: AuditText) -> QVBoxLayout:
         text, found = self._translator.text, words.report.audit
-        self.curve = UnitChart(
-            (text("ROC curve"), text("1 – specificity"), text("Sensitivity")), self._translator, self._theme
-        )
-        self.curve.show_data(line=found.curve, spoken=words.area(found.area))
-        self.calibration = UnitChart(
-            (text("Calibration"), text("Mean score"), text("Share of positives")), self._translator, self._theme
-        )
+        chart = partial(UnitChart, translator=self._translator, theme=self._theme)
+        titles = text("ROC curve"), text("1 – specificity"), text("Sensitivity")
+        self.curve = chart(titles, line=found.curve, spoken=words.area(found.area))
+        titles = text("Calibration"), text("Mean score"), text("Share of positives")
         marks = [
             (part.mean_score, part.positives.value, part.positives.low, part.positives.high) for part in found.bins
         ]
-        self.calibration.show_data(marks=marks, spoken=words.figures()[-1].value)
+        self.calibration = chart(titles, marks=marks, spoken=words.figures()[-1].value)
         return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
@@ -261,19 +255,13 @@ class LocalPointDialog(QDialog):
         )
         self.name, self.person = QLineEdit(), QLineEdit()
         self.name.setPlaceholderText(text("for example: our-clinic"))
-        form = QFormLayout()
-        form.setSpacing(10)
-        for caption, field in (
-            (text("Name of the operating point (a–z, 0–9, -)"), self.name),
-            (text("Your name"), self.person),
-        ):
-            field.setAccessibleName(caption)
+        for field in (self.name, self.person):
             field.textChanged.connect(self._check)
-            form.addRow(PlainLabel(caption), field)
+        fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
         self.yes_button = push_button(text("Yes, use it here"))
         self.no_button = push_button(text("Do not use"))
         buttons = answer_row(self, self.no_button, self.yes_button)
-        parts = (label(title, role="title"), label(proposal), label(advice), form, buttons)
+        parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=12)
         self._check()
 
@@ -290,22 +278,24 @@ _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """`spoken` is what a screen reader says of it."""
+    """`titles` are those of the chart, the x axis and the y axis; `spoken` is what a screen reader says of it."""
 
-    def __init__(self, titles: tuple[str, str, str], translator: Translator, theme: Theme) -> None:
-        """`titles`: of the chart, the x axis and the y axis."""
+    def __init__(
+        self,
+        titles: tuple[str, str, str],
+        *,
+        line: Sequence[tuple[float, float]] = (),
+        marks: Sequence[Mark] = (),
+        spoken: str,
+        translator: Translator,
+        theme: Theme,
+    ) -> None:
         super().__init__()
         self._titles, self._translator, self._theme = titles, translator, theme
-        self._line: tuple[tuple[float, float], ...] = ()
-        self._marks: tuple[Mark, ...] = ()
+        self._line, self._marks = line, marks
         self.setAccessibleName(plain(titles[0]))
-        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-
-    def show_data(self, *, line: Sequence[tuple[float, float]] = (), marks: Sequence[Mark] = (), spoken: str) -> None:
-        """Draw other data."""
-        self._line, self._marks = tuple(line), tuple(marks)
         self.setAccessibleDescription(plain(spoken))
-        self.update()
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
         height = self.fontMetrics().height()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,8 +19,6 @@ from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -67,12 +64,7 @@ class Background(QObject):
 
     def ask(self, work: Callable[[Services], Any], **how: Any) -> None:
         """As `run`, with the services, once they are open."""
-
-        def ask() -> Any:
-            assert self.services is not None
-            return work(self.services)
-
-        self.run(ask, needs_services=True, **how)
+        self.run(lambda: work(self.services), needs_services=True, **how)  # type: ignore[arg-type]
 
     def run(
         self,

@@ -65,7 +65,6 @@ class Comparing(QObject):
         self._image, self._beside = image, beside
         self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
-        self._shown_row: WorkRow | None = None
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: PriorQuestion | None = None
         self.is_on = False

@@ -287,7 +287,14 @@ class Controller(QObject):
         self.backends[event.backend] = event
         was_ready, why = before is not None and before.state == "ready", event.reason
         if event.state == "unavailable" and was_ready and why and why.code != _NOT_COMPILED:  # which no image was on
-            self._post_disconnected(event)
+            self.board.post(
+                _lost(event.backend),
+                lambda t: t.text(
+                    "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
+                ),
+                level="warning",
+                action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
+            )
         elif event.state == "ready":
             self.board.withdraw(_lost(event.backend))
         if event.backend == EDGE_TPU.name:
@@ -314,18 +321,6 @@ class Controller(QObject):
             self.board.post_reason(_NOT_COMPILED, backend.reason, level="info")
         else:
             self.board.withdraw(_NOT_COMPILED)
-
-    def _post_disconnected(self, event: BackendChanged) -> None:
-        why = event.reason
-        assert why is not None
-        self.board.post(
-            _lost(event.backend),
-            lambda t: t.text(
-                "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
-            ),
-            level="warning",
-            action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
-        )
 
     # ---- commands
 

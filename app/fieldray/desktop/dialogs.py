@@ -12,7 +12,6 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFontDatabase
 from PySide6.QtWidgets import (
     QCheckBox,
-    QComboBox,
     QDialog,
     QDialogButtonBox,
     QFormLayout,
@@ -100,6 +99,26 @@ class ModelCard(QDialog):
         lay_column(self, (self.page, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
 
 
+def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
+    """A list from which is chosen what stands beside it."""
+    made = QListWidget()
+    made.setSpacing(3)
+    made.setWordWrap(True)
+    made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    made.setAccessibleName(named)
+    made.addItems(lines)
+    return made
+
+
+def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
+    """Two widgets beside each other whose border can be moved."""
+    made = QSplitter()
+    made.addWidget(left)
+    made.addWidget(right)
+    made.setSizes(sizes)
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LicensedPart:
     """One part: its licence's name, the texts by title, and the libraries that may be replaced, where it is LGPL."""
@@ -183,25 +202,23 @@ class LicencesDialog(QDialog):
         self._parts, self._translator = parts, translator
         self.setWindowTitle(translator.text("Licences"))
         fit_dialog(self, 920, 620)
-        self.list = QListWidget()
-        self.list.setSpacing(3)
-        self.list.setWordWrap(True)
-        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.list.setAccessibleName(translator.text("Licences"))
-        self.list.addItems([plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts])
+        names = [plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts]
+        self.list = contents_list(names, named=translator.text("Licences"))
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setAccessibleName(translator.text("Text of the licence"))
         self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
-        split = QSplitter()
-        split.addWidget(self.list)
-        split.addWidget(self.text)
-        split.setSizes([300, 600])
+        about_qt = translator.text(
+            "Qt and Qt for Python are used under the GNU LGPL, version 3. Their libraries are separate files "
+            "in {folder}. You may replace them with your own builds, and you may reverse engineer the "
+            "program to debug them. The Qt project publishes the source code (code.qt.io).",
+            folder=program_folder(),
+        )
         lay_column(
             self,
             label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
-            label(_about_qt(translator)),
-            (split, 1),
+            label(about_qt),
+            (split(self.list, self.text, [300, 600]), 1),
             answer_row(self, translator.text("Close")),
             margins=(16, 14, 16, 14),
             spacing=8,
@@ -217,15 +234,6 @@ class LicencesDialog(QDialog):
             pieces.append(f"{self._translator.text('Libraries you may replace:')}\n{files}")
         pieces += [f"--- {title}\n\n{text.strip()}" for title, text in part.texts.items()]
         self.text.setPlainText("\n\n".join(pieces))
-
-
-def _about_qt(translator: Translator) -> str:
-    return translator.text(
-        "Qt and Qt for Python are used under the GNU LGPL, version 3. Their libraries are separate files "
-        "in {folder}. You may replace them with your own builds, and you may reverse engineer the "
-        "program to debug them. The Qt project publishes the source code (code.qt.io).",
-        folder=program_folder(),
-    )
 
 
 # ---- The user guide, in the language of the window: a Markdown file of the program beside a list of its headings.
@@ -247,20 +255,12 @@ class GuideDialog(QDialog):
         images = {path.name: path for path in folder.glob("*.png")}
         self.page = DocumentView(guide_text(folder, translator.language), images)
         self.page.setAccessibleName(translator.text("User guide"))
-        self.contents = QListWidget()
-        self.contents.setSpacing(3)
-        self.contents.setWordWrap(True)
-        self.contents.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.contents.setAccessibleName(translator.text("Contents"))
-        self._positions = [position for _, position in self.page.headings()]
-        self.contents.addItems([plain(text) for text, _ in self.page.headings()])
-        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(self._positions[row]))
-        split = QSplitter()
-        split.addWidget(self.contents)
-        split.addWidget(self.page)
-        split.setStretchFactor(1, 1)
-        split.setSizes([240, 880])
-        lay_column(self, (split, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
+        titles, positions = zip(*self.page.headings(), strict=True) if self.page.headings() else ((), ())
+        self.contents = contents_list([plain(title) for title in titles], named=translator.text("Contents"))
+        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(positions[row]))
+        panes = split(self.contents, self.page, [240, 880])
+        panes.setStretchFactor(1, 1)
+        lay_column(self, (panes, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
 
 
 def guide_text(folder: Path, language: str) -> str:
@@ -310,7 +310,10 @@ class SettingsDialog(QDialog):
     def _field(self, row: Row) -> QWidget:
         value = self._settings[row.key]
         if row.choices:
-            return self._choice(row, str(value))
+            choices = ((choice_label(self._translator, choice), choice) for choice in row.choices)
+            combo = choice_box(choices, chosen=str(value))
+            self._read[row.key] = lambda: str(combo.currentData())
+            return combo
         if isinstance(row.default, bool):
             box = QCheckBox()
             box.setChecked(bool(value))
@@ -320,11 +323,6 @@ class SettingsDialog(QDialog):
         number.lineEdit().setTextMargins(_FORM_MARGIN, 0, 0, 0)
         self._read[row.key] = number.value
         return number
-
-    def _choice(self, row: Row, value: str) -> QComboBox:
-        combo = choice_box(((choice_label(self._translator, choice), choice) for choice in row.choices), chosen=value)
-        self._read[row.key] = lambda: str(combo.currentData())
-        return combo
 
 
 def choice_label(translator: Translator, choice: str) -> str:

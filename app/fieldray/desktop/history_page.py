@@ -48,7 +48,7 @@ _MOST_ROWS: Final = 1000
 _FIRST_COLUMNS: Final = (0, 1)
 _TABLE_HEIGHT: Final = 420
 _LEAST_HEIGHT: Final = 160
-ANY_TIME: Final = -1
+_ANY_TIME: Final = -1
 _SEARCH_WIDTH: Final = 260
 
 
@@ -88,7 +88,16 @@ class HistoryPage(Page):
         self.search = search_field(translator.text("Search pack or folder"), wanted.text)
         self.search.setFixedWidth(_SEARCH_WIDTH)
         self.search.textChanged.connect(lambda _: self._filter())
-        self.dates = choice_box(time_choices(translator), named=translator.text("Date"))
+        self.dates = choice_box(
+            (  # by the day on which a run began: how many days before today at most
+                (translator.text("Any date"), _ANY_TIME),
+                (translator.text("Today"), 0),
+                (translator.text("Last 7 days"), 6),
+                (translator.text("Last 30 days"), 29),
+                (translator.text("Last 12 months"), 364),
+            ),
+            named=translator.text("Date"),
+        )
         self.verdicts = verdict_box(translator, wanted.verdict)
         self.devices = device_box(translator, wanted.backend)
         boxes = self.dates, self.verdicts, self.devices
@@ -161,7 +170,7 @@ class HistoryPage(Page):
         self._runs.filter(
             RunFilter(
                 text=self.search.text().strip(),
-                since=None if days == ANY_TIME else today - datetime.timedelta(days=days),
+                since=None if days == _ANY_TIME else today - datetime.timedelta(days=days),
                 verdict=self.verdicts.currentData(),
                 backend=self.devices.currentData(),
             )
@@ -235,17 +244,6 @@ class HistoryPage(Page):
             self.comparison = ComparisonView(found, self._translator)
             self.comparison.image_wanted.connect(lambda run_id, row_id: self._runs.open(run_id, row_id=row_id))
             self._column.insertWidget(2, self.comparison)
-
-
-def time_choices(translator: Translator) -> tuple[tuple[str, int], ...]:
-    """By the day on which a run began: how many days before today at most."""
-    return (
-        (translator.text("Any date"), ANY_TIME),
-        (translator.text("Today"), 0),
-        (translator.text("Last 7 days"), 6),
-        (translator.text("Last 30 days"), 29),
-        (translator.text("Last 12 months"), 364),
-    )
 
 
 class ComparisonView(QWidget):

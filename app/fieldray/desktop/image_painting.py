@@ -174,14 +174,14 @@ def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> N
             painter.strokePath(shown, QPen(shade, width))
 
 
-def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) -> None:
-    """Draw a small image, half as bright, as large as it fits into the box."""
+def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, *, opacity: float = 1.0) -> None:
+    """Draw a small image as large as it fits into the box."""
     small = grey_image(np.ascontiguousarray(thumbnail))
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
     with kept(painter):
-        painter.setOpacity(0.5)
+        painter.setOpacity(opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, small)
 

@@ -72,7 +72,6 @@ class Intent:
 
     since: int
     paths: tuple[Path, ...]
-    past_run: int | None = None
     images: int = 0
     chosen: PackCandidate | None = None
     is_chosen_here: bool = False
@@ -143,10 +142,10 @@ class IntentPlaybook:
         """A folder was opened."""
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared))
 
-    def start(self, paths: Sequence[Path], *, images: int = 0, past_run: int | None = None) -> Commands:
+    def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
         """Start was pressed on the list in sight: the pack is the one in the header, for all to see."""
         used = self._packs.used
-        return self._begin(Intent(since=self._count, paths=tuple(paths), images=images, past_run=past_run, pack=used))
+        return self._begin(Intent(since=self._count, paths=tuple(paths), images=images, pack=used))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Something else is wanted: no answer counts any more. What waited is named, unless it is wanted again."""
@@ -213,9 +212,7 @@ class IntentPlaybook:
         """Another intent for the same paths, for which nothing is answered."""
         assert self.intent is not None
         before = self.intent
-        self.intent = Intent(
-            since=self._count, paths=before.paths, past_run=before.past_run, images=before.images, only_a_card=True
-        )
+        self.intent = Intent(since=self._count, paths=before.paths, images=before.images, only_a_card=True)
         self._count += 1
         self.question = IntentQuestion("pack", self.intent)
 

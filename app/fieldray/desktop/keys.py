@@ -193,7 +193,7 @@ class KeySheet(QDialog):
 def _group_card(translator: Translator, group: Group) -> QWidget:
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
-    lines = [(_key_names(key.keys), key.text(translator)) for key in KEYS if key.group == group]
+    lines = [(",  ".join(map(key_name, key.keys)), key.text(translator)) for key in KEYS if key.group == group]
     if group == "tools":
         lines = [*mouse_lines(translator), *lines]
     for row, (keys, meaning) in enumerate(lines):
@@ -212,7 +212,3 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
         (translator.text("Wheel"), translator.text("Next or previous image")),
         (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
     ]
-
-
-def _key_names(keys: tuple[str, ...]) -> str:
-    return ",  ".join(map(key_name, keys))

@@ -1,24 +1,19 @@
-"""Reads which rows the work list has, and those in sight: the newest wish wins, and what is in sight stays until then.
-
-During a run the list is read again and again, so seldom that it takes a tenth of a thread's time at most.
-"""
+"""The rows of the work list that are or were in sight, with thumbnails and maps: read once they are asked for."""
 
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, why_of
-from fieldray.domain.history import Listed, ResultFilter, ResultOrder
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader
@@ -27,101 +22,7 @@ from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason
 from fieldray.translation import Translator
 
-if TYPE_CHECKING:
-    from fieldray.desktop.services import Services
-
 _states = itertools.count()
-_CHANNEL: Final = "list"
-_AGAIN_MS: Final = 120
-_REST: Final = 9  # times as long as it took
-_FIRST_ROWS: Final = 256
-
-
-class ListReader(QObject):
-    """Which results are wanted of which run, and in which order; `arrived` has them, and whether these are all."""
-
-    arrived = Signal(object, bool)
-
-    def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
-        super().__init__(parent)
-        self._background, self._board = background, board
-        self.run_id: int | None = None
-        self.wanted, self.order = ResultFilter(), ResultOrder()
-        self._is_reading = self._is_old = self._is_new = self._has_ended = False
-        self._rests_until_s = 0.0
-        self._again = QTimer(self)
-        self._again.setSingleShot(True)
-        self._again.timeout.connect(self.read)
-
-    def open(self, run_id: int | None) -> None:
-        """Read another run, its first rows before all the others; None for none."""
-        self._again.stop()
-        self._stop()
-        self.run_id, self._is_new = run_id, True
-        if run_id is not None:
-            self.read()
-
-    def end(self) -> None:
-        """The program closes: nothing is read any more."""
-        self.open(None)
-        self._has_ended = True
-
-    def refresh(self) -> None:
-        """Something has changed: read the list again soon."""
-        self._is_old = True
-        if self.run_id is not None and not self._is_reading and not self._again.isActive():
-            self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
-
-    def read(self) -> None:
-        """Read the list as it is wanted now; what was being read is not wanted any more."""
-        run_id, wanted, order = self.run_id, self.wanted, self.order
-        if run_id is None or self._has_ended:
-            return
-        self._again.stop()
-        self._stop()
-        limit = _FIRST_ROWS if self._is_new else None
-
-        def work(services: Services) -> tuple[Listed, float]:
-            began_s = time.perf_counter()
-            return services.work_list.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
-
-        self._is_reading, self._is_old = True, False
-        self._background.ask(
-            work,
-            channel=_CHANNEL,
-            newest_only=True,
-            done=lambda found: self._has_read(*found, limit=limit),
-            failed=self._not_read,
-        )
-
-    def _stop(self) -> None:
-        """End what is being read before anything else is wanted: its answer, an error, is thrown away then."""
-        services = self._background.services
-        if services is not None and self._is_reading:
-            services.work_list.interrupt()
-        self._background.forget(_CHANNEL)
-        self._is_reading = False
-
-    def _has_read(self, found: Listed, seconds: float, *, limit: int | None) -> None:
-        self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
-        self._board.withdraw("list")
-        are_all = limit is None or len(found.row_ids) < limit
-        self._is_new = False
-        self.arrived.emit(found, are_all)
-        if self._is_reading:  # whoever heard of it wants something else
-            return
-        if not are_all:
-            self.read()
-        elif self._is_old:
-            self.refresh()
-
-    def _not_read(self, error: FieldrayError) -> None:
-        self._is_reading = False
-        self._board.post_error("list", error)
-
-
-# ---- The rows that are or were in sight, with thumbnails and maps: read in the background once they are asked for.
-
 _ROWS_CHANNEL: Final = "rows"
 _MOST_KEPT: Final = 256
 _MOST_WAITING: Final = 3

@@ -260,11 +260,7 @@ class PackChoice(QObject):
             self._board.post_reason("pack", reason("pack_legacy"), level="warning")
         self.model_changed.emit()
         self.listed.emit()
-        self._look_for_site_problem()
-
-    def _look_for_site_problem(self) -> None:
-        """Whether the operating points that this site chose could be read with the pack."""
-        self._background.ask(
+        self._background.ask(  # whether the operating points that this site chose could be read with the pack
             lambda services: services.library.site_problem(),
             channel="packs",
             done=lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
@@ -316,20 +312,13 @@ class PackChoice(QObject):
         beside = next(on_drives, None) if is_broken else None
         if beside is not None and (self.source is None or beside.folder != self.source.folder):
             self.use(beside, asked_for=False)
-        elif self.model is None:
-            self._use_default_meanwhile()
-
-    def _use_default_meanwhile(self) -> None:
-        """Without a word of the question that waits: its notice stays."""
-        default = self.default
-        if default is None:
-            return
-        self._background.ask(
-            lambda services: services.library.load(default.folder),
-            channel="packs",
-            done=lambda model: self._loaded_meanwhile(default, model),
-            failed=lambda error: self._problem(error, default, asked_for=False),
-        )
+        elif self.model is None and (default := self.default) is not None:
+            self._background.ask(  # without a word of the question that waits: its notice stays
+                lambda services: services.library.load(default.folder),
+                channel="packs",
+                done=lambda model: self._loaded_meanwhile(default, model),
+                failed=lambda error: self._problem(error, default, asked_for=False),
+            )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
         if self.model is None and _is_of(model, candidate):

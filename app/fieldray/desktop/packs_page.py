@@ -197,8 +197,8 @@ class PacksPage(Page):
         translator = self._translator
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         name = translator.pick(candidate.names) or candidate.pack_name
-        standing = f"{origin_label(translator, candidate)}. {trust_state_label(translator, candidate)}"
-        words: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading"), label(standing)]
+        words: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
+        words.append(label(standing(translator, candidate)))
         if candidate.problem is not None and candidate.trust != "legacy":
             words.append(label(translator.reason(candidate.problem), role="muted"))
         is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
@@ -242,26 +242,21 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
     )
 
 
-def origin_label(translator: Translator, candidate: PackCandidate) -> str:
-    """Where a pack lies."""
-    known = {
+def standing(translator: Translator, candidate: PackCandidate) -> str:
+    """Where a pack lies, and whether it is trusted."""
+    places = {
         "builtin": translator.text("Comes with the program"),
         "installed": translator.text("On this computer"),
         "drive": translator.text("On a drive"),
     }
-    return known[candidate.origin]
-
-
-def trust_state_label(translator: Translator, candidate: PackCandidate) -> str:
-    """Whether a pack is trusted."""
-    known = {
+    trust = {
         "builtin": translator.text("Trusted"),
         "trusted": translator.text("Signed by a key you trust"),
         "unknown_key": translator.text("Signed by a key that is not trusted yet"),
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
         "broken": translator.text("Cannot be used"),
     }
-    return known[candidate.trust]
+    return f"{places[candidate.origin]}. {trust[candidate.trust]}"
 
 
 # ---- What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,7 +23,6 @@ from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
-from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services, Tell
@@ -105,7 +105,7 @@ class PastRuns(RunRoom):
 
     def compare(self, first: int, second: int) -> None:
         """Compare two runs: the older one is the first."""
-        self._ask(lambda history: history.compare(*sorted((first, second))), self._compared)
+        self._ask(lambda history: history.compare(*sorted((first, second))), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
         """Find out what deleting would take away; then `planned`."""
@@ -125,12 +125,8 @@ class PastRuns(RunRoom):
         super()._failed(error)
         if error.reason.code == "history_no_run":  # another program deleted it
             self._background.ask(  # and the sentence stays in sight
-                lambda services: services.history.runs(), channel="history", done=self._relisted, failed=self._failed
+                lambda services: services.history.runs(), channel="history", done=self._listed, failed=self._failed
             )
-
-    def _relisted(self, summaries: tuple[RunSummary, ...]) -> None:
-        self._listed(summaries)
-        self.changed.emit()
 
     def _listed(self, summaries: tuple[RunSummary, ...]) -> None:
         self.summaries = summaries
@@ -138,6 +134,7 @@ class PastRuns(RunRoom):
         comparison = self.comparison
         if comparison and not {comparison.first.run_id, comparison.second.run_id} <= known:
             self.comparison = None
+        self.changed.emit()
 
     def _opened(self, past: PastRun, row_id: int) -> None:
         if self._screening.is_busy:  # a run began meanwhile
@@ -145,16 +142,11 @@ class PastRuns(RunRoom):
         else:
             self.opened.emit(past, row_id)
 
-    def _compared(self, comparison: Comparison) -> None:
-        self.comparison = comparison
-
     def _deleted(self, done: Deletion) -> None:
         said = deletion_sentences(done)
-
-        def text(translator: Translator) -> str:
-            return " ".join(map(translator.reason, said))
-
-        self._board.post("history", text, level="info" if done.is_wiped else "warning")
+        self._board.post(
+            "history", lambda t: " ".join(map(t.reason, said)), level="info" if done.is_wiped else "warning"
+        )
         self.deleted.emit(done)
         self.refresh()
 
@@ -186,7 +178,9 @@ class Auditing(RunRoom):
             return
         self._model = model
         self._run(
-            lambda services: services.audit.audit(run_id, request, model=model), self._take_report, channel="audit"
+            lambda services: services.audit.audit(run_id, request, model=model),
+            partial(setattr, self, "report"),
+            channel="audit",
         )
 
     def save(self, folder: Path, language: str) -> None:
@@ -213,9 +207,6 @@ class Auditing(RunRoom):
         )
 
     # ---- inside
-
-    def _take_report(self, report: AuditReport) -> None:
-        self.report = report
 
     def _failed(self, error: FieldrayError) -> None:
         self.report = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QCheckBox, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.judging import Judging
@@ -15,7 +15,6 @@ from fieldray.desktop.packs_page import card_button
 from fieldray.desktop.style import ClassMark, Theme, colour, colours, scaled
 from fieldray.desktop.verdict_bar import VerdictBar
 from fieldray.desktop.widgets import (
-    Part,
     PlainButton,
     PlainLabel,
     card,
@@ -93,7 +92,7 @@ class ResultPanel(QScrollArea):
         self._heat_map = self._make_heat_map(opacity_percent)
         self.lungs = LungsCard(translator)
         self.verdict = VerdictBar(judging, translator)
-        self._verdict_card = self._card(translator.text("Your verdict"), self.verdict)
+        self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         parts = (
             self._head,
@@ -165,10 +164,8 @@ class ResultPanel(QScrollArea):
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
         meaning = self._translator.text("What influenced the score, not the outline of a lesion")
-        return self._card(self._translator.text("Heat map"), self.heat_map_box, opacity, label(meaning, role="muted"))
-
-    def _card(self, title: str, *inside: Part) -> QWidget:
-        return card(label(title, role="heading"), *inside)
+        title = label(self._translator.text("Heat map"), role="heading")
+        return card(title, self.heat_map_box, opacity, label(meaning, role="muted"))
 
     # ---- parts that are built for each image
 
@@ -272,8 +269,8 @@ class ResultPanel(QScrollArea):
             limits = label(*paragraphs(translator.pick(manifest.limits)))
             lay_column(
                 box,
-                self._card(translator.text("What this pack is for"), use),
-                self._card(translator.text("What it cannot do"), limits),
+                card(label(translator.text("What this pack is for"), role="heading"), use),
+                card(label(translator.text("What it cannot do"), role="heading"), limits),
                 card_button(translator, self.card_wanted.emit),
                 spacing=10,
             )
@@ -356,7 +353,9 @@ class ScoreScale(QWidget):
         low, high = self._place(point.unsure_low), self._place(point.unsure_high)
         for start, end, name in ((0.0, low, "normal"), (low, high, "unsure"), (high, 1.0, "abnormal")):
             part = QRectF(bar.x() + start * bar.width(), bar.y(), (end - start) * bar.width(), bar.height())
-            painter.fillRect(part, _softened(self._theme, name))
+            shade = colour(self._theme, name)
+            shade.setAlpha(150)
+            painter.fillRect(part, shade)
         middle = bar.center().x()
         painter.setPen(QPen(colour(self._theme, "text"), 2))
         painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
@@ -396,9 +395,3 @@ class ScoreScale(QWidget):
 
     def _line_height(self) -> int:
         return self.fontMetrics().height()
-
-
-def _softened(theme: Theme, name: str) -> QColor:
-    shade = colour(theme, name)
-    shade.setAlpha(150)
-    return shade

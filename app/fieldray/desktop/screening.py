@@ -118,9 +118,8 @@ class Screening(QObject):
     def start(self, *, listed: int = 0) -> None:
         """Screen what was chosen, or the folders of the list in sight, which has so many images."""
         if self.can_start:
-            past_run = self.past.run_id if self.past else None
             images = listed if self.state != "waiting" else 0
-            self._do(self._playbook.start(self.paths, images=images, past_run=past_run))
+            self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
         """What a person says to the open question, or before there is one; see `IntentPlaybook.answer`."""

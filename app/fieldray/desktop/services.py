@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
-from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -36,7 +34,7 @@ Export = Callable[[int, Path, Sequence[str], ReportOptions, Tell, Note], tuple[P
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The rooms at work, with two readings of stored results.
+    """The rooms at work.
 
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
     """
@@ -50,7 +48,6 @@ class Services:
     history: History
     work_list: WorkList
     priors: Priors
-    read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 
 
@@ -69,17 +66,12 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.pipeline.priors import Priors, system_comparer
     from fieldray.pipeline.session import Session
     from fieldray.pipeline.work_list import WorkList
-    from fieldray.store.results import ResultQuery
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)
     database, comparer = session.database, system_comparer(settings)
     drives = DriveWatch(publish)
     drives.start()
-
-    def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
-        with ResultQuery(database) as query:
-            return query.verdict(row_id, outcome)
 
     return Services(
         session=session,
@@ -91,7 +83,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         history=History(database),
         work_list=WorkList(database),
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
-        read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell, note: session.export(
             run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
         ),

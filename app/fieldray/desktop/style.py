@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from string import Template
 from typing import Final, Literal
 
@@ -83,15 +83,10 @@ _ROLES: Final[Mapping[QPalette.ColorRole, str]] = {
 }
 
 
-def system_theme() -> Theme:
-    """What the desktop is set to; light where it does not say."""
-    dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
-    return "dark" if dark else "light"
-
-
 def chosen_theme(setting: str) -> Theme:
-    """The theme of the setting "system", "light" or "dark"."""
-    return "dark" if setting == "dark" or (setting == "system" and system_theme() == "dark") else "light"
+    """The theme of the setting "system" (light where the desktop does not say), "light" or "dark"."""
+    is_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+    return "dark" if setting == "dark" or (setting == "system" and is_dark) else "light"
 
 
 @lru_cache
@@ -166,10 +161,14 @@ def program_icon() -> QIcon:
 def _pixmap(name: str, shade: str, side: int) -> QPixmap:
     drawing = asset(f"icons/{name}.svg").read_text(encoding="utf-8").replace("currentColor", shade)
     renderer = QSvgRenderer(QByteArray(drawing.encode()))
+    return _drawn(side, lambda painter: renderer.render(painter, QRectF(0, 0, side, side)))
+
+
+def _drawn(side: int, draw: Callable[[QPainter], object]) -> QPixmap:
     pixmap = QPixmap(QSize(side, side))
     pixmap.fill(Qt.GlobalColor.transparent)
     painter = QPainter(pixmap)
-    renderer.render(painter, QRectF(0, 0, side, side))
+    draw(painter)
     painter.end()
     return pixmap
 
@@ -230,13 +229,8 @@ def class_icon(category: Category, theme: Theme) -> QIcon:
     """The shape as an icon for a button."""
     made = QIcon()
     for side in (16, 32, 48):
-        pixmap = QPixmap(QSize(side, side))
-        pixmap.fill(Qt.GlobalColor.transparent)
-        painter = QPainter(pixmap)
-        edge = side / 8
-        draw_class(painter, category, QRectF(edge, edge, side - 2 * edge, side - 2 * edge), colour(theme, category))
-        painter.end()
-        made.addPixmap(pixmap)
+        box = QRectF(side / 8, side / 8, side - 2 * side / 8, side - 2 * side / 8)
+        made.addPixmap(_drawn(side, partial(draw_class, category=category, box=box, shade=colour(theme, category))))
     return made
 
 

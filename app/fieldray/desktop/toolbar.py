@@ -103,7 +103,8 @@ class Toolbar(QWidget):
         packs = self._controller.packs
         first, second = pack_label(self._translator, packs)
         room = _TINY_CHIP if self.width() < _TINY else _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
-        self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
+        metrics, right = self.fontMetrics(), Qt.TextElideMode.ElideRight
+        self.pack_chip.setText(*(metrics.elidedText(plain(line), right, room) for line in (first, second)))
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
         set_tip(self.pack_chip, first, second, *more)
@@ -113,9 +114,6 @@ class Toolbar(QWidget):
         first, second = backend_label(self._translator, self._controller.backends, self._controller.devices)
         self.backend_chip.setText(first, second)
         set_tip(self.backend_chip, first, second)
-
-    def _elided(self, text: str, width: int) -> str:
-        return self.fontMetrics().elidedText(plain(text), Qt.TextElideMode.ElideRight, width)
 
     # ---- building
 

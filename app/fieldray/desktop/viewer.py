@@ -306,7 +306,7 @@ class Viewer(QWidget):
         assert row is not None
         thumbnail = row.outcome.facts.thumbnail
         if thumbnail is not None and problem is None:
-            draw_thumbnail(painter, thumbnail, self.rect())
+            draw_thumbnail(painter, thumbnail, self.rect(), opacity=0.5)
         loading = self._translator.text("Loading the image…")
         self._draw_label(painter, self._translator.reason(problem) if problem else loading)
 

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
     QFileDialog,
+    QFormLayout,
     QFrame,
     QHBoxLayout,
     QHeaderView,
@@ -284,6 +285,17 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
         box.addItem(plain(text), value)
     box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
     return box
+
+
+def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
+    """Fields below each other, each behind its caption, which is its name too."""
+    made = QFormLayout()
+    made.setSpacing(10)
+    for caption, field in rows:
+        if isinstance(field, QWidget):
+            field.setAccessibleName(caption)
+        made.addRow(PlainLabel(caption), field)
+    return made
 
 
 def search_field(words: str, text: str = "") -> QLineEdit:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
+from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
@@ -56,7 +57,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._translator, self._theme = translator, theme
-        self._kept = _Kept()
+        self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # as they were painted, those used last
         self.hide_patient = False
         self.date_below = False
 
@@ -72,12 +73,16 @@ class WorkListDelegate(QStyledItemDelegate):
         look = (*cell.look, rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
         known = self._kept.get(look)
         if known is None:
-            known = _blank(rect.size(), ratio)
+            known = QPixmap(math.ceil(rect.width() * ratio), math.ceil(rect.height() * ratio))
+            known.setDevicePixelRatio(ratio)
             known.fill(colour(self._theme, "surface"))  # the last pixel may be only part of the cell
             onto = QPainter(known)
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()
-            self._kept.put(look, known)
+            self._kept[look] = known
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(look)
         painter.drawPixmap(rect.topLeft(), known)
 
     def _paint_cell(self, painter: QPainter, rect: QRect, cell: _Cell) -> None:
@@ -112,12 +117,7 @@ class WorkListDelegate(QStyledItemDelegate):
             box = QRectF(frame).adjusted(15, 15, -15, -15)
             draw_class(painter, row.category, box, colour("dark", row.category))
             return
-        image = QImage(grey.tobytes(), grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
-        size = image.size().scaled(frame.size(), Qt.AspectRatioMode.KeepAspectRatio)
-        target = QRect(0, 0, size.width(), size.height())
-        target.moveCenter(frame.center())
-        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
-        painter.drawImage(target, image)
+        draw_thumbnail(painter, grey, frame)
 
     def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, name_room: int) -> None:
         """Who or which file; below it the number, or in plain words why there is no result."""
@@ -169,32 +169,6 @@ class WorkListDelegate(QStyledItemDelegate):
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
         shown = QFontMetrics(font).elidedText(plain(text), Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
-
-
-class _Kept:
-    """Cells as they were painted, those used last."""
-
-    def __init__(self) -> None:
-        self._pixmaps: OrderedDict[Hashable, QPixmap] = OrderedDict()
-
-    def get(self, look: Hashable) -> QPixmap | None:
-        """What looks like this, if it was painted."""
-        if look in self._pixmaps:
-            self._pixmaps.move_to_end(look)
-        return self._pixmaps.get(look)
-
-    def put(self, look: Hashable, pixmap: QPixmap) -> None:
-        """Keep it, and let go what was used longest ago."""
-        self._pixmaps[look] = pixmap
-        if len(self._pixmaps) > _MOST_KEPT:
-            self._pixmaps.popitem(last=False)
-
-
-def _blank(size: QSize, ratio: float) -> QPixmap:
-    """`ratio` pixels of the screen for one of Qt's."""
-    made = QPixmap(math.ceil(size.width() * ratio), math.ceil(size.height() * ratio))
-    made.setDevicePixelRatio(ratio)
-    return made
 
 
 def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:

@@ -1,17 +1,22 @@
-"""The work list's data: the rows' numbers in order, and what of each is in sight; all of it is read from the store."""
+"""The work list's data: the rows' numbers in order, and what of each is in sight; all of it is read from the store.
+
+The newest wish wins, and what is in sight stays until then. During a run the list is read again and again, so seldom
+that it takes a tenth of a thread's time at most.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import ListReader, SeenRows, WorkRow, image_title
+from fieldray.desktop.list_reader import SeenRows, WorkRow, image_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
@@ -19,14 +24,22 @@ from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
 from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
+from fieldray.errors import FieldrayError
 from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.desktop.services import Services
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
 VERDICT_ROLE: Final = ROW_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
+_CHANNEL: Final = "list"
+_AGAIN_MS: Final = 120
+_REST: Final = 9  # times as long as it took
+_FIRST_ROWS: Final = 256
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
@@ -110,49 +123,53 @@ class WorkListModel(QAbstractTableModel):
         super().__init__(parent)
         self._translator, self._background, self._board = translator, background, board
         self._verdicts = verdicts
-        self._reader = ListReader(background, board, self)
         self._rows = SeenRows(background, board, self)
         self._ids = _NO_ROWS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
         self.is_whole, self.is_by_larger = True, False
-        self._reader.arrived.connect(self._take)
+        self.run_id: int | None = None  # whose rows these are
+        self.wanted, self._order = ResultFilter(), ResultOrder()
+        self._is_reading = self._is_old = self._is_new = self._has_ended = False
+        self._rests_until_s = 0.0
+        self._again = QTimer(self, singleShot=True)
+        self._again.timeout.connect(self._read)
         self._rows.arrived.connect(self._rows_arrived)
-        self._rows.missed.connect(self._reader.refresh)
+        self._rows.missed.connect(self.refresh)
 
     # ---- what is in it
 
-    @property
-    def run_id(self) -> int | None:
-        """The run whose rows these are."""
-        return self._reader.run_id
-
     def open(self, run_id: int | None, manifest: Manifest | None = None) -> None:
-        """List a run, made with a pack if that is at hand; nothing for None."""
+        """List a run, made with a pack if that is at hand, its first rows before all the others; nothing for None."""
         self.is_by_larger = manifest is not None and manifest.is_bare
         self._forget(manifest)
         self.is_whole = run_id is None
-        self._reader.open(run_id)
+        self._stop()
+        self.run_id, self._is_new = run_id, True
+        self._read()
 
     def end(self) -> None:
         """The program closes: what is in sight stays, and nothing more is read."""
-        self._reader.end()
+        self._stop()
+        self.run_id, self._has_ended = None, True
 
     def outcome_ready(self, row_id: int, outcome: Outcome) -> None:
         """A result was saved: a new one, or another one of an image that is listed."""
         if self._rows.replace(row_id, outcome):
             self._row_changed(row_id)
-        self._reader.refresh()
+        self.refresh()
 
     def refresh(self) -> None:
-        """Results may have come or gone."""
-        self._reader.refresh()
+        """Results may have come or gone: read the list again soon."""
+        self._is_old = True
+        if self.run_id is not None and not self._is_reading and not self._again.isActive():
+            self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
 
     def verdict_changed(self, judged: Judged) -> None:
         """The verdict on a row stands otherwise. It stays until another verdict is chosen to be shown."""
-        wanted, row_id = self._reader.wanted, judged.row_id
-        if wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
-            self._reader.wanted = replace(wanted, staying=wanted.staying | {row_id})
+        row_id = judged.row_id
+        if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
+            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row_id})
         row = self._rows.get(row_id)
         if row is not None and judged == Judged(row_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
@@ -165,11 +182,6 @@ class WorkListModel(QAbstractTableModel):
         self.endResetModel()
 
     # ---- what is shown of it
-
-    @property
-    def wanted(self) -> ResultFilter:
-        """Which results are shown."""
-        return self._reader.wanted
 
     @property
     def manifest(self) -> Manifest | None:
@@ -265,8 +277,8 @@ class WorkListModel(QAbstractTableModel):
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
         is_descending = order == Qt.SortOrder.DescendingOrder
-        self._reader.order = ResultOrder() if column < 0 else ResultOrder(KEYS[column], is_descending)
-        self._reader.read()
+        self._order = ResultOrder() if column < 0 else ResultOrder(KEYS[column], is_descending)
+        self._read()
 
     # ---- inside
 
@@ -278,11 +290,55 @@ class WorkListModel(QAbstractTableModel):
         self.counts_changed.emit()
 
     def _filter(self, **changes: Any) -> None:
-        self._reader.wanted = replace(self._reader.wanted, **changes)
-        self._is_another = True
-        self._reader.read()
+        self.wanted, self._is_another = replace(self.wanted, **changes), True
+        self._read()
 
-    def _take(self, found: Listed, is_whole: bool) -> None:
+    def _read(self) -> None:
+        """Read the list as it is wanted now; what was being read is not wanted any more."""
+        self._stop()
+        run_id, wanted, order, limit = self.run_id, self.wanted, self._order, _FIRST_ROWS if self._is_new else None
+        if run_id is None or self._has_ended:
+            return
+
+        def work(services: Services) -> tuple[Listed, float]:
+            began_s = time.perf_counter()
+            return services.work_list.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
+
+        self._is_reading, self._is_old = True, False
+        self._background.ask(
+            work,
+            channel=_CHANNEL,
+            newest_only=True,
+            done=lambda found: self._has_read(*found, limit=limit),
+            failed=self._not_read,
+        )
+
+    def _stop(self) -> None:
+        """End what is being read before anything else is wanted: its answer, an error, is thrown away then."""
+        self._again.stop()
+        services = self._background.services
+        if services is not None and self._is_reading:
+            services.work_list.interrupt()
+        self._background.forget(_CHANNEL)
+        self._is_reading = False
+
+    def _has_read(self, found: Listed, seconds: float, *, limit: int | None) -> None:
+        self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
+        self._board.withdraw("list")
+        self._is_new = False
+        self._take(found, is_whole=limit is None or len(found.row_ids) < limit)
+        if self._is_reading:  # whoever heard of it wants something else
+            return
+        if not self.is_whole:
+            self._read()
+        elif self._is_old:
+            self.refresh()
+
+    def _not_read(self, error: FieldrayError) -> None:
+        self._is_reading = False
+        self._board.post_error("list", error)
+
+    def _take(self, found: Listed, *, is_whole: bool) -> None:
         """The list as it was read: another one, or the same with other rows in it or in another order."""
         self.is_whole = is_whole
         if self._is_another or len(found.row_ids) < len(self._ids):

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Listed, ResultFilter, ResultOrder
-from fieldray.domain.run import StoredResult
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.store.work_list import WorkListQuery
 
@@ -42,6 +43,11 @@ class WorkList:
         """Those of these results that are in the store, with the verdicts on them."""
         with WorkListQuery(self._database) as query:
             return query.results(row_ids)
+
+    def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
+        """The verdict on this outcome in this row, even if the row holds another outcome by now."""
+        with WorkListQuery(self._database) as query:
+            return query.verdict(row_id, outcome)
 
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
         """The first row of another study, going down (step 1) or up (-1) these rows from a position."""

@@ -143,10 +143,10 @@ def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() 
 def test_a_run_of_the_past_is_asked_about_by_its_own_folder() -> None:
     playbook, _ = opened(CHILDREN, RememberedPack("children"))
     assert isinstance(playbook.drop()[0], SayLost)
-    (look,) = playbook.start([OTHER], images=4, past_run=7)
+    (look,) = playbook.start([OTHER], images=4)
     playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
     asked = question(playbook).intent
-    assert (asked.paths, asked.images, asked.past_run, asked.pack) == ((OTHER,), 4, 7, used(CHILDREN))
+    assert (asked.paths, asked.images, asked.pack) == ((OTHER,), 4, used(CHILDREN))
 
 
 def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None:
