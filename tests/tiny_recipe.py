@@ -1,4 +1,4 @@
-"""A whole recipe so small that it trains within seconds, and the images it asks for."""
+"""A whole recipe so small that it trains within seconds, the images it asks for, and samples as small."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from fieldray_adapt.command import adapt
+from fieldray_adapt.train import Samples
 
 RECIPE = """
 run = "run"
@@ -74,3 +77,31 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
         lines.append(f"{number}.png,{number % 2},p{number},{number // 2 % 3}")
     (folder / f"{name}.csv").write_text("\n".join(lines))
+
+
+def adapted(step: str, recipe: Path) -> list[str]:
+    """Perform a step and those before it; what is said."""
+    said = list[str]()
+    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    return said
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def bright_or_dark(count: int, *, source: str = "made", lungs: bool = False) -> Samples:
+    """A bright or a dark middle: a task that a small network learns within seconds. The lungs are the left half."""
+    generator = np.random.default_rng(count)
+    targets = (np.arange(count) % 2).astype(np.float32)[:, None]
+    images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)
+    images[:, 8:24, 8:24] += (targets * 60).astype(np.uint8)[:, :, None, None]
+    shares = np.zeros((count, 64, 64), np.uint8)
+    shares[:, :, :32] = 255
+    return Samples(
+        images=images,
+        targets=targets,
+        sources=(source,) * count,
+        patients=tuple(f"{source} {number}" for number in range(count)),
+        lungs=shares if lungs else None,
+    )

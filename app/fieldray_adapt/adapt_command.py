@@ -21,13 +21,11 @@ STEPS: Final = {
     "run": "perform all steps that are not done yet",
     "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
-    "compare": "train the unpruned network that the recipe names, and compare the pack with it",
     "data": "read the images and fix their split into parts",
     "train": "train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",
     "placement": "predict which operators run on the Edge TPU, and how fast",
-    "compile": "compile the network for the Edge TPU, if edgetpu_compiler is installed",
     "evaluate": "choose operating points and evaluate the pack",
     "pack": "write the signed pack",
     "report": "write the report of the run",
@@ -63,13 +61,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in STEPS.items():
         action = add_command(actions, name, text)
-        what = "the recipe (a TOML file)" + (", or the folder of a classifier's pack" if name == "compile" else "")
-        action.add_argument("recipe", type=given_path, metavar="RECIPE", help=what)
+        action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
         if name in ("run", "train"):
             add_training_options(action)
-        if name == "compile":
-            add_pack_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
     check.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
@@ -79,31 +74,30 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "recipe", type=given_path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
     )
     new.set_defaults(command=run_new)
+    add_compile(actions)
     add_measure_cluster(actions)
     add_estimate(actions)
 
 
-def add_pack_options(action: argparse.ArgumentParser) -> None:
-    """Add what a pack, which is compiled in place of a recipe, is written with."""
+def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add the command for a pack that there is."""
+    action = add_command(actions, "compile", "compile a pack for the Edge TPU, where edgetpu_compiler is installed")
+    action.add_argument("pack", type=given_path, metavar="PACK", help="the folder of a classifier's pack")
     action.add_argument(
-        "--key", type=given_path, metavar="FILE", help="signs the pack (default: signing.pem, made if missing)"
-    )
+        "--key", type=given_path, default=Path("signing.pem"), metavar="FILE",
+        help="signs the pack (default: signing.pem, made if missing)",
+    )  # fmt: skip
     where = "for the new pack's folder (default: where the pack is, if the same key signed it)"
     action.add_argument("--out", type=given_path, metavar="FOLDER", help=where)
     action.set_defaults(command=run_compile)
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
-    """Compile a recipe's network, or a pack's; the exit code. Raises FieldrayError."""
-    folder: Path = options.recipe
-    if not folder.is_dir():
-        if options.key or options.out:
-            raise UsageProblem(reason("compile_no_pack", path=folder))
-        return run_adapt(options, console)
+    """Compile a pack; the exit code. Raises FieldrayError."""
     with toolchain(console):
         from fieldray_adapt.command import compile_pack
 
-        place = compile_pack(folder, key=options.key or Path("signing.pem"), packs=options.out, say=console.print_line)
+        place = compile_pack(options.pack, key=options.key, packs=options.out, say=console.print_line)
     console.print_line(f"Written: {place}")
     console.print_line(f"Use it: fieldray packs install {place} --trust {read_verified_manifest(place).fingerprint}")
     return 0

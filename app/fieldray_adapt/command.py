@@ -20,9 +20,9 @@ from fieldray.packs import signing
 from fieldray.packs.manifest import ClassifierManifest
 from fieldray.packs.verified import list_files, not_classifier, read_files, read_verified_manifest, write_described
 from fieldray.reasons import reason
-from fieldray_adapt.comparisons import COMPARE, CROSS
+from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA, data_problems
-from fieldray_adapt.edgetpu import COMPILE, PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
+from fieldray_adapt.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler, with_section
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
@@ -45,7 +45,7 @@ from fieldray_adapt.tables import Document, Problem, RecipeProblems, template
 
 Say = Callable[[str], None]
 
-STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, EVALUATE, PACK, REPORT)
 _LUNG_STEPS: Final[tuple[Step, ...]] = (
     LUNG_DATA, LUNG_TRAIN, LUNG_QUANTISE, PLACEMENT, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT,
 )  # fmt: skip
@@ -99,8 +99,8 @@ def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str,
 def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
     """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
-    Of lung fields "cross" leaves out each hospital in turn.
+    "profile" and "cross" are steps of their own, which no other needs; the latter needs the data alone. Of lung fields
+    "cross" leaves out each hospital in turn.
 
     `trainer` trains in place of this process: classifiers and lung fields. Raises UsageProblem for other recipes.
 
@@ -199,8 +199,9 @@ def compile_pack(
     try:
         return write_described(place, description=description, contents=contents, key=signing.own_key(key))
     finally:
-        with contextlib.suppress(OSError):  # one with a pack in it stays
-            place.rmdir() if not was_there else None
+        if not was_there:
+            with contextlib.suppress(OSError):  # one with a pack in it stays
+                place.rmdir()
 
 
 def _signer(key: Path, data: bytes) -> str:
@@ -292,7 +293,7 @@ KINDS: Final[dict[str, Kind]] = {
         schema=Recipe,
         check=_check_classifier,
         check_run=lambda recipe: data_problems(recipe, every_image=False),
-        steps=lambda _: _by_name(STEPS, profile=(PROFILE,), compare=(DATA, COMPARE), cross=(DATA, CROSS)),
+        steps=lambda _: _by_name(STEPS, profile=(PROFILE,), cross=(DATA, CROSS)),
         is_divided=True,
     ),
     "lung-fields": Kind(schema=LungRecipe, check=lung_problems, steps=_lung_steps, is_divided=True),

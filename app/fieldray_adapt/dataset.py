@@ -38,7 +38,7 @@ from fieldray_adapt.layouts import (
     table_counts,
     table_digest,
 )
-from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
+from fieldray_adapt.recipe import NAMED_WEIGHTS, Recipe
 from fieldray_adapt.recipe_data import LabelRule, Source
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.tables import Location, Problem
@@ -376,13 +376,13 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
     for key in ("ood_images", "elsewhere"):
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
-    problems += _weights_problems(recipe.network, ("network",))
-    problems += _teacher_problems(recipe.training, ("training",))
+    weights, teacher = Path(recipe.network.weights), recipe.training.teacher
+    if recipe.network.weights not in NAMED_WEIGHTS and not weights.exists():
+        problems.append(Problem(("network", "weights"), f"names {weights}, which is not there"))
+    if teacher and not teacher.is_file():
+        problems.append(Problem(("training", "teacher"), f"names {teacher}, which is not there"))
     if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
         problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
-    if recipe.comparison is not None:
-        problems += _weights_problems(recipe.comparison.network, ("comparison", "network"))
-        problems += _teacher_problems(recipe.comparison.training, ("comparison", "training"))
     # What is missing for a source whose table cannot be read would only be named twice.
     return problems or [
         *_class_problems(recipe.labels, rows),
@@ -497,13 +497,3 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
     used = evaluated_parts(rows, parts, recipe.data)
     empty = [found.text for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels)]
     yield from _first(empty, ("split",), lead="leaves a part without a class: ")
-
-
-def _weights_problems(network: NetworkChoice, at: Location) -> Iterator[Problem]:
-    if network.weights not in NAMED_WEIGHTS and not Path(network.weights).exists():
-        yield Problem((*at, "weights"), f"names {network.weights}, which is not there")
-
-
-def _teacher_problems(training: Training, at: Location) -> Iterator[Problem]:
-    if training.teacher and not training.teacher.is_file():
-        yield Problem((*at, "teacher"), f"names {training.teacher}, which is not there")

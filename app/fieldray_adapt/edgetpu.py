@@ -281,6 +281,9 @@ def with_section(card: str, files: Mapping[str, bytes]) -> str:
 
 
 PROGRAM: Final = "edgetpu_compiler"
+_LEAST_RUNTIME: Final = 13
+"""Smallest runtime version of the clinics' Edge TPUs."""
+_TIMEOUT_S: Final = 600
 
 
 def find_compiler() -> Path:
@@ -291,17 +294,13 @@ def find_compiler() -> Path:
     return Path(found)
 
 
-def compile_for_edgetpu(
-    data: bytes, *, compiler: Path | None = None, least_runtime: int = 13, timeout_s: float = 600
-) -> tuple[bytes, Placement]:
+def compile_for_edgetpu(data: bytes, *, compiler: Path | None = None) -> tuple[bytes, Placement]:
     """Compile an int8 file's bytes: the compiled file, and the report read from it.
 
     Parameters
     ----------
     compiler
         None looks for it on PATH.
-    least_runtime
-        Smallest runtime version of the clinics' Edge TPUs.
 
     Raises
     ------
@@ -315,8 +314,8 @@ def compile_for_edgetpu(
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"
         source.write_bytes(data)
-        command = [str(program), "--min_runtime_version", str(least_runtime), "--show_operations"]
-        text = _run([*command, "--out_dir", folder, str(source)], timeout_s=timeout_s)
+        command = [str(program), "--min_runtime_version", str(_LEAST_RUNTIME), "--show_operations"]
+        text = _run([*command, "--out_dir", folder, str(source)])
         made = source.with_name("model_edgetpu.tflite")
         if not made.is_file():
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
@@ -328,9 +327,11 @@ def compile_for_edgetpu(
     return compiled, found
 
 
-def _run(command: list[str], *, timeout_s: float) -> str:
+def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
     except FileNotFoundError as problem:
         raise EnvironmentProblem(reason("no_compiler")) from problem
     except (OSError, subprocess.TimeoutExpired) as problem:
@@ -345,39 +346,11 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-COMPILED_NAME: Final = "edgetpu.tflite"
-
-
 def placement_step(run: Run) -> Mapping[str, Any]:
     """Report where the int8 file's operators would run; placement.json and placement.txt."""
-    return _report(run, "placement", place(converted(run, "int8").data))
-
-
-def compile_step(run: Run, *, compiler: Path | None = None) -> Mapping[str, Any]:
-    """Compile the int8 file, or say what is missing: the pack is then for the CPU alone.
-
-    A file that an earlier run left is removed first, so that a pack never carries one that does not belong to it.
-    Raises UsageProblem (compiled_partly).
-    """
-    path = run.folder("compile") / COMPILED_NAME
-    path.unlink(missing_ok=True)
-    try:
-        data, placement = compile_for_edgetpu(converted(run, "int8").data, compiler=compiler)
-    except EnvironmentProblem as problem:
-        return {"compiled": False, "why": problem.reason.text}
-    write_atomically(path, data)
-    return {"compiled": True, **_report(run, "compile", placement)}
-
-
-def edgetpu_file(run: Run) -> dict[str, bytes]:
-    """What the compile step made, as a file of a pack; empty if it made nothing."""
-    path = run.folder("compile") / COMPILED_NAME
-    return {"edgetpu": path.read_bytes()} if path.is_file() else {}
-
-
-def _report(run: Run, step: str, placement: Placement) -> Mapping[str, Any]:
-    run.write(step, "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
-    write_atomically(run.folder(step) / "placement.txt", (describe(placement) + "\n").encode())
+    placement = place(converted(run, "int8").data)
+    run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
+    write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())
     return {
         "operators": len(placement.operators),
         "mapped": placement.mapped,
@@ -389,4 +362,3 @@ def _report(run: Run, step: str, placement: Placement) -> Mapping[str, Any]:
 
 
 PLACEMENT: Final = Step(name="placement", perform=placement_step, reads=())
-COMPILE: Final = Step(name="compile", perform=compile_step, reads=())

@@ -127,8 +127,12 @@ def open_engine(
     settings: EngineSettings,
     name: EngineName = "auto",
 ) -> Engine:
-    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
-    if name == "torch" or (name == "auto" and importlib.util.find_spec("torch") is not None):
+    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError.
+
+    With Triton, which comes with PyTorch for GPUs, TensorFlow in the same process ends it: "auto" leaves such a one.
+    """
+    is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
+    if name == "torch" or (name == "auto" and is_there and not has_triton):
         # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         from fieldray_adapt.torch_engine import TorchEngine
@@ -320,7 +324,7 @@ def cosine_rate(highest: float, at: float, *, warm_up: float, end: float = 1.0, 
     return highest * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
-_PREDICT_BATCH: Final = 500
+_BATCH: Final = 500
 _WARM_UP_SHARE: Final = 0.05
 _MOST_PARTS: Final = 20
 
@@ -450,16 +454,15 @@ def quality(
     settings: EngineSettings,
 ) -> tuple[float, float]:
     """Accuracy (the largest logit is at the largest target) in 0..1, and the mean cross-entropy."""
-    engine = open_engine(specification, weights, settings=settings)
-    starts = range(0, len(data), _PREDICT_BATCH)
-    logits = np.concatenate([engine.logits(data.images[start : start + _PREDICT_BATCH]) for start in starts])
+    logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     right = logits.argmax(axis=1) == data.targets.argmax(axis=1)
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(right.mean()), float(-(data.targets * logarithms).sum(axis=1).mean())
 
 
-_BATCH: Final = 500
+def _logits(engine: Engine, images: Batch) -> Batch:
+    return np.concatenate([engine.logits(images[at : at + _BATCH]) for at in range(0, len(images), _BATCH)])
 
 
 def distillation_targets(
@@ -472,8 +475,6 @@ def distillation_targets(
     settings: EngineSettings,
 ) -> Labelled:
     """The same images with targets (n, labels) that are to `share` the teacher's softmax at a temperature."""
-    engine = open_engine(specification, weights, settings=settings)
-    parts = [engine.logits(data.images[at : at + _BATCH]) for at in range(0, len(data), _BATCH)]
-    logits = np.concatenate(parts).astype(np.float64) / temperature
-    soft = softmax(logits, axis=1)
+    logits = _logits(open_engine(specification, weights, settings=settings), data.images)
+    soft = softmax(logits.astype(np.float64) / temperature, axis=1)
     return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

@@ -37,7 +37,7 @@ from fieldray_adapt.layouts import Row, refuse_leak, refuse_settled
 from fieldray_adapt.quantise import Answers, answer
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.steps import converted, load_network
+from fieldray_adapt.steps import converted, last_network
 
 
 def rows_elsewhere(run: Run) -> list[Row]:
@@ -160,7 +160,7 @@ def _gated(aside: NDArray[np.str_], answers: Answers, gate: OodGate) -> NDArray[
 
 def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
     file = converted(run, name)
-    specification, _ = load_network(run)
+    specification, _ = last_network(run)
     return answer(
         file.data,
         images,

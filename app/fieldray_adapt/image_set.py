@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +34,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import arrays_in, content_digest, digest, reading, save_arrays, write_atomically
 from fieldray_adapt.layouts import Row, read_source
 from fieldray_adapt.recipe_data import Source
+from fieldray_adapt.run import Progress
 
 CELLS: Final = 64
 """Rows and columns of the share of lung that is kept of an image as the network sees it."""
@@ -96,11 +96,9 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) 
 
 
 CACHE: Final = "digests.json"
-# A file changed within a clock's tick of being read looks unchanged; 2 s is the coarsest tick there is (FAT).
-_SETTLED_NS: Final = 2 * 10**9
 
 
-def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], int] = time.time_ns) -> list[Row]:
+def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
     """The rows of all sources, each with the SHA-256 of its file ("" where that cannot be read).
 
     Raises what `layouts.read_source` raises, StorageProblem.
@@ -109,17 +107,14 @@ def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], i
     ----------
     folder
         Keeps the digests, each for as long as the file's size, times and number are what they were.
-    now_ns
-        The time as files have it, in nanoseconds.
     """
     rows, path = [row for source in sources for row in read_source(source)], folder / CACHE
     before: dict[str, list[Any]] = {}
     if path.is_file():
         with reading(path):
             before = dict(json.loads(path.read_text(encoding="utf-8")))
-    known, digests = dict(before), []
-    for row in rows:
-        digests.append(_digest_of(row.path, known, now_ns))
+    known = dict(before)
+    digests = [_digest_of(row.path, known) for row in rows]
     if known != before:
         write_atomically(path, json.dumps(known).encode())
     return [replace(row, sha256=found) for row, found in zip(rows, digests, strict=True)]
@@ -130,8 +125,8 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return digest([replace(row, path=Path(), origin="") for row in rows])
 
 
-def _digest_of(path: Path, known: dict[str, list[Any]], now_ns: Callable[[], int]) -> str:
-    """The file's digest, from `known` or put there; what was changed just now is never taken for settled."""
+def _digest_of(path: Path, known: dict[str, list[Any]]) -> str:
+    """The file's digest, from `known` or put there."""
     try:
         facts = path.stat()
     except OSError:
@@ -140,15 +135,9 @@ def _digest_of(path: Path, known: dict[str, list[Any]], now_ns: Callable[[], int
     kept = known.get(str(path))
     if kept is not None and kept[:-1] == state:
         return str(kept[-1])
-    looked_ns, found = now_ns(), content_digest(path)
-    if found and looked_ns - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
+    if found := content_digest(path):
         known[str(path)] = [*state, found]
-    else:
-        known.pop(str(path), None)
     return found
-
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

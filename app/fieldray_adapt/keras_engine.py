@@ -14,10 +14,10 @@ from fieldray_adapt.specification import INPUT, Layer, Shape, Specification, Wei
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
 
-def build_network(specification: Specification, *, outputs: Sequence[str], l2: float = 0.0) -> Any:
+def build_network(specification: Specification, *, outputs: Sequence[str]) -> Any:
     """A keras.Model from the image (n, height, width, channels) float32 in 0..1 to the outputs named by role or layer.
 
-    One output gives a single tensor, several a list in the order asked for. `l2` weighs the kernels' squared norm.
+    One output gives a single tensor, several a list in the order asked for.
     """
     import keras
 
@@ -25,15 +25,20 @@ def build_network(specification: Specification, *, outputs: Sequence[str], l2: f
     values = {INPUT: keras.Input(sizes[INPUT], name=INPUT)}
     for layer in specification.layers:
         tensors = [values[name] for name in layer.inputs]
-        values[layer.name] = _apply(layer, tensors, sizes, epsilon=specification.epsilon, l2=l2)
+        values[layer.name] = _apply(layer, tensors, sizes, epsilon=specification.epsilon)
     wanted = [values[specification.outputs.get(name, name)] for name in outputs]
     return keras.Model(values[INPUT], wanted if len(wanted) > 1 else wanted[0], name=specification.name)
 
 
-def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float, l2: float) -> Any:
+def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float) -> Any:
+    """A layer's operation, then its normalisation and its activation."""
     from keras import layers
 
-    value = _operate(layer, tensors, sizes, l2=l2)
+    value = tensors[0]
+    if layer.kind != "activation":
+        value = _keras_layer(layer, sizes)(tensors if layer.kind == "add" else value)
+    if layer.kind == "average_all":
+        value = layers.Reshape((value.shape[-1],), name=layer.name)(value)
     if layer.batch_norm:
         value = layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=f"{layer.name}_bn")(value)
     if layer.activation == "relu6":
@@ -45,31 +50,15 @@ def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsi
     return value
 
 
-def _operate(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, l2: float) -> Any:
-    """The bare operation of a layer, before normalisation and activation."""
-    if layer.kind == "activation":
-        return tensors[0]
-    step = _keras_layer(layer, sizes, l2=l2)
-    value = step(tensors if layer.kind == "add" else tensors[0])
-    return _reshaped(value, layer.name) if layer.kind == "average_all" else value
-
-
-def _reshaped(value: Any, name: str) -> Any:
+def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
     from keras import layers
 
-    return layers.Reshape((value.shape[-1],), name=name)(value)
-
-
-def _keras_layer(layer: Layer, sizes: Mapping[str, Shape], *, l2: float) -> Any:
-    from keras import layers, regularizers
-
-    penalty = {"kernel_regularizer": regularizers.L2(l2)} if l2 else {}
     windowed = {"strides": layer.stride, "padding": "same", "name": layer.name}
     biased = {"use_bias": not layer.batch_norm}
     makers: dict[str, Callable[[], Any]] = {
-        "conv": lambda: layers.Conv2D(sizes[layer.name][-1], layer.kernel, **windowed, **biased, **penalty),
+        "conv": lambda: layers.Conv2D(sizes[layer.name][-1], layer.kernel, **windowed, **biased),
         "depthwise": lambda: layers.DepthwiseConv2D(layer.kernel, **windowed, **biased),
-        "dense": lambda: layers.Dense(sizes[layer.name][0], name=layer.name, **penalty),
+        "dense": lambda: layers.Dense(sizes[layer.name][0], name=layer.name),
         "max_pool": lambda: layers.MaxPooling2D(layer.kernel, **windowed),
         "average_all": lambda: layers.AveragePooling2D(sizes[layer.inputs[0]][:2], name=f"{layer.name}_pool"),
         "add": lambda: layers.Add(name=layer.name),

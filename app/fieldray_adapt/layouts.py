@@ -104,33 +104,41 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
     return rows, wrong
 
 
-def _read_index(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
-    for line, row in table_rows(source, wrong, ("path", "label", "patient_id")):
-        classes = frozenset({row["label"], *_names(row.get("finding", ""))})
-        yield _row(source, line, {**row, "patient": row["patient_id"]}, classes)
+_COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "csv": (("path", "path"), ("classes", "label"), ("patient", "patient")),
+    "index": (
+        *(("path", "path"), ("classes", "label"), ("patient", "patient_id"), ("findings", "finding")),
+        *((name, name) for name in ("view", "age", "sex", "fold", "split")),
+    ),
+    # NIH ChestX-ray14, Data_Entry_2017*.csv
+    "nih": (
+        *(("path", "Image Index"), ("classes", "Finding Labels"), ("patient", "Patient ID")),
+        *(("view", "View Position"), ("age", "Patient Age"), ("sex", "Patient Sex"), ("sex", "Patient Gender")),
+    ),
+}
+"""Of layouts that are one table: what its columns hold. The first three are needed, and those that the recipe names."""
+_NEEDED: Final = 3
 
 
-def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """A CSV whose columns the recipe names; `path` and `classes` are needed."""
-    columns = {"path": "path", "classes": "label", "patient": "patient", **source.columns}
-    needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
-    for line, row in table_rows(source, wrong, tuple(columns[name] for name in needed)):
-        cells = {name: row[column] for name, column in columns.items() if column in row}
-        yield _row(source, line, cells, _names(cells["classes"]))
-
-
-def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """NIH ChestX-ray14, Data_Entry_2017*.csv."""
-    for line, row in table_rows(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
-        cells = {
-            "path": row["Image Index"],
-            "patient": row["Patient ID"],
-            "view": row.get("View Position", ""),
-            "age": row.get("Patient Age", ""),
-            "sex": row.get("Patient Gender", row.get("Patient Sex", "")),
-        }
-        yield _row(source, line, cells, _names(row["Finding Labels"]))
+def _read_table(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """A CSV file with columns of the layout, or of the recipe; classes are joined by |."""
+    known = _COLUMNS[source.layout]
+    columns = [*(pair for pair in known if pair[0] not in source.columns), *source.columns.items()]
+    names = {*(name for name, _ in known[:_NEEDED]), *source.columns}
+    for line, row in table_rows(source, wrong, tuple(column for name, column in columns if name in names)):
+        cells = {name: row[column] for name, column in columns if column in row}
+        yield Row(
+            path=_images(source) / cells["path"],
+            source=source.name,
+            classes=_names(cells["classes"]) | _names(cells.get("findings", "")),
+            patient=cells["patient"],
+            origin=_origin(source, line),
+            split=cells.get("split", ""),
+            fold=cells.get("fold", ""),
+            view=cells.get("view", ""),
+            age_years=_age(cells.get("age", "")),
+            sex=cells.get("sex", ""),
+        )
 
 
 def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
@@ -183,22 +191,6 @@ def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
                 patient=patient,
                 origin=str(inside),
             )
-
-
-def _row(source: Source, line: int, cells: Mapping[str, str], classes: frozenset[str]) -> Row:
-    """A row of a table by cells under our names: path and patient, and where there are such columns the others."""
-    return Row(
-        path=_images(source) / cells["path"],
-        source=source.name,
-        classes=classes,
-        patient=cells["patient"],
-        origin=_origin(source, line),
-        split=cells.get("split", ""),
-        fold=cells.get("fold", ""),
-        view=cells.get("view", ""),
-        age_years=_age(cells.get("age", "")),
-        sex=cells.get("sex", ""),
-    )
 
 
 def _patient_in(name: str, source: Source) -> str | None:
@@ -256,11 +248,9 @@ def _bad_row(source: Table, line: int, detail: str) -> Reason:
 
 
 _LAYOUT_READERS: Final[Mapping[str, Callable[[Source, Wrong], Iterator[Row]]]] = {
-    "index": _read_index,
-    "csv": _read_csv,
+    **dict.fromkeys(_COLUMNS, _read_table),
     "folders": _read_folders,
     "chexpert": _read_chexpert,
-    "nih": _read_nih,
 }
 
 

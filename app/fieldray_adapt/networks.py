@@ -49,7 +49,6 @@ def resnet50(
     width: int,
     labels: int,
     input_channels: int = 1,
-    activation: Activation = "sigmoid",
     blocks: tuple[int, ...] = _RESNET_BLOCKS,
     last_stride: int = 2,
 ) -> Specification:
@@ -76,7 +75,7 @@ def resnet50(
             layers += _bottleneck(name, last, f"conv{stage}", stride=stride if block == 1 else 1)
             channels |= {f"{name}_1": inner, f"{name}_2": inner, f"conv{stage}": 4 * inner}
             last = f"{name}_out"
-    head, outputs = _class_map_head(last, activation)
+    head, outputs = _class_map_head(last)
     return Specification(
         name="resnet50",
         height=height,
@@ -89,9 +88,7 @@ def resnet50(
     )
 
 
-def mobilenet(
-    *, height: int, width: int, labels: int, input_channels: int = 1, activation: Activation = "sigmoid"
-) -> Specification:
+def mobilenet(*, height: int, width: int, labels: int, input_channels: int = 1) -> Specification:
     """MobileNet v1 with the class-map head; a depthwise layer keeps the channel set it reads."""
     layers = [convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6")]
     channels, last = {"conv1": 32}, "conv1"
@@ -100,7 +97,7 @@ def mobilenet(
         layers.append(depthwise_convolution(depthwise, last, stride=stride, activation="relu6"))
         layers.append(convolution(pointwise, depthwise, pointwise, activation="relu6"))
         channels[pointwise], last = count, pointwise
-    head, outputs = _class_map_head(last, activation)
+    head, outputs = _class_map_head(last)
     return Specification(
         name="mobilenet",
         height=height,
@@ -118,7 +115,6 @@ def vgg16(
     width: int = 28,
     labels: int = 10,
     input_channels: int = 1,
-    activation: Activation = "softmax",
     dense_units: int = 4096,
     dropout: float = 0.5,
 ) -> Specification:
@@ -138,7 +134,7 @@ def vgg16(
         layers.append(Layer(name=f"{name}_dropout", kind="dropout", inputs=(name,), rate=dropout))
         channels[name], last = dense_units, f"{name}_dropout"
     layers.append(Layer(name="logits", kind="dense", inputs=(last,), channels=LABELS))
-    layers.append(Layer(name="scores", kind="activation", inputs=("logits",), activation=activation))
+    layers.append(Layer(name="scores", kind="activation", inputs=("logits",), activation="softmax"))
     return Specification(
         name="vgg16",
         height=height,
@@ -200,11 +196,11 @@ def _bottleneck(name: str, source: str, stage: str, *, stride: int) -> list[Laye
     ]
 
 
-def _class_map_head(source: str, activation: Activation) -> tuple[list[Layer], dict[str, str]]:
+def _class_map_head(source: str) -> tuple[list[Layer], dict[str, str]]:
     layers = [
         Layer(name="class_maps", kind="conv", inputs=(source,), channels=LABELS),
         Layer(name="logits", kind="average_all", inputs=("class_maps",)),
-        Layer(name="scores", kind="activation", inputs=("logits",), activation=activation),
+        Layer(name="scores", kind="activation", inputs=("logits",), activation="sigmoid"),
         Layer(name="features", kind="average_all", inputs=(source,)),
     ]
     return layers, {name: name for name in ("logits", "scores", "class_maps", "features")}

@@ -42,15 +42,15 @@ from fieldray.packs.signing import own_key
 from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described, write_pack
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator, languages
-from fieldray_adapt.comparisons import CROSS_RESULTS
-from fieldray_adapt.edgetpu import card_section, edgetpu_file
+from fieldray_adapt.cross import CROSS_RESULTS
+from fieldray_adapt.edgetpu import card_section
 from fieldray_adapt.files import content_digest, digest
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe import PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification, multiply_adds, parameters
-from fieldray_adapt.steps import converted, load_network
+from fieldray_adapt.steps import converted, last_network
 
 Facts = Mapping[str, Any]
 
@@ -170,9 +170,9 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     """
     recipe = run.recipe
     results, chosen = evaluated(run), evaluated(run, "points.json")
-    file, (specification, _) = converted(run, "int8"), load_network(run)
+    file, (specification, _) = converted(run, "int8"), last_network(run)
     manifest = _manifest(run, file.roles(specification), results, chosen)
-    files = {"litert": file.data, **edgetpu_file(run)}
+    files = {"litert": file.data}
     card = model_card(
         recipe,
         specification=specification,
@@ -322,27 +322,18 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
     return {
         code: {
             **{
-                part: {name: found[part][name] for name in names} | {"classes": _classes(found[part]["points"])}
+                part: {name: found[part][name] for name in names}
+                | {"classes": {name: point["classes"] for name, point in found[part]["points"].items()}}
                 for part in _MEASURED
                 if part in found
             },
-            **_reference(found["test"]),
+            "reference": {"scores": found["test"]["score_counts"]},
             **_heat_map(found),
             "shortcuts": found["shortcuts"],
             "float_against_int8": found["float_against_int8"],
         }
         for code, found in labels.items()
     }
-
-
-def _classes(points: Mapping[str, Facts]) -> dict[str, Any]:
-    """What a person sees at each operating point; a run evaluated by an older version has none."""
-    return {name: point["classes"] for name, point in points.items() if "classes" in point}
-
-
-def _reference(test: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores' distribution, which a site compares its own with; a run evaluated by an older version has none."""
-    return {"reference": {"scores": test["score_counts"]}} if "score_counts" in test else {}
 
 
 def _heat_map(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "no_compiler": "edgetpu_compiler is not installed, so nothing was compiled for the Edge TPU. It runs on 64-bit "
                    "Intel or AMD Linux; see coral.ai/docs/edgetpu/compiler. The pack works on the CPU without it.",
     "compiler_failed": "edgetpu_compiler failed: {detail}.",
-    "compile_no_pack": "{path} is no folder of a pack. --key and --out are for one.",
     "compile_elsewhere": "{path} is signed with another key, so it stays as it is. Say where the new pack goes: --out FOLDER.",
     "compiled_partly": "The compiled network does not run entirely on the Edge TPU: {subgraphs} subgraphs, "
                        "{operators} operators on the CPU.",

@@ -172,7 +172,11 @@ class Training:
         default=None,
     )
     seed: int = key("Of initial weights, order and augmentation.", default=0)
-    engine: EngineName = key("The framework that trains; auto: PyTorch where it is installed.", default="auto")
+    engine: EngineName = key(
+        "The framework that trains; auto: PyTorch where it is installed, and without Triton (as for the CPU alone), "
+        "which cannot be in one process with TensorFlow.",
+        default="auto",
+    )
     precision: Precision = key("bfloat16 is faster where the CPU has it.", default="float32")
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
@@ -241,14 +245,6 @@ class Evaluation:
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
-@table
-class Comparison:
-    """The unpruned network that the pack is measured against, trained on the same images."""
-
-    network: NetworkChoice = key("In place of the recipe's own.")
-    training: Training = key("In place of the recipe's own.")
-
-
 CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
 PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
 PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
@@ -272,9 +268,7 @@ class Recipe(PackRecipe):
     """A classifier: from labelled images to a signed pack."""
 
     kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
-    results: Path | None = key(
-        "Folder for what is published of comparisons and cross-validations; the run by default.", default=None
-    )
+    results: Path | None = key("Folder for what is published of cross-validations; the run by default.", default=None)
     calibration_images: CalibrationImages = 200
     lungs: Path | None = key(
         "Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside.", default=None
@@ -287,7 +281,6 @@ class Recipe(PackRecipe):
     training: Training = key("How the network is trained.", default=Training())
     prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
     profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
-    comparison: Comparison | None = key("What `fieldray adapt compare` measures the pack against.", default=None)
     evaluation: Evaluation = key("What is measured.", default=Evaluation())
 
     def rules(self) -> Rules:

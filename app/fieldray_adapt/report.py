@@ -1,6 +1,6 @@
 """The report step: one HTML file with everything of a run, plots included, that needs nothing else to be read.
 
-The pages of a comparison and of a cross-validation, which are published beside their figures, are laid out here too.
+The page of a cross-validation, which is published beside its figures, is laid out here too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fieldray_adapt.profile import PROFILE_NAME, profile_parts
 from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import RECIPE_TEXT, Run, Step
-from fieldray_adapt.steps import converted, load_network
+from fieldray_adapt.steps import converted, last_network
 
 _DOES: Final = {
     "data": "read the images and freeze their split",
@@ -49,7 +49,6 @@ _DOES: Final = {
     "prune": "make the network smaller",
     "quantise": "convert it to int8",
     "placement": "forecast the Edge TPU",
-    "compile": "compile for the Edge TPU",
     "evaluate": "choose operating points, measure",
     "pack": "write the signed pack",
 }
@@ -97,7 +96,7 @@ def _state(run: Run, name: str, entry: Mapping[str, Any]) -> str:
     """What came of a step, also where it found nothing to do."""
     if name == "prune" and run.recipe.prune is None:
         return "not asked for by the recipe"
-    return f"left out: {entry['why']}" if entry.get("compiled") is False else str(entry["state"])
+    return str(entry["state"])
 
 
 def _images(data: Mapping[str, Any]) -> list[Part]:
@@ -231,7 +230,7 @@ def _examples(run: Run) -> list[Part]:
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
-    file, (specification, _) = converted(run, "int8"), load_network(run)
+    file, (specification, _) = converted(run, "int8"), last_network(run)
     found = answer(
         file.data,
         samples.images[chosen],
@@ -266,74 +265,13 @@ REPORT: Final = Step(
 )
 
 
-_COMPARISON: Final = """Both networks were trained on the same images. The code that screens ran both int8 files on the
-same images; they were timed alternating, image by image, on one thread in one run. The difference is the pack's AUC
-minus the unpruned network's, with a 95 % interval over patients. Nothing was chosen on test images. The time on the
-Edge TPU is an estimate."""
 _CROSS: Final = """Each fold's images were scored by a network trained on the other folds, so no network was trained on
 images of a patient it is evaluated on. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were
 fitted and evaluated on the same images in the same folds: a network whose result is near theirs has learned little of
 the lungs. Each network was pruned where the recipe prunes, and converted to int8 as a pack's is; figures without a
 stage are those of the int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
-_MIB: Final = 2**20
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
-
-
-def write_comparison(path: Path, results: Mapping[str, Any]) -> None:
-    """Write the page of a comparison's results (as `comparisons.compare_step` makes them). Raises StorageProblem."""
-    curves = training_curves(results["history"], labels=results["trained_labels"])
-    caption = "Loss on the training images, and AUC on the validation images, per epoch."
-    sections = [
-        Section(title="Size and speed", parts=_speed(results)),
-        *[Section(title=f"AUC: {code}", parts=[_quality(found)]) for code, found in results["labels"].items()],
-        Section(
-            title="Training of the unpruned network",
-            parts=[Figure(svg=curves, caption=caption), *settings(results["trained"])],
-        ),
-    ]
-    title = f"{results['pack']} against the unpruned network"
-    publish(path, page(Report(title=title, lead=_COMPARISON, sections=sections)))
-
-
-def _speed(results: Mapping[str, Any]) -> list[Table]:
-    whole, pack, ratios = results["networks"]["whole"], results["networks"]["pack"], results["times_less"]
-    rows = [
-        ["multiply-adds per image, millions", *(f"{row['multiply_adds'] / 1e6:.1f}" for row in (whole, pack))],
-        ["int8 file, MiB", *(f"{row['file_bytes'] / _MIB:.2f}" for row in (whole, pack))],
-        ["Edge TPU, ms per image (estimate)", *(f"{row['edgetpu_estimate_ms']:.1f}" for row in (whole, pack))],
-        ["int8 on one CPU thread, ms per image", *(f"{row['milliseconds']:.3f}" for row in (whole, pack))],
-    ]
-    cells = [[*row, f"{ratios[name]:.2f}"] for row, name in zip(rows, ratios, strict=True)]
-    mapped = [
-        [
-            "operators mapped to the Edge TPU",
-            *(f"{row['mapped']} of {row['operators']}" for row in (whole, pack)),
-        ],
-        [
-            "sent to the Edge TPU for every image, MiB",
-            *(f"{row['streamed_bytes'] / _MIB:.2f}" for row in (whole, pack)),
-        ],
-    ]
-    return [
-        Table(head=("", "unpruned", "pack", "times less"), rows=cells),
-        Table(head=("Edge TPU", "unpruned", "pack"), rows=mapped),
-    ]
-
-
-def _quality(found: Mapping[str, Any]) -> Table:
-    head = ("part", "images", "with the finding", "unpruned, float", "unpruned, int8", "pack, int8", "difference")
-    rows = [
-        [
-            part,
-            f"{row['images']:,}",
-            f"{row['positive']:,}",
-            *(told(row["auc"][name], ".3f") for name in ("whole_float", "whole", "pack")),
-            told(row["difference"], "+.4f"),
-        ]
-        for part, row in found.items()
-    ]
-    return Table(head=head, rows=rows)
 
 
 def write_cross_validation(path: Path, results: Mapping[str, Any], *, scored: Mapping[str, Scored]) -> None:

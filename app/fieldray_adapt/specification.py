@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import arrays_in, save_arrays
+from fieldray_adapt.files import arrays_in, reading, save_arrays, write_atomically
 
 Kind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
@@ -27,6 +27,7 @@ Activation = Literal["none", "relu", "relu6", "tanh", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 
 INPUT: Final = "image"
+_MULTIPLE: Final = 8
 _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
 
 
@@ -126,11 +127,11 @@ class Specification:
         """The same network with other counts for the channel sets named."""
         return replace(self, channels={**self.channels, **channels})
 
-    def scaled(self, width: float, *, multiple: int = 8) -> Specification:
-        """All hidden channel sets times `width`, rounded to a multiple; the set of the labels stays."""
+    def scaled(self, width: float) -> Specification:
+        """All hidden channel sets times `width`, rounded to a multiple of 8; the set of the labels stays."""
         return self.with_channels(
             {
-                name: max(multiple, round(count * width / multiple) * multiple)
+                name: max(_MULTIPLE, round(count * width / _MULTIPLE) * _MULTIPLE)
                 for name, count in self.channels.items()
                 if name != self.label_set
             }
@@ -313,3 +314,16 @@ def load_weights(path: Path) -> Weights:
     """Read what `save_weights` wrote, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
     with arrays_in(path) as arrays:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
+
+
+def save_network(path: Path, text: Path, specification: Specification, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Keep a network as weights (.npz), which are written last, and specification (.json). Raises StorageProblem."""
+    write_atomically(text, specification.to_json().encode())
+    save_weights(path, weights)
+
+
+def load_network(path: Path, text: Path) -> tuple[Specification, Weights]:
+    """Read what `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
+    with reading(text):
+        specification = specification_from_json(text.read_text(encoding="utf-8"))
+    return specification, load_weights(path)

@@ -17,7 +17,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.engine import EngineSettings, open_engine
-from fieldray_adapt.files import content_digest, digest, reading, write_atomically
+from fieldray_adapt.files import content_digest, digest, write_atomically
 from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, pack_channels, pack_weights
 from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
@@ -28,31 +28,38 @@ from fieldray_adapt.specification import (
     copy_matching,
     initial_weights,
     keep_channels,
+    load_network,
     load_weights,
     multiply_adds,
     parameters,
+    save_network,
     save_weights,
-    specification_from_json,
 )
 from fieldray_adapt.teacher import taught
 from fieldray_adapt.train import Samples, Schedule, recalibrate_batchnorm, train, validate
 
-
-def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """Save the network that a step has changed. Raises StorageProblem."""
-    save_weights(folder / "weights.npz", weights)
-    write_atomically(folder / "specification.json", specification.to_json().encode())
+NETWORK: Final = ("weights.npz", "specification.json")
+"""What is kept of a network that a step has changed."""
 
 
-def load_network(run: Run) -> tuple[Specification, Weights]:
+def keep_network(folder: Path, specification: Specification, weights: Weights) -> None:
+    """Keep the network that a step has changed. Raises StorageProblem."""
+    path, text = (folder / name for name in NETWORK)
+    save_network(path, text, specification, weights)
+
+
+def last_network(run: Run) -> tuple[Specification, Weights]:
     """The network as the last step left it. Raises UsageProblem `step_missing`."""
-    pruned = run.folder("prune") / "specification.json"
-    return _load(run, "prune") if run.recipe.prune and pruned.is_file() else load_trained(run)
+    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK[0]).is_file()
+    return network_of(run, "prune" if is_pruned else "train")
 
 
-def load_trained(run: Run) -> tuple[Specification, Weights]:
-    """The network as the train step left it. Raises UsageProblem `step_missing`."""
-    return _load(run, "train")
+def network_of(run: Run, step: str) -> tuple[Specification, Weights]:
+    """The network as a step left it. Raises UsageProblem `step_missing`."""
+    path, text = (run.folder(step) / name for name in NETWORK)
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step=step))
+    return load_network(path, text)
 
 
 def trained_weights(run: Run) -> Weights:
@@ -63,15 +70,6 @@ def trained_weights(run: Run) -> Weights:
     return load_weights(path)
 
 
-def _load(run: Run, step: str) -> tuple[Specification, Weights]:
-    text = run.folder(step) / "specification.json"
-    if not text.is_file():
-        raise UsageProblem(reason("step_missing", step=step))
-    with reading(text):
-        specification = specification_from_json(text.read_text(encoding="utf-8"))
-    return specification, load_weights(run.folder(step) / "weights.npz")
-
-
 def train_step(run: Run) -> Mapping[str, Any]:
     """Train the network from the weights that the recipe names."""
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
@@ -79,7 +77,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
-    save_network(folder, specification, weights)
+    keep_network(folder, specification, weights)
     run.write("train", "history.json", history)
     return {
         "parameters": parameters(specification),
@@ -251,7 +249,7 @@ TRAIN: Final = Step(
     perform=train_step,
     reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
     outside=lambda run: starting_digests(run.recipe.network, run.recipe.training),
-    leaves=("weights.npz", "specification.json", "history.json"),
+    leaves=(*NETWORK, "history.json"),
 )
 
 
@@ -273,8 +271,8 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
     """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
     data = dataset_of(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = to_files(run.recipe, *load_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
-    save_network(run.folder("quantise"), files.specification, files.weights)
+    files = to_files(run.recipe, *last_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    keep_network(run.folder("quantise"), files.specification, files.weights)
     return write_files(run, {"float": files.whole, "int8": files.integer})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray_adapt.comparisons import CROSS
+from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA
 from fieldray_adapt.pack import cross_validation_of, filled
 from fieldray_adapt.recipe import read_recipe

@@ -294,21 +294,18 @@ def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_
     rows = _images(tmp_path, 2)
     source = _source(tmp_path / "set.csv", "path,label,patient\n0.png,x,a\n1.png,x,b\n", layout="csv")
     folder, expected = tmp_path / "run", [content_digest(row.path) for row in rows]
-    changed_ns = max(row.path.stat().st_ctime_ns for row in rows)
 
-    def found(later_s: int) -> list[str]:
-        return [row.sha256 for row in read_rows([source], folder=folder, now_ns=lambda: changed_ns + later_s * 10**9)]
+    def found() -> list[str]:
+        return [row.sha256 for row in read_rows([source], folder=folder)]
 
-    # a file changed a moment ago may change once more within one tick of a clock: nothing is kept of it
-    assert found(1) == expected and not (folder / CACHE).exists()
-    assert found(3) == expected and len(json.loads((folder / CACHE).read_text())) == 2
+    assert found() == expected
     kept = json.loads((folder / CACHE).read_text(encoding="utf-8"))
     kept[str(rows[0].path)][-1] = "kept"
     (folder / CACHE).write_text(json.dumps(kept), encoding="utf-8")
-    assert found(3) == ["kept", expected[1]]
+    assert found() == ["kept", expected[1]]
     rows[0].path.write_bytes(rows[1].path.read_bytes())
     rows[1].path.unlink()
-    assert found(3) == [expected[1], ""]
+    assert found() == [expected[1], ""]
 
 
 def test_not_one_readable_image_is_a_sentence(tmp_path: Path) -> None:
@@ -323,18 +320,14 @@ RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatri
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (("epochs = ", "epoch = "), "training.epoch is not known"),
         (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
-        (("height = 256", "height = 4"), "input.height must be 8..2048, not 4"),
-        (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
         (("margin = 0.04", 'margin = "thin"'), "input.margin must be a number"),
         (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),
         (('uk = "Пневмонія"', 'ukrainisch = "Пневмонія"'), "must have language tags"),
-        (("[input]", "[input"), "cannot be read"),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path: Path, wrong: tuple[str, str], sentence: str) -> None:
-    text = re.sub(r"epochs = \d+", "epochs = 6", RECIPE.read_text(encoding="utf-8"))
+    text = RECIPE.read_text(encoding="utf-8")
     assert wrong[0] in text
     (tmp_path / "recipe.toml").write_text(text.replace(*wrong, 1), encoding="utf-8")
     with pytest.raises(UsageProblem, match=re.escape(sentence)):

@@ -18,15 +18,14 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.command import STEPS, adapt
-from fieldray_adapt.comparisons import CROSS, learnt_without
+from fieldray_adapt.command import STEPS
+from fieldray_adapt.cross import CROSS, learnt_without
 from fieldray_adapt.dataset import DATA, dataset_of
-from fieldray_adapt.engine import CHECKPOINT
 from fieldray_adapt.files import digest
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
-from fieldray_adapt.specification import Weights, load_weights, save_weights
+from fieldray_adapt.specification import Weights, save_weights
 from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples
 from tiny_recipe import RECIPE, draw
@@ -187,17 +186,6 @@ def _parts(run: Path) -> dict[str, str]:
         return {row["patient"]: row["part"] for row in csv.DictReader(lines)}
 
 
-def test_a_patient_who_is_added_moves_nobody(tmp_path: Path) -> None:
-    recipe = _project(tmp_path, RANDOM)
-    _performed(recipe)
-    before = _parts(tmp_path / "run")
-    _adds_a_patient(tmp_path)
-    assert "data" in _performed(recipe)
-    after = _parts(tmp_path / "run")
-    assert len(before) == 90 and set(after) - set(before) == {"newcomer"}
-    assert before.items() <= after.items() and {"training", "validation", "test"} <= set(before.values())
-
-
 @pytest.mark.parametrize("change", [_adds_a_patient, _replaces_an_image, _relabels_an_image])
 def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change: Callable[[Path], None]) -> None:
     run = _run(_project(tmp_path))
@@ -273,26 +261,6 @@ def test_an_image_without_a_patient_stays_where_it_is_when_lines_move(tmp_path: 
 def _parts_by_content(run: Path) -> dict[str, str]:
     with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
         return {row["sha256"]: row["part"] for row in csv.DictReader(lines)}
-
-
-def _adapt(step: str, recipe: Path) -> list[str]:
-    said = list[str]()
-    adapt(step, recipe, say=said.append, progress=lambda *_: None)
-    return [line for line in said if line.endswith(("...", "done before"))]
-
-
-@pytest.mark.adapt
-def test_another_rate_makes_another_network_and_its_pruning_begins_again(tmp_path: Path) -> None:
-    recipe = _project(tmp_path)
-    assert _adapt("prune", recipe) == ["data ...", "train ...", "prune ..."]
-    assert list((tmp_path / "run").rglob(CHECKPOINT)) == []
-    before = {name: load_weights(tmp_path / "run" / name / "weights.npz") for name in ("train", "prune")}
-    _recipe(tmp_path, RECIPE.replace(TRAINING, TRAINING.replace("3e-3", "1e-4")))
-    assert _adapt("prune", recipe) == ["data: done before", "train ...", "prune ..."]
-    after = {name: load_weights(tmp_path / "run" / name / "weights.npz") for name in ("train", "prune")}
-    assert all(digest(before[name]) != digest(after[name]) for name in before)
-    facts = _run(recipe).status["train"]
-    assert facts["epoch"] == 4 and facts["seconds"] > 0  # trained, and not found already trained
 
 
 def test_equal_parts_have_equal_digests_and_others_have_not() -> None:

@@ -11,7 +11,7 @@ from fieldray_adapt.files import publish, require_publishable
 from fieldray_adapt.page import Report, page
 
 CONTENT = {
-    "comparison.json": b'{\n "pack": "tiny 1.0.0"}\n',
+    "cross.json": b'{\n "pack": "tiny 1.0.0"}\n',
     "results.json": b'{\n "study": "quick"}\n',
     "report.html": page(Report(title="A study", sections=[])),
     "net.tflite": b"\0\0\0\0TFL3",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from fieldray_adapt.quantise import PENALTY_SHARE, Answers, refit_head
@@ -42,9 +41,3 @@ def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
     # variance 1/12 of a feature against the penalty: of the useless weight 0.083 / (0.083 + 0.3) = 22 % go
     share = (1 / 12) / (1 / 12 + PENALTY_SHARE)
     assert np.abs(_logits(refitted, noisy) - target).mean() < before * (1 - share / 2)
-
-
-def test_answers_to_other_images_are_refused() -> None:
-    whole = _answers(FEATURES, _logits(WEIGHTS, FEATURES))
-    with pytest.raises(ValueError, match="different images"):
-        refit_head(WEIGHTS, whole=whole, integer=_answers(FEATURES[:-1], _logits(WEIGHTS, FEATURES[:-1])))

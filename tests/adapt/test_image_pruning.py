@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +14,20 @@ from fieldray_adapt.networks import resnet50
 from fieldray_adapt.prune.loop import Constant, PruneRecipe, RunFolder, Stop, prune
 from fieldray_adapt.prune.tasks import ImageTask
 from fieldray_adapt.specification import Specification, Weights, initial_weights
-from fieldray_adapt.train import Samples, Schedule
+from fieldray_adapt.train import Schedule
+from tiny_recipe import bright_or_dark
 
 pytestmark = pytest.mark.adapt
 
 
-def _samples(count: int) -> Samples:
-    """Bright squares are abnormal; the last image's label is not known."""
-    generator = np.random.default_rng(count)
-    images = generator.integers(0, 80, (count, 32, 32, 1), np.uint8)
-    images[::2, 8:24, 8:24] += 150
-    targets = np.array([[1.0 - index % 2] for index in range(count)], np.float32)
-    targets[-1] = np.nan
-    return Samples(
-        images=images,
-        targets=targets,
-        sources=("a",) * count,
-        patients=tuple(map(str, range(count))),
-    )
-
-
 def _task(folder: Path) -> ImageTask:
+    """Of the last image to validate with the label is not known."""
+    validation = bright_or_dark(12)
+    targets = validation.targets.copy()
+    targets[-1] = np.nan
     return ImageTask(
-        training=_samples(24),
-        validation=_samples(12),
+        training=bright_or_dark(24),
+        validation=replace(validation, targets=targets),
         schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
         augmentation=Augmentation(),
         settings=EngineSettings(threads=1),

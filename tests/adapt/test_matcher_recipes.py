@@ -15,14 +15,9 @@ from fieldray.packs.manifest import MatcherManifest, parse
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.tables import RecipeProblems
+from tiny_recipe import adapted
 
 pytestmark = pytest.mark.adapt
-
-
-def _adapt(step: str, recipe: Path) -> list[str]:
-    said = list[str]()
-    adapt(step, recipe, say=said.append, progress=lambda *_: None)
-    return said
 
 
 @pytest.mark.slow
@@ -30,7 +25,7 @@ def _adapt(step: str, recipe: Path) -> list[str]:
 def test_from_pairs_to_a_pack(tmp_path: Path, home: Path) -> None:
     draw_pairs(tmp_path, patients=10)
     recipe = project(tmp_path, "matcher-quick")
-    _adapt("run", recipe)
+    adapted("run", recipe)
 
     runs = tmp_path / "project" / "runs"
     run, pack = runs / "matcher-quick", runs / "packs" / "matcher-quick-0.1.0"
@@ -47,7 +42,7 @@ def test_from_pairs_to_a_pack(tmp_path: Path, home: Path) -> None:
     assert "Asked: at most half of the band-pass's false matches" in card and "no displacement was ever given" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     assert "P1 other patient" in (run / "report.html").read_text(encoding="utf-8")
-    assert {"train: done before", "pack: done before"} <= set(_adapt("run", recipe))
+    assert {"train: done before", "pack: done before"} <= set(adapted("run", recipe))
 
     library = PackLibrary(home, builtin_root=runs / "nothing")
     assert library.load_matcher() is None

@@ -29,9 +29,7 @@ from fieldray_adapt.edgetpu import (
     MIB,
     card_section,
     compile_for_edgetpu,
-    compile_step,
     describe,
-    edgetpu_file,
     estimate_ms,
     place,
     placement_step,
@@ -232,15 +230,6 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
     assert "estimate" in (tmp_path / "placement" / "placement.txt").read_text()
 
 
-def test_a_compiled_file_goes_into_the_pack_and_without_a_compiler_none_does(tmp_path: Path) -> None:
-    run, made = _run(tmp_path), changed(_compiled)
-    assert compile_step(run, compiler=fake_compiler(tmp_path, made))["compiled"] is True
-    assert run.read("compile", "placement.json")["cached_bytes"] == 5000 and edgetpu_file(run) == {"edgetpu": made}
-    facts = compile_step(run, compiler=tmp_path / "none")
-    assert facts["compiled"] is False and "not installed" in facts["why"]
-    assert edgetpu_file(run) == {}
-
-
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
     operators = len(place(tiny_model_bytes()).operators)
     with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
@@ -309,6 +298,6 @@ def test_the_command_compiles_a_pack_and_says_what_is_missing(tmp_path: Path, ho
     missing = fieldray(pack, *options, environment={"PATH": str(tmp_path / "none")})
     assert missing.returncode and "edgetpu_compiler is not installed" in missing.stderr
     recipe = fieldray(RECIPE, *options)
-    assert recipe.returncode and "is no folder of a pack" in recipe.stderr
+    assert recipe.returncode and "The pack cannot be read" in recipe.stderr
     lungs = fieldray(make_lung_fields(tmp_path), *options, environment={"PATH": str(tmp_path)})
     assert lungs.returncode and "does not screen images itself" in lungs.stderr

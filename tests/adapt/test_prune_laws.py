@@ -33,12 +33,6 @@ def test_values_stay_within_their_bounds() -> None:
     assert ContextDependent(start=1, time=-1, bounds=Range(highest=3)).next(1, HALVED) == 3
 
 
-@pytest.mark.parametrize("ratios", [{"size": 0.0}, {"loss": -1.0}, {"time": float("nan")}])
-def test_a_context_has_no_impossible_ratios(ratios: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        Context(**ratios)
-
-
 def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="lowest"):
         Range(lowest=2, highest=1)

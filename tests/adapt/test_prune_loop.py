@@ -25,10 +25,7 @@ from fieldray_adapt.prune.loop import (
 )
 from fieldray_adapt.prune.selection import Keep, Scores, rectified_layers
 from fieldray_adapt.specification import Specification, Weights, initial_weights, keep_channels, parameters
-
-
-class Killed(BaseException):
-    """The process ends here."""
+from tiny_recipe import Killed
 
 
 class FormulaTask:
@@ -160,12 +157,6 @@ def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
     assert why == "iterations" and not task.efforts
 
 
-def test_other_settings_do_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
-    run(tmp_path, plan(Stop(iterations=1)))
-    with pytest.raises(UsageProblem, match="other settings"):
-        RunFolder(tmp_path, fingerprint="b")
-
-
 @pytest.mark.parametrize("spoil", [lambda text: text[:-20], lambda text: text.replace("parameters", "sizes")])
 def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -> None:
     run(tmp_path, plan(Stop(iterations=1)))
@@ -173,21 +164,6 @@ def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -
     path.write_text(spoil(path.read_text()))
     with pytest.raises(StorageProblem, match="damaged"):
         run(tmp_path, plan(Stop(iterations=1)))
-
-
-@pytest.mark.parametrize("file", ["iteration-01.npz", "iteration-01.json"])
-def test_a_file_that_cannot_be_written_is_named_and_the_run_resumes_when_it_can(tmp_path: Path, file: str) -> None:
-    _, whole = run(tmp_path / "whole", plan(Stop(iterations=2)))
-    folder = tmp_path / "full"
-    folder.mkdir()
-    (folder / file).mkdir()  # no file can take its place
-    with pytest.raises(StorageProblem, match=f"Cannot write to .*{file}"):
-        run(folder, plan(Stop(iterations=2)))
-    (folder / file).rmdir()
-    _, rows = run(folder, plan(Stop(iterations=2)))
-    assert [(row.number, row.parameters, row.quality) for row in rows] == [
-        (row.number, row.parameters, row.quality) for row in whole
-    ]
 
 
 def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:

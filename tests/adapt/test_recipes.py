@@ -15,7 +15,7 @@ from PIL import Image
 
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
-from fieldray_adapt.command import KINDS, Kind, adapt, check, new
+from fieldray_adapt.command import KINDS, adapt, check, new
 from fieldray_adapt.recipe import read_recipe, what_is_trained
 from fieldray_adapt.tables import Document, KeyProblems, RecipeProblems, Rules, key, table, template
 
@@ -236,27 +236,6 @@ def test_a_table_is_whole_and_right_from_birth() -> None:
     for most, words in ((0, "most must be 1 or more, not 0"), (13, "most must not be 13")):
         with pytest.raises(KeyProblems, match=words):
             Census(kind="census", folder=Path("a"), most=most)
-
-
-def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:
-    said = list[str]()
-    KINDS["census"] = Kind(
-        schema=Census,
-        check=lambda recipe: [],
-        perform=lambda recipe, step, say, progress: say(f"{step} of {recipe.folder.name}"),
-    )
-    try:
-        new("census", tmp_path / "census.toml")
-        check(tmp_path / "census.toml")
-        adapt("run", tmp_path / "census.toml", say=said.append, progress=lambda *_: None)
-        (tmp_path / "census.toml").write_text('kind = "census"\nmost = 0\n')
-        assert _problems(tmp_path / "census.toml") == [
-            "line 1: folder is missing",
-            "line 2: most must be 1 or more, not 0",
-        ]
-    finally:
-        del KINDS["census"]
-    assert said == ["run of here"]
 
 
 def test_the_recipe_reference_is_what_the_types_say() -> None:

@@ -19,7 +19,7 @@ from fieldray_adapt.pack import is_as_written, pack_facts
 from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import HISTORY, SPLIT, STATUS, Run, Step, keep_epoch
 from fieldray_adapt.specification import load_weights
-from fieldray_adapt.steps import load_trained
+from fieldray_adapt.steps import network_of
 from packs_factory import make_pack
 
 RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
@@ -165,7 +165,7 @@ def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: byte
 def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -> None:
     run = _run(tmp_path)
     for name, read in (
-        ("train/specification.json", lambda: load_trained(run)),
+        ("train/specification.json", lambda: network_of(run, "train")),
         ("data/digests.json", lambda: read_rows([], folder=run.folder("data"))),
     ):
         for content in ("", "[1]", '{"layers": 1}' if "train" in name else "7"):

@@ -18,27 +18,9 @@ from fieldray_adapt.run import Run
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples, Schedule, train
-from tiny_recipe import RECIPE
+from tiny_recipe import RECIPE, bright_or_dark
 
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
-
-
-def _samples(count: int, *, source: str = "made", lungs: bool = False) -> Samples:
-    """A bright or a dark middle; the lungs are the left half."""
-    generator = np.random.default_rng(count)
-    targets = (np.arange(count) % 2).astype(np.float32)[:, None]
-    images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)
-    images[:, 8:24, 8:24] += (targets * 60).astype(np.uint8)[:, :, None, None]
-    shares = np.zeros((count, 64, 64), np.uint8)
-    shares[:, :, :32] = 255
-    patients = tuple(f"{source} {number}" for number in range(count))
-    return Samples(
-        images=images,
-        targets=targets,
-        sources=(source,) * count,
-        patients=patients,
-        lungs=shares if lungs else None,
-    )
 
 
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
@@ -66,7 +48,7 @@ def test_an_image_and_its_lungs_move_alike() -> None:
 
 @pytest.mark.adapt
 def test_evidence_outside_the_lungs_costs(tmp_path: Path) -> None:
-    samples = _samples(48, lungs=True)
+    samples = bright_or_dark(48, lungs=True)
     schedule = Schedule(epochs=6, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
     outside = {}
     for weight in (0.0, 4.0):
@@ -103,7 +85,7 @@ def _recipe(folder: Path, **training: object):
 
 
 def _two_sources() -> Samples:
-    clean, other = _samples(20, source="clean"), _samples(12, source="confounded")
+    clean, other = bright_or_dark(20, source="clean"), bright_or_dark(12, source="confounded")
     return Samples(
         images=np.concatenate([clean.images, other.images]),
         targets=np.concatenate([clean.targets, other.targets]),

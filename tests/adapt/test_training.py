@@ -10,12 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray_adapt.augmentation import Augmentation, augment
 from fieldray_adapt.engine import CHECKPOINT, Batch, EngineSettings
 from fieldray_adapt.networks import resnet50
 from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.train import Samples, Schedule, balanced_draw, train
+from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).scaled(0.125)
@@ -50,21 +51,6 @@ def test_a_mirror_image_is_exact() -> None:
     np.testing.assert_array_equal(mirrored, image[:, ::-1])
 
 
-def _samples(count: int) -> Samples:
-    """A bright or a dark middle: a task that a small network learns within seconds."""
-    generator = np.random.default_rng(count)
-    targets = (np.arange(count) % 2).astype(np.float32)[:, None]
-    images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)
-    images[:, 8:24, 8:24] += (targets * 60).astype(np.uint8)[:, :, None, None]
-    return Samples(
-        images=images, targets=targets, sources=("made",) * count, patients=tuple(str(i) for i in range(count))
-    )
-
-
-class _Killed(Exception):
-    pass
-
-
 SCHEDULE = Schedule(epochs=4, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
 
 
@@ -73,12 +59,12 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
         if seen is not None:
             seen.append(row["epoch"])
         if row["epoch"] == stop_after:
-            raise _Killed
+            raise Killed
 
     told = {
         "weights": initial_weights(NETWORK, seed=1),
-        "training": _samples(64),
-        "validation": _samples(20),
+        "training": bright_or_dark(64),
+        "validation": bright_or_dark(20),
         "schedule": SCHEDULE,
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
         "settings": EngineSettings(threads=1),
@@ -91,7 +77,7 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
 def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
     whole, history = _train(tmp_path / "whole")
     assert history[-1]["auc"] == [1.0] and len(history) == 4
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=2)
     resumed, again = _train(tmp_path / "killed")
     assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in history], rel=5e-3)
@@ -140,29 +126,29 @@ class _Idle:
 
 def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fieldray_adapt.train.open_engine", _Idle)
-    samples = _samples(64)
+    samples = bright_or_dark(64)
     changes: dict[str, dict[str, object]] = {
         "seed": {"schedule": replace(SCHEDULE, seed=6)},
         "rate": {"schedule": replace(SCHEDULE, learning_rate=1e-3)},
         "an image replaced": {"training": _one_image_other(samples)},
         "a label": {"training": _one_label_other(samples)},
-        "a patient added": {"training": _samples(66)},
-        "split": {"validation": _samples(22)},
+        "a patient added": {"training": bright_or_dark(66)},
+        "split": {"validation": bright_or_dark(22)},
         "augmentation": {"augmentation": Augmentation(shift=0.05, gamma=0.3)},
         "weights": {"weights": initial_weights(NETWORK, seed=2)},
         "weight decay": {"settings": EngineSettings(threads=1, weight_decay=0.01)},
     }
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=1)
     for name, changed in changes.items():
         folder, seen = tmp_path / name, list[int]()
         folder.mkdir()
         shutil.copy(tmp_path / "killed" / CHECKPOINT, folder)
-        with pytest.raises(_Killed):
+        with pytest.raises(Killed):
             _train(folder, stop_after=1, seen=seen, **changed)
         assert seen == [1], name  # from its first epoch
     seen = []
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=2, seen=seen)
     assert seen == [2]
 
@@ -172,13 +158,3 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
     assert not (tmp_path / CHECKPOINT).exists()
-
-
-@pytest.mark.adapt
-def test_a_checkpoint_that_cannot_be_written_stops_a_training_that_resumes_later(tmp_path) -> None:
-    (tmp_path / CHECKPOINT).mkdir()  # no file can take its place
-    with pytest.raises(StorageProblem, match="Cannot write to"):
-        _train(tmp_path)
-    (tmp_path / CHECKPOINT).rmdir()
-    _, history = _train(tmp_path)
-    assert [row["epoch"] for row in history] == [1, 2, 3, 4]

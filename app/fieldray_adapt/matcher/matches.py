@@ -216,12 +216,6 @@ class Matches:
         """P1 - P2, by which matches are rejected."""
         return self.first - self.second
 
-    @property
-    def ratio(self) -> NDArray[np.float32]:
-        """P1 / P2, infinite where P2 is not above 0; for diagnosis alone."""
-        safe = np.where(self.second > 0, self.second, np.float32(np.nan))
-        return np.asarray(np.nan_to_num(self.first / safe, nan=np.inf), np.float32)
-
 
 def draw_places(
     pair: TruePair, *, template: int, reach: int, count: int, generator: np.random.Generator

@@ -89,7 +89,6 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         "left_out": len(data.of("test")) - sum(pair.group.startswith("two") for pair in pairs),
         "false_matches": {name: false_matches(found) for name, found in matches.items()},
         "rejection": {name: rejection_curve(found) for name, found in matches.items()},
-        "gaps": {name: _gaps(found) for name, found in matches.items()},
         "int8_less_float_px": _int8_less_float(matches),
         "collapse": collapse(recipe, data, descriptions),
     }
@@ -186,17 +185,6 @@ def rejection_curve(matches: Matches) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
-def _gaps(matches: Matches) -> dict[str, dict[str, float]]:
-    """By group: the medians of P1, P2, P1 - P2 and P1 / P2."""
-    found = {}
-    for group in GROUPS:
-        own = matches.groups == group
-        if own.any():
-            values = {"p1": matches.first, "p2": matches.second, "gap": matches.gap, "ratio": matches.ratio}
-            found[group] = {name: float(np.median(value[own])) for name, value in values.items()}
-    return found
-
-
 def _int8_less_float(matches: Mapping[str, Matches]) -> dict[str, float]:
     """Median errors, and the share of matches that are false by the one and right by the other."""
     whole, integer = (matches[name] for name in ENCODERS)
@@ -237,25 +225,25 @@ def collapse(recipe: MatcherRecipe, data: MatcherData, descriptions: Mapping[str
     return table
 
 
-def half_of_band_pass(metrics: Mapping[str, Any], *, encoder: str = ENCODERS[1]) -> dict[str, bool]:
+def half_of_band_pass(metrics: Mapping[str, Any]) -> dict[str, bool]:
     """By far group and template size: whether the encoder has at most half the false matches of the band-pass."""
     tables = metrics["false_matches"]
     return {
-        f"{group}, {size} px": tables[encoder][group][size]["value"] <= found["value"] / 2
+        f"{group}, {size} px": tables[ENCODERS[1]][group][size]["value"] <= found["value"] / 2
         for group in GROUPS
         if group.endswith("far") and group in tables["band-pass"]
         for size, found in tables["band-pass"][group].items()
     }
 
 
-def worse_groups(metrics: Mapping[str, Any], *, encoder: str = ENCODERS[1]) -> Sequence[str]:
+def worse_groups(metrics: Mapping[str, Any]) -> Sequence[str]:
     """The groups and sizes in which the encoder has more false matches than the band-pass."""
     tables = metrics["false_matches"]
     return [
         f"{group}, {size} px"
         for group, sizes in tables["band-pass"].items()
         for size, found in sizes.items()
-        if tables[encoder][group][size]["value"] > found["value"]
+        if tables[ENCODERS[1]][group][size]["value"] > found["value"]
     ]
 
 
@@ -316,15 +304,9 @@ def report_step(run: Run) -> Mapping[str, Any]:
         for name, found in metrics["collapse"].items()
         if name in names
     ]
-    gaps = [
-        [group, name, *(f"{value:.3f}" for value in metrics["gaps"][name][group].values())]
-        for group in first
-        for name in names
-    ]
     sections = [
         Section(title="False matches", parts=[Table(rows=list(table_rows(metrics)), head=(*_HEAD, *names))]),
         Section(title="Rejecting the smallest P1 - P2", parts=[Table(rows=curves, head=("pairs", "rejected", *names))]),
-        Section(title="Peaks, medians", parts=[Table(rows=gaps, head=("pairs", "", "P1", "P2", "P1 - P2", "P1 / P2"))]),
         Section(
             title="Collapse",
             parts=[Table(rows=collapsed, head=("", "P1 own", "P1 other patient", "own place in the other's"))],

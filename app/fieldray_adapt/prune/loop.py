@@ -30,11 +30,10 @@ from fieldray_adapt.prune.selection import Cut, CutKind, Keep, Scores, select
 from fieldray_adapt.specification import (
     Specification,
     Weights,
-    load_weights,
+    load_network,
     multiply_adds,
     parameters,
-    save_weights,
-    specification_from_json,
+    save_network,
 )
 from fieldray_adapt.tables import key, table
 
@@ -59,10 +58,6 @@ class Context:
     loss: float = 1.0
     time: float = 1.0
     batch: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not all(ratio > 0 and math.isfinite(ratio) for ratio in (self.size, self.loss, self.time, self.batch)):
-            raise ValueError(f"ratios of a context are finite and above 0: {self}")
 
     @classmethod
     def between(cls, earlier: Iteration, last: Iteration) -> Context:
@@ -155,10 +150,6 @@ class ContextDependent:
         default="product",
     )
     bounds: Range = key("Bounds that every value stays in.", default=Range())
-
-    def __post_init__(self) -> None:
-        if self.form not in ("product", "sum"):
-            raise ValueError(f"form is product or sum, not {self.form}")
 
     def next(self, previous: float, context: Context) -> float:
         """`previous`, moved by the context."""
@@ -258,21 +249,21 @@ class RunFolder:
         rows = (*self.iterations(), iteration)
         if not self._marker.exists():
             write_atomically(self._marker, self._fingerprint.encode())
-        save_weights(self._path(iteration.number, "npz"), weights)
-        write_atomically(self._path(iteration.number, "json"), specification.to_json().encode())
+        save_network(*self._paths(iteration.number), specification, weights)
         lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
         write_atomically(self.folder / "iterations.jsonl", lines.encode())
 
     def network(self, number: int) -> tuple[Specification, Weights]:
         """The network after an iteration. Raises StorageProblem (run_damaged)."""
-        path = self._path(number, "json")
+        path, text = self._paths(number)
         try:
-            return specification_from_json(path.read_text()), load_weights(self._path(number, "npz"))
-        except (OSError, ValueError, TypeError, KeyError, StorageProblem) as problem:
-            raise StorageProblem(reason("run_damaged", path=path)) from problem
+            return load_network(path, text)
+        except (OSError, StorageProblem) as problem:
+            raise StorageProblem(reason("run_damaged", path=text)) from problem
 
-    def _path(self, number: int, ending: str) -> Path:
-        return self.folder / f"iteration-{number:02d}.{ending}"
+    def _paths(self, number: int) -> tuple[Path, Path]:
+        name = f"iteration-{number:02d}"
+        return self.folder / f"{name}.npz", self.folder / f"{name}.json"
 
 
 class Task(Protocol):

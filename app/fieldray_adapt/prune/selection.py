@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,12 +119,6 @@ class Cut:
     largest_share: float = 1.0
     multiple: int = 1
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(CutKind) or not math.isfinite(self.value):
-            raise ValueError(f"cut-off is by level or deviation, and a number: {self.kind} {self.value}")
-        if self.minimum_channels < 1 or self.multiple < 1 or not 0 <= self.largest_share <= 1:
-            raise ValueError(f"minimum channels and multiple are at least 1, the share is 0 to 1: {self}")
-
 
 def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut) -> Keep:
     """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
@@ -163,13 +157,12 @@ def one_shot(
     *,
     kind: Baseline,
     share: float,
-    minimum_channels: int = 1,
     seed: int = 0,
 ) -> Keep:
     """The channels to keep: `share` (0..1) of each set, those with the largest weights or drawn at random."""
     generator = np.random.default_rng(seed)
     keep = Keep()
     for channel, sizes in weight_sizes(specification, weights).items():
-        count = min(len(sizes), max(minimum_channels, math.ceil(len(sizes) * share)))
+        count = min(len(sizes), max(1, math.ceil(len(sizes) * share)))
         keep[channel] = most_used(-sizes if kind == "magnitude" else generator.random(len(sizes)), count=count)
     return keep

@@ -39,13 +39,15 @@ from fieldray_adapt.prune.selection import one_shot
 from fieldray_adapt.prune.tasks import ArrayTask
 from fieldray_adapt.prune.timing import Network, time_networks
 from fieldray_adapt.quantise import quantise
+from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.specification import (
     initial_weights,
+    load_network,
     load_weights,
     multiply_adds,
     parameters,
+    save_network,
     save_weights,
-    specification_from_json,
 )
 
 Row = dict[str, Any]
@@ -222,11 +224,10 @@ def _curve(name: str, rows: list[Mapping[str, Any]], original: Mapping[str, Any]
 ORIGINAL: Final = "original"
 _KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
 
-Bar = Callable[[str, int, int], None]
-"""What is being done, how many are done, of how many."""
 
-
-def run_study(recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: Bar = lambda *_: None) -> None:
+def run_study(
+    recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
+) -> None:
     """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
@@ -269,7 +270,7 @@ class Study:
         recipe: StudyRecipe,
         *,
         say: Callable[[str], None] = lambda _: None,
-        progress: Bar = lambda *_: None,
+        progress: RunProgress = lambda *_: None,
         timer: Callable[..., Mapping[str, Milliseconds]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
@@ -423,10 +424,8 @@ class Study:
             task = self._task(row.name, run=row)
             specification, weights = task.cut(*whole, keep=keep)
             weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
-            write_atomically(path.with_suffix(".json"), specification.to_json().encode())
-            save_weights(path, weights)
-        text = path.with_suffix(".json").read_text(encoding="utf-8")
-        return specification_from_json(text), load_weights(path)
+            save_network(path, path.with_suffix(".json"), specification, weights)
+        return load_network(path, path.with_suffix(".json"))
 
     def _baseline_path(self, row: BaselineRecipe) -> Path:
         key = digest(self._key, row)[:_KEY_LENGTH]

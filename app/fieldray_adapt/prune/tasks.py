@@ -33,14 +33,15 @@ from fieldray_adapt.engine import Progress as RowProgress
 from fieldray_adapt.files import digest
 from fieldray_adapt.keras_engine import layer_reader
 from fieldray_adapt.profile import fastest_batch_size, inference_seconds
-from fieldray_adapt.prune.loop import Iteration, PruneRecipe, RunFolder, best, prune
+from fieldray_adapt.prune.loop import Iteration, RunFolder, best, prune
 from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
 from fieldray_adapt.run import Progress, Run, Step
 from fieldray_adapt.specification import Specification, Weights, channel_sets, keep_channels
-from fieldray_adapt.steps import learnt_from, load_trained, save_network, schedule_of, settings_of
+from fieldray_adapt.steps import keep_network, learnt_from, network_of, schedule_of, settings_of
 from fieldray_adapt.train import Samples, Schedule, predict, train
 
 _LARGEST_FACTOR: Final = 10.0
+_TIMED_ARRAYS: Final = 100
 
 
 def restore_scale(
@@ -101,12 +102,8 @@ class ArrayTask:
     ----------
     calibration
         Number of training images that APoZ is measured on.
-    timed_batch
-        Images in a batch when inference is timed.
     batch_sizes
         Candidates of the profile; none leaves the choice to the laws alone.
-    dropout_rate
-        While retraining: a thin layer has nothing to spare.
     folder
         Where a retraining keeps its checkpoint.
     progress
@@ -118,9 +115,7 @@ class ArrayTask:
     settings: EngineSettings
     folder: Path
     calibration: int = 500
-    timed_batch: int = 100
     batch_sizes: Sequence[int] = ()
-    dropout_rate: float = 0.0
     progress: RowProgress = lambda _: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
@@ -135,9 +130,9 @@ class ArrayTask:
         return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Train on the training part."""
+        """Train on the training part, without dropout: a thin layer has nothing to spare."""
         trained = fit(
-            with_dropout(specification, self.dropout_rate),
+            _without_dropout(specification),
             weights,
             data=self.training,
             effort=effort,
@@ -155,7 +150,7 @@ class ArrayTask:
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Median of batches from the third on."""
-        images = self.validation.images[: self.timed_batch]
+        images = self.validation.images[:_TIMED_ARRAYS]
         return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
@@ -163,9 +158,8 @@ class ArrayTask:
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
-def with_dropout(specification: Specification, rate: float) -> Specification:
-    """The same network, with another rate in each dropout layer."""
-    layers = (replace(layer, rate=rate) if layer.kind == "dropout" else layer for layer in specification.layers)
+def _without_dropout(specification: Specification) -> Specification:
+    layers = (replace(layer, rate=0.0) if layer.kind == "dropout" else layer for layer in specification.layers)
     return replace(specification, layers=tuple(layers))
 
 
@@ -214,16 +208,15 @@ class ImageTask:
         """Train as the original was; resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
         images = round((self.schedule.images_per_epoch or len(self.training)) * effort.epochs / epochs)
-        schedule = Schedule(
+        schedule = replace(
+            self.schedule,
             epochs=epochs,
             batch_size=effort.batch_size,
             learning_rate=effort.learning_rate,
             warm_up_epochs=min(self.schedule.warm_up_epochs, epochs / 10),
             average_epochs=min(self.schedule.average_epochs, epochs / 2),
-            label_smoothing=self.schedule.label_smoothing,
             images_per_epoch=max(images, effort.batch_size),
             seed=seed,
-            shares=self.schedule.shares,
         )
         trained, _ = train(
             specification,
@@ -267,12 +260,12 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     data, home = dataset_of(run), run.folder("prune")
     why, kept, folder = prune_by_recipe(
         run,
-        load_trained(run),
+        network_of(run, "train"),
         training=data.samples("training"),
         validation=data.samples("validation"),
         folder=home,
     )
-    save_network(home, *folder.network(kept.number))
+    keep_network(home, *folder.network(kept.number))
     run.write("prune", "table.json", [_row(row, folder.iterations()[0]) for row in folder.iterations()])
     return {"stopped_by": why, **_row(kept, folder.iterations()[0])}
 
@@ -298,7 +291,18 @@ def prune_by_recipe(
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
-    task = _task(run, chosen, training=learnt_from(run, training), validation=validation, folder=folder)
+    task = ImageTask(
+        training=learnt_from(run, training),
+        validation=validation,
+        schedule=schedule_of(run.recipe),
+        augmentation=run.recipe.augmentation,
+        settings=settings_of(run.recipe),
+        engine=run.recipe.training.engine,
+        folder=folder,
+        calibration=chosen.calibration,
+        batch_sizes=chosen.batch_sizes,
+        progress=run.progress,
+    )
     decisive = (task.training, task.validation, task.schedule, task.augmentation, task.settings, task.engine)
     kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
     why = prune(
@@ -310,21 +314,6 @@ def prune_by_recipe(
         progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
     )
     return why, best(kept.iterations(), stop=chosen.stop), kept
-
-
-def _task(run: Run, chosen: PruneRecipe, *, training: Samples, validation: Samples, folder: Path) -> ImageTask:
-    return ImageTask(
-        training=training,
-        validation=validation,
-        schedule=schedule_of(run.recipe),
-        augmentation=run.recipe.augmentation,
-        settings=settings_of(run.recipe),
-        engine=run.recipe.training.engine,
-        folder=folder,
-        calibration=chosen.calibration,
-        batch_sizes=chosen.batch_sizes,
-        progress=run.progress,
-    )
 
 
 def _row(row: Iteration, original: Iteration) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ _BATCH: Final = 100
 ROUNDS: Final = 7
 _SLICE_S: Final = 0.15
 Network = tuple[Specification, Weights]
-Key = TypeVar("Key", str, tuple[str, str])
 
 
 def time_networks(
@@ -52,22 +51,14 @@ def time_networks(
         engine = open_engine(specification, weights, settings=settings)
         runs[name, "engine_batch"] = (partial(engine.logits, batch), len(batch))
         runs[name, "int8"] = (_file_run(files[name]), 1)
-    taken = _alternating(runs, rounds=rounds)
-    return {name: {kind: taken[name, kind] for kind in ("engine_batch", "int8")} for name in networks}
-
-
-def time_files(files: Mapping[str, bytes], *, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median milliseconds per image of TensorFlow Lite files by name, on one thread and alternating."""
-    return _alternating({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
-
-
-def _alternating(runs: Mapping[Key, tuple[Callable[[], object], int]], *, rounds: int) -> dict[Key, float]:
-    """Median milliseconds per image of each run, given with the number of images it does."""
-    seconds: dict[Key, list[float]] = {key: [] for key in runs}
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, (run, count) in runs.items():
             seconds[key].append(_median_seconds(run) / count)
-    return {key: statistics.median(rows) * 1e3 for key, rows in seconds.items()}
+    return {
+        name: {kind: statistics.median(seconds[name, kind]) * 1e3 for kind in ("engine_batch", "int8")}
+        for name in networks
+    }
 
 
 def _median_seconds(run: Callable[[], object]) -> float:
