@@ -32,6 +32,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(
         commands,
         "audit",
+        run=run,
         description="Measure how good a pack is on your own images, from labels that you know. Images are screened "
         "first; results that there are already are used again.",
         epilog="Exit code: as of `fieldray screen`; 2 also if the labels cannot be used. "
@@ -45,7 +46,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     _add_local_options(parser)
     add_pack_options(parser)
     add_screening_options(parser)
-    parser.set_defaults(command=run, json_kind="json", anyway=False, turn=False)  # what is refused is a figure of it
+    parser.set_defaults(json_kind="json", anyway=False, turn=False)  # what is refused is a figure of it
 
 
 def _add_label_options(parser: argparse.ArgumentParser) -> None:
@@ -236,8 +237,7 @@ def _print(report: AuditReport, console: Console) -> None:
     words, print_line = AuditText(report, Translator()), console.print_line
     print_line("")
     print_line(words.title)
-    for label, text in words.facts():
-        print_line(f"  {label:<18} {text}")
+    console.print_lines(f"  {label:<18} {text}" for label, text in words.facts())
     print_line("")
     print_line("Figures, with 95 % intervals by patient")
     figures = words.figures()
@@ -249,8 +249,7 @@ def _print(report: AuditReport, console: Console) -> None:
         for row in (words.group_headings(), *groups):
             print_line(f"  {row[0]:<28} {row[1]:>6}  {row[2]:<22} {row[3]:<20} {row[4]}")
     print_line("")
-    for sentence in (*words.drifts(), words.proposal(), *words.notes()):
-        print_line(sentence)
+    console.print_lines((*words.drifts(), words.proposal(), *words.notes()))
     _print_disagreements(words, console)
     print_line(NOTICE)
 
@@ -276,5 +275,5 @@ def _write(report: AuditReport, options: argparse.Namespace, console: Console) -
         write_audit_json(Path(options.json), report)
         console.print_line(f"Written: {options.json}")
     if options.out:
-        for path in write_audit(options.out, report, language=options.language):
-            console.print_line(f"Written: {path}")
+        written = write_audit(options.out, report, language=options.language)
+        console.print_lines(f"Written: {path}" for path in written)

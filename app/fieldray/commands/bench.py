@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_library, pack_to_measure
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "bench")
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    actions = add_commands(commands, "bench")
     device = add_command(
-        actions, "device", "measure the time per image on each device, with the first two images apart from the rest"
+        actions,
+        "device",
+        "measure the time per image on each device, with the first two images apart from the rest",
+        run=run_device,
     )
     device.add_argument(
         "--pack",
@@ -44,11 +46,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         ("--price-usd", "DOLLARS", "price of a device, to report images per second and dollar"),
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
-    device.set_defaults(command=run_device)
-    load = add_command(actions, "load", "measure the time per image while the command itself keeps the CPU busy")
+    load = add_command(
+        actions, "load", "measure the time per image while the command itself keeps the CPU busy", run=run_load
+    )
     load.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure")
-    load.set_defaults(command=run_load)
-    host = add_command(actions, "host", "measure what more threads, another runtime or another device gains here")
+    host = add_command(
+        actions, "host", "measure what more threads, another runtime or another device gains here", run=run_host
+    )
     host.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
         "--float-file",
@@ -59,7 +63,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     host.add_argument(
         "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock speed; it gets hot"
     )
-    host.set_defaults(command=run_host)
     for action in (device, load, host):
         _add_effort(action)
 
@@ -147,10 +150,8 @@ def show(report: Report, out: Path | None, console: Console) -> int:
     """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
     from fieldray.bench.report import lines, write
 
-    for line in lines(report):
-        console.print_line(line)
-    for path in write(report, out) if out else ():
-        console.print_line(f"Written: {path}")
+    console.print_lines(lines(report))
+    console.print_lines(f"Written: {path}" for path in (write(report, out) if out else ()))
     return 0
 
 

@@ -18,6 +18,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(
         commands,
         "compare",
+        run=run,
         description="Lay a prior chest X-ray of a patient over the current one, and show where they differ by more "
         "than two X-rays differ anyway. It shows differences of two images, not a course of disease.",
         epilog="Exit code: 0 the pair was compared, or refused with a reason; 1 an image could not be read; "
@@ -36,7 +37,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--json", type=given_text, metavar="FILE|-", help="write the figures as one JSON object; - prints it"
     )
-    parser.set_defaults(command=run, json_kind="comparison")
+    parser.set_defaults(json_kind="comparison")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -49,8 +50,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     pair = _compared(options)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
-    for path in written:
-        console.print_line(f"Written: {path}")
+    console.print_lines(f"Written: {path}" for path in written)
     text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
     write_json(options.json, text, console, kind="comparison", inputs=inputs)
     return 1 if pair.failed else 0
@@ -79,8 +79,7 @@ def _print(pair: ComparedPair, console: Console) -> None:
     from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line
-    for doubt in () if pair.failed else pair.doubts:
-        print_line(doubt.text)
+    console.print_lines(doubt.text for doubt in (() if pair.failed else pair.doubts))
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
         print_line(f"Not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -39,6 +39,11 @@ class Console:
         """A line for a person."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
+
+    def print_lines(self, texts: Iterable[str]) -> None:
+        """Lines for a person."""
+        for text in texts:
+            self.print_line(text)
 
     def print_error(self, text: str) -> None:
         """A line about something wrong."""
@@ -80,11 +85,13 @@ def add_command(
     name: str,
     text: str = "",
     *,
+    run: Callable[[argparse.Namespace, Console], int] | None = None,
     description: str = "",
     epilog: str | None = None,
 ) -> argparse.ArgumentParser:
     """A command: `text` is its line in the list of commands (see `command_names.OWN`).
 
+    run                  does it and gives the exit code; None where its own commands do
     description, epilog  what its own help begins and ends with; the text as a sentence where nothing else is said
     """
     text = text or OWN[name]
@@ -92,7 +99,14 @@ def add_command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=description, epilog=epilog, allow_abbrev=False
     )
+    if run is not None:
+        parser.set_defaults(command=run)
     return parser
+
+
+def add_commands(commands: argparse._SubParsersAction[Any], name: str) -> argparse._SubParsersAction[Any]:
+    """A command that has commands of its own, which are added to what this gives."""
+    return add_command(commands, name).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
 def given_text(text: str) -> str:

@@ -23,6 +23,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(
         commands,
         "demo",
+        run=run,
         description="Screens openly licensed images with the pack that is for them, and opens the window if there is "
         "a screen. Each file's name gives the published label. Some images are there to be refused.",
     )
@@ -39,7 +40,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser, default="the one that these images are for")
     screen.add_run_options(parser)
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

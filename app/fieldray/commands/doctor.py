@@ -14,12 +14,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(
         commands,
         "doctor",
+        run=run,
         description="Check this computer, screen a test image, and report what to change.",
         epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
     )
     add_pack_options(parser, default="the one of `fieldray packs default`, else the first that can be used")
     parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON and HTML to this folder")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -7,7 +7,7 @@ import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import add_report_options, report_options, write_json
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
@@ -27,35 +27,31 @@ _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "history")
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = add_command(actions, "list", "list past runs, the newest first")
+    actions = add_commands(commands, "history")
+    listing = add_command(actions, "list", "list past runs, the newest first", run=run_list)
     listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")
     listing.add_argument("--since", type=_day, metavar="DATE", help="runs from this day on (year-month-day)")
     listing.add_argument("--until", type=_day, metavar="DATE", help="runs up to this day (year-month-day)")
     _add_filters(listing, "runs")
     _add_json(listing)
-    listing.set_defaults(command=run_list)
-    showing = add_command(actions, "show", "show the results of a run, also where its files are gone")
+    showing = add_command(actions, "show", "show the results of a run, also where its files are gone", run=run_show)
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
-    showing.set_defaults(command=run_show)
-    comparing = add_command(actions, "compare", "compare two runs on the images that are in both")
+    comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
     comparing.add_argument("first", type=int, metavar="FIRST", help="number of a run")
     comparing.add_argument("second", type=int, metavar="SECOND", help="number of another run")
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
-    comparing.set_defaults(command=run_compare)
-    saving = add_command(actions, "export", "save the results of a run as files again")
+    saving = add_command(actions, "export", "save the results of a run as files again", run=run_export)
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
-    saving.set_defaults(command=run_export)
-    deleting = add_command(actions, "delete", "delete runs with their results, previews and verdicts, for good")
+    deleting = add_command(
+        actions, "delete", "delete runs with their results, previews and verdicts, for good", run=run_delete
+    )
     deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
     deleting.add_argument("--all", action="store_true", help="delete all runs")
     deleting.add_argument("--yes", action="store_true", help="delete; without it, say what would be deleted")
-    deleting.set_defaults(command=run_delete)
 
 
 def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
@@ -102,8 +98,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         console.print_line("No runs found.")
         return 0
     console.print_line(_RUN_LINE.format(*_RUN_HEADER))
-    for summary in found:
-        console.print_line(_RUN_LINE.format(*_run_cells(summary)))
+    console.print_lines(_RUN_LINE.format(*_run_cells(summary)) for summary in found)
     return 0
 
 
@@ -121,8 +116,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         results = tuple(query.briefs(options.run))
     lungs = f", lung fields {as_cell(run.spec.lungs_pack)}" if run.spec.lungs_pack else ""
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {_pack(run.spec)}{lungs}")
-    for path in run.spec.paths:
-        console.print_line(f"Screened: {as_cell(path)}")
+    console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
     shown = [
         found
         for found in results
@@ -134,8 +128,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         console.print_line(line.format(*_result_cells(found, texts)))
         for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
             console.print_line(line.format("", "", "", "", said.text))
-    for doubt in past.doubts:
-        console.print_line(doubt.text)
+    console.print_lines(doubt.text for doubt in past.doubts)
     gone = sum(not _is_there(found) for found in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
@@ -149,8 +142,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     found = _history().compare(options.first, options.second)
     if write_json(options.json, comparison_text(found), console, kind="json"):
         return 0
-    for line in _comparison_lines(found, has_all=options.all):
-        console.print_line(line)
+    console.print_lines(_comparison_lines(found, has_all=options.all))
     return 0
 
 
@@ -171,8 +163,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         tell=lambda done, total: console.bar(f"Reports {done}/{total}"),
         note=lambda why: console.print_error(why.text),
     )
-    for path in written:
-        console.print_line(f"Written: {path}")
+    console.print_lines(f"Written: {path}" for path in written)
     if not written:
         console.print_line("Nothing to write: no result of this run has what these formats need.")
     return 0
@@ -192,13 +183,11 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
         console.print_line("There are no runs.")
         return 0
     plan = history.plan_deletion(run_ids)
-    for said in plan_sentences(plan):
-        console.print_line(said.text)
+    console.print_lines(said.text for said in plan_sentences(plan))
     if not options.yes:
         console.print_error(reason("history_confirm").text)
         return 2
-    for said in deletion_sentences(history.delete(plan)):
-        console.print_line(said.text)
+    console.print_lines(said.text for said in deletion_sentences(history.delete(plan)))
     return 0
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import add_trust_options, drives_with_packs, find_pack, give_trust, pack_library
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
@@ -23,23 +23,19 @@ _PACK_HELP = (
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "packs")
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = add_command(actions, "list", "list the available packs")
+    actions = add_commands(commands, "packs")
+    listing = add_command(actions, "list", "list the available packs", run=run_list)
     listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")
-    listing.set_defaults(command=run_list)
     verifying = add_command(
-        actions, "verify", "check every file of a pack against its signature, without trusting its key"
+        actions, "verify", "check every file of a pack against its signature, without trusting its key", run=run_verify
     )
     verifying.add_argument("pack", type=given_text, help=_PACK_HELP)
-    verifying.set_defaults(command=run_verify)
-    trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted")
+    trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted", run=run_trust)
     trusting.add_argument(
         "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
     )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
-    trusting.set_defaults(command=run_trust)
-    default = add_command(actions, "default", "the pack for images of which nobody says otherwise")
+    default = add_command(actions, "default", "the pack for images of which nobody says otherwise", run=run_default)
     default.add_argument(
         "pack",
         nargs="?",
@@ -50,11 +46,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
     )
     default.add_argument("--none", action="store_true", help="no pack: every run names one")
-    default.set_defaults(command=run_default)
-    installing = add_command(actions, "install", "verify a pack and copy it to this computer")
+    installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
     installing.add_argument("pack", type=given_text, help=_PACK_HELP)
     add_trust_options(installing)
-    installing.set_defaults(command=run_install)
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
@@ -62,8 +56,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
-        for line in _candidate_lines(candidate):
-            console.print_line(line)
+        console.print_lines(_candidate_lines(candidate))
     if not found:
         console.print_line("No packs found.")
     return 0
@@ -95,8 +88,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     elif options.fingerprint:
         library.trust(options.fingerprint)
     trusted = library.trusted()
-    for key in trusted:
-        console.print_line(f"{key.fingerprint}  since {key.since}")
+    console.print_lines(f"{key.fingerprint}  since {key.since}" for key in trusted)
     if not trusted:
         console.print_line("No key is trusted on this computer. The packs that come with the program need none.")
     return 0

@@ -142,7 +142,7 @@ class RunReport:
                     if event.state == "finished":  # the list would push them out of sight
                         self._last_notes = event.notes
                     else:
-                        self._tell_all(event.notes)
+                        self._console.print_lines(note.text for note in event.notes)
                     self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
                 case StoreRepaired():
                     self._console.print_error(event.reason.text)
@@ -235,8 +235,7 @@ class RunReport:
             tell=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
             note=lambda why: self._console.print_error(why.text),
         )
-        for path in written:
-            self._console.print_line(f"Written: {path}")
+        self._console.print_lines(f"Written: {path}" for path in written)
         for name in formats:
             if not any(path.name.endswith(EXPORTERS.named(name).suffix) for path in written):
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
@@ -245,8 +244,7 @@ class RunReport:
         from fieldray.store.history import HistoryQuery
 
         with HistoryQuery(database) as query:
-            for line in _work_list(query.briefs(run_id), self._texts):
-                self._console.print_line(line)
+            self._console.print_lines(_work_list(query.briefs(run_id), self._texts))
 
     def _note(self, event: OutcomeReady) -> None:
         is_image = int(event.outcome.category != "not_an_image")
@@ -286,10 +284,6 @@ class RunReport:
         if event.state == "unavailable" and event.reason:
             self._console.print_error(f"{event.backend}: {event.reason.text}")
 
-    def _tell_all(self, notes: Iterable[Reason]) -> None:
-        for note in notes:
-            self._console.print_line(note.text)
-
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
         number = image_count(self._counts) - self._folders
@@ -301,7 +295,8 @@ class RunReport:
         print_line("  ".join(f"{text} {self._counts[category]}" for category, text in self._texts.items()))
         if self._model.manifest.is_bare:
             print_line(reason("unsigned_operating_point_unknown").text)
-        self._tell_all((*self._patients.notes(self._model.manifest.accepted), *self._last_notes))
+        notes = (*self._patients.notes(self._model.manifest.accepted), *self._last_notes)
+        self._console.print_lines(note.text for note in notes)
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -309,8 +304,7 @@ class RunReport:
                 f"{speed.fps_min:.0f} / {speed.fps_avg:.0f} / {speed.fps_max:.0f}, "
                 f"median {speed.p50_ms:.2f} ms, 95th percentile {speed.p95_ms:.2f} ms"
             )
-        for backend, detail in self._backends.items():
-            print_line(f"Ran on {backend}: {detail}")
+        self._console.print_lines(f"Ran on {backend}: {detail}" for backend, detail in self._backends.items())
         print_line(NOTICE)
 
 

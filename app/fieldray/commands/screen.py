@@ -34,6 +34,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(
         commands,
         "screen",
+        run=run,
         description="Screen every image in the given files and folders.",
         epilog="Exit code: 0 every image has a result; 1 some images failed; 2 wrong usage; "
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
@@ -42,7 +43,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)
     add_run_options(parser)
-    parser.set_defaults(command=run)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
@@ -14,23 +14,19 @@ from fieldray.reasons import reason
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = add_command(commands, "store")
-    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    checking = add_command(actions, "check", "look through all results for damage")
-    checking.set_defaults(command=run_check)
-    compacting = add_command(actions, "compact", "give back the room that nothing needs any more")
-    compacting.set_defaults(command=run_compact)
-    saving = add_command(actions, "backup", "copy the results into a folder, also during a run")
+    actions = add_commands(commands, "store")
+    add_command(actions, "check", "look through all results for damage", run=run_check)
+    add_command(actions, "compact", "give back the room that nothing needs any more", run=run_compact)
+    saving = add_command(actions, "backup", "copy the results into a folder, also during a run", run=run_backup)
     saving.add_argument("folder", type=given_path, metavar="DIR", help="a folder without a backup")
     saving.add_argument("--without-pictures", action="store_true", help="leave the small pictures out")
-    saving.set_defaults(command=run_backup)
-    restoring = add_command(actions, "restore", "put a backup in the place of the results")
+    restoring = add_command(actions, "restore", "put a backup in the place of the results", run=run_restore)
     restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder that the backup was made into")
     restoring.add_argument("--yes", action="store_true", help="do it; the results before are set aside")
-    restoring.set_defaults(command=run_restore)
-    dropping = add_command(actions, "drop-pictures", "delete the small pictures; results, maps and verdicts stay")
+    dropping = add_command(
+        actions, "drop-pictures", "delete the small pictures; results, maps and verdicts stay", run=run_drop
+    )
     dropping.add_argument("--yes", action="store_true", help="delete them")
-    dropping.set_defaults(command=run_drop)
 
 
 def run_check(_: argparse.Namespace, console: Console) -> int:
@@ -66,8 +62,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
         has_pictures=not options.without_pictures,
         tell=lambda share: _show_share(console, "store_copying", share),
     )
-    for path in written:
-        console.print_line(f"Written: {path}")
+    console.print_lines(f"Written: {path}" for path in written)
     return 0
 
 

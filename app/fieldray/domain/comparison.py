@@ -53,11 +53,6 @@ class Match:
         """P1 - P2: how much better the place is than the next best."""
         return self.first_peak - self.second_peak
 
-    @property
-    def ratio(self) -> float | None:
-        """P1 / P2, for diagnosis alone; None where P2 is not above 0."""
-        return self.first_peak / self.second_peak if self.second_peak > 0 else None
-
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Alignment:

@@ -26,12 +26,11 @@ class Field:
 class Scale:
     """A score on its scale; every position is a share of the length, 0 left to 1 right.
 
-    low, middle, high  from where the pack is not sure, the threshold, to where; None without an operating point
+    low, high  from where the pack is not sure to where, about the threshold in the middle; None without a point
     """
 
     mark: float
     low: float | None = None
-    middle: float | None = None
     high: float | None = None
     threshold: str = ""
     ends: tuple[str, str] = ("0", "1")

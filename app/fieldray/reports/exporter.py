@@ -110,8 +110,8 @@ class Exporter:
     title               what the window calls it: in English, and translated where it is more than a name
     write               writes the run to a path, always through `outputs.own_text`, `write_own` or `own_folder`, which
                         replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
-    is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`
-    is_folder           whether the output is a folder of files, each of which `is_own` recognises
+    is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
+                        a folder of such files
     is_default          whether it is written where nobody names formats
     started_of          when the run began that such a file is about, as `content.started` writes it, or None. A report
                         of another run is not replaced: another computer may have saved it here, or this one before
@@ -124,7 +124,6 @@ class Exporter:
     title: str
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
-    is_folder: bool = False
     is_default: bool = True
     started_of: Callable[[bytes], str | None] = lambda _head: None
     unavailable_reason: Callable[[], Reason | None] = always_available

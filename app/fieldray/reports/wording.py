@@ -317,7 +317,6 @@ class Wording:
         return Scale(
             mark=place_on_scale(finding.score, point.threshold),
             low=place_on_scale(point.unsure_low, point.threshold),
-            middle=0.5,
             high=place_on_scale(point.unsure_high, point.threshold),
             threshold=threshold,
             ends=(text("below"), text("above")),

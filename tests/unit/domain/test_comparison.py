@@ -26,8 +26,8 @@ from fieldray.reasons import reason
 WHOLE = (FRAME_SIDE, FRAME_SIDE, 2)
 
 
-def match(*, kept: bool = True, second: float = 0.4) -> Match:
-    return Match(row=1, column=2, prior_row=3, prior_column=4, first_peak=0.8, second_peak=second, is_kept=kept)
+def match(*, kept: bool = True) -> Match:
+    return Match(row=1, column=2, prior_row=3, prior_column=4, first_peak=0.8, second_peak=0.4, is_kept=kept)
 
 
 def alignment(**changes: object) -> Alignment:
@@ -41,11 +41,8 @@ def alignment(**changes: object) -> Alignment:
     return Alignment(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_a_match_tells_difference_and_ratio() -> None:
+def test_a_match_tells_how_much_better_it_is() -> None:
     assert match().difference == pytest.approx(0.4)
-    assert match().ratio == pytest.approx(2.0)
-    assert match(second=0.0).ratio is None
-    assert match(second=-0.2).ratio is None
 
 
 def framed(*, scale: float, top: float) -> FramedImage:

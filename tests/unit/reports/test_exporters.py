@@ -207,7 +207,7 @@ def test_no_name_of_a_folder_or_file_is_in_an_export_and_all_have_one_key(
     run = replace(run, results=results)
     exporter.write(tmp_path / f"out{exporter.suffix}", run)
     written = tmp_path / f"out{exporter.suffix}"
-    files = sorted(written.iterdir()) if exporter.is_folder else [written]
+    files = sorted(written.iterdir()) if written.is_dir() else [written]
     alias = image_alias(str(place), key=KEY)
     for file in files:
         text = file.read_bytes().decode("utf-8", "replace")

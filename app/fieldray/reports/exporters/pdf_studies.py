@@ -26,7 +26,6 @@ EXPORTER: Final = Exporter(
     title="PDF, a document per study",
     write=write_studies,
     is_own=is_own_pdf,
-    is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("fpdf", "fontTools"),
 )

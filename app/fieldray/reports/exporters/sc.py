@@ -51,7 +51,6 @@ EXPORTER: Final = Exporter(
     title="DICOM SC, images as shown",
     write=write_captures,
     is_own=is_own_dicom,
-    is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),
 )

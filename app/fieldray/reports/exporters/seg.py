@@ -36,7 +36,6 @@ EXPORTER: Final = Exporter(
     title="DICOM SEG, lung fields",
     write=write_segmentations,
     is_own=is_own_dicom,
-    is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),
 )

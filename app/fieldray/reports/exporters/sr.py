@@ -24,7 +24,6 @@ EXPORTER: Final = Exporter(
     title="DICOM SR, structured reports",
     write=write_reports,
     is_own=is_own_dicom,
-    is_folder=True,
     is_default=False,
     unavailable_reason=lambda: missing_library("pydicom"),
 )
