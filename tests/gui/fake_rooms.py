@@ -16,7 +16,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
-from fieldray.desktop.services import Services, Tell
+from fieldray.desktop.services import Services
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,
@@ -27,7 +27,7 @@ from fieldray.domain.comparison import (
     Match,
     PairComparison,
 )
-from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
+from fieldray.domain.events import BackendChanged, Count, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.history import RunSummary
 from fieldray.domain.image import Box, Image, PixelMap
@@ -552,7 +552,7 @@ class FakeRooms:
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
-        self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
+        self.while_exporting: Callable[[Count], None] = lambda tell: tell(0, 1)
         self.open_problem: FieldrayError | None = None
         self.may_open = threading.Event()
         self.may_open.set()

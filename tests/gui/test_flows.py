@@ -13,10 +13,10 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
 
 from fieldray.desktop.dialogs import ExportDialog
-from fieldray.desktop.services import Tell
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import (
     BackendChanged,
+    Count,
     DeviceChanged,
     DeviceState,
     Progress,
@@ -357,7 +357,7 @@ def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
-    def slow(tell: Tell) -> None:
+    def slow(tell: Count) -> None:
         """Until somebody stops it."""
         while True:
             tell(410, 1000)
@@ -374,7 +374,7 @@ def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Pat
 def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, tmp_path: Path) -> None:
     turns = iter((True, False))
 
-    def slow_at_first(tell: Tell) -> None:
+    def slow_at_first(tell: Count) -> None:
         """The first until somebody stops it."""
         is_first = next(turns)
         while is_first:

@@ -158,7 +158,6 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 
 OpenReaders = Callable[[], Workers]
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from fieldray.bench.benchmark_case import (
     BenchmarkCase,
     Effort,
     LoadedImage,
-    Notify,
     OpenReaders,
     Summary,
     accelerator_cases,
@@ -34,6 +33,7 @@ from fieldray.bench.benchmark_case import (
     time_stream,
 )
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
@@ -66,7 +66,7 @@ def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
     *,
-    notify: Notify,
+    notify: Say,
     scopes: Sequence[str] = (NETWORK, FILE),
     readers: OpenReaders = one_worker,
 ) -> tuple[Measurement, ...]:

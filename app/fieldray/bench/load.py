@@ -17,7 +17,6 @@ from fieldray.bench.benchmark_case import (
     BenchmarkCase,
     Effort,
     LoadedImage,
-    Notify,
     Summary,
     accelerator_cases,
     paired_ratio,
@@ -27,6 +26,7 @@ from fieldray.bench.benchmark_case import (
 from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Series, Table
+from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
@@ -94,7 +94,7 @@ def measure(
     effort: Effort,
     *,
     cores: int,
-    notify: Notify,
+    notify: Say,
     levels: Sequence[Level] = LEVELS,
     settle_s: float = _SETTLE_S,
     least_s: float = _LEAST_S,

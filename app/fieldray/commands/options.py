@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from fieldray.commands.console import Console
+    from fieldray.domain.events import Say
     from fieldray.domain.model import Model
     from fieldray.domain.run import RunSpec
     from fieldray.packs.library import PackLibrary
@@ -79,7 +80,7 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    print_error: Callable[[str], None] = _keep_quiet,
+    print_error: Say = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
     """A pack by name or path, else the site's default, verified and in memory.

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -19,6 +19,7 @@ from fieldray.domain.events import (
     Progress,
     ResultsTakenOver,
     RunChanged,
+    Say,
     Speed,
     StoreRepaired,
 )
@@ -41,13 +42,12 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
 
-EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
 
 
 @contextlib.contextmanager
-def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) -> Iterator[EmitLine | None]:
+def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) -> Iterator[Say | None]:
     """Where `--json` lines go: nowhere (None), standard output ("-"), a pipe or device, or a file.
 
     A file is there when the run is over, also when it was cancelled or failed. Raises UsageProblem, StorageProblem.
@@ -105,7 +105,7 @@ class RunReport:
         Whether the work list is printed at the end.
     """
 
-    def __init__(self, console: Console, emit: EmitLine | None, *, model: Model, has_list: bool) -> None:
+    def __init__(self, console: Console, emit: Say | None, *, model: Model, has_list: bool) -> None:
         self._console = console
         self._emit = emit
         self._model = model

@@ -20,7 +20,8 @@ from fieldray.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fieldray.commands.run import EmitLine, RunReport
+    from fieldray.commands.run import RunReport
+    from fieldray.domain.events import Say
     from fieldray.domain.model import Model
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
 
-    def lines() -> contextlib.AbstractContextManager[EmitLine | None]:
+    def lines() -> contextlib.AbstractContextManager[Say | None]:
         from fieldray.commands.run import json_lines
 
         return json_lines(options.json, console, inputs=options.paths)
@@ -141,7 +142,7 @@ class Done:
 def screened(
     options: argparse.Namespace,
     console: Console,
-    lines: Callable[[], contextlib.AbstractContextManager[EmitLine | None]],
+    lines: Callable[[], contextlib.AbstractContextManager[Say | None]],
     *,
     has_list: bool,
 ) -> Iterator[Done]:

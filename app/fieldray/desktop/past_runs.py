@@ -25,7 +25,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 
 if TYPE_CHECKING:
-    from fieldray.desktop.services import Services, Tell
+    from fieldray.desktop.services import Services
+    from fieldray.domain.events import Count
     from fieldray.pipeline.history import History
 
 _TOLD_EVERY_S: Final = 0.25
@@ -272,7 +273,7 @@ class Exporting(QObject):
             stop.set()
         self._is_idle.wait(wait_s)
 
-    def _work(self, stop: threading.Event, export: Callable[[Tell], tuple[Path, ...]]) -> tuple[Path, ...] | None:
+    def _work(self, stop: threading.Event, export: Callable[[Count], tuple[Path, ...]]) -> tuple[Path, ...] | None:
         """The files, None where a person stopped it."""
         told_s = time.monotonic()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldray.domain.events import Publish
+from fieldray.domain.events import Count, Publish
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from fieldray.pipeline.work_list import WorkList
 
 
-Tell = Callable[[int, int], None]
 Note = Callable[[Reason], None]
-Export = Callable[[int, Path, Sequence[str], ReportOptions, Tell, Note], tuple[Path, ...]]
+Export = Callable[[int, Path, Sequence[str], ReportOptions, Count, Note], tuple[Path, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -155,3 +155,5 @@ Event = (
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]
+Say = Callable[[str], None]  # a line
+Count = Callable[[int, int], None]  # how many of how many are done

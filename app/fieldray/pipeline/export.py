@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from fieldray.domain.events import Count
 from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest
@@ -54,7 +55,6 @@ _AHEAD: Final = 4  # images that wait, read, for each that is being read
 _HEAD_BYTES: Final = 2**16
 _CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
 
-Tell = Callable[[int, int], None]
 OpenReaders = Callable[[], "Workers"]
 
 
@@ -68,7 +68,7 @@ def export_run(
     options: ReportOptions = PLAIN,
     pack: KnownPack | None = None,
     readers: OpenReaders | None = None,
-    tell: Tell = lambda _done, _total: None,
+    tell: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
@@ -428,7 +428,7 @@ def export_apart(
     options: ReportOptions,
     pack: KnownPack | None,
     settings: Settings,
-    tell: Tell,
+    tell: Count,
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
@@ -468,7 +468,7 @@ def export_apart(
     return done.written
 
 
-def _follow(child: Child, order: Order, tell: Tell) -> Exported:
+def _follow(child: Child, order: Order, tell: Count) -> Exported:
     """Have it done, and tell how far it is until it is over. Whoever wants it no more has the process killed."""
     with ThreadPoolExecutor(1, thread_name_prefix="export") as asking:
         answer = asking.submit(EXPORT.ask, child, order, timeout_s=_LONGEST_S)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from fieldray.domain.assessment import Assessment, choose
-from fieldray.domain.events import OutcomeReady, Publish, StoreUnwritable
+from fieldray.domain.events import Count, OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fieldray.pipeline.batch import Batch
-    from fieldray.pipeline.export import Tell
 
 
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
@@ -281,7 +280,7 @@ class Session:
         formats: Sequence[str] = (),
         *,
         options: ReportOptions = PLAIN,
-        tell: Tell = lambda _done, _total: None,
+        tell: Count = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:
