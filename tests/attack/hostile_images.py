@@ -101,9 +101,9 @@ def without_pixels(path: Path) -> bytes:
     return data[: data.index(b"\xe0\x7f\x10\x00OW")]
 
 
-def nested_sequences(path: Path, depth: int, *, is_private: bool) -> bytes:
+def nested_sequences(path: Path, depth: int) -> bytes:
     """A header whose last element is so many sequences in one another, all of undefined length."""
-    tag = b"\x11\x71\x10\x10" if is_private else b"\x40\x00\x75\x02"
+    tag = b"\x40\x00\x75\x02"
     opening = tag + b"SQ\0\0" + _UNDEFINED + b"\xfe\xff\x00\xe0" + _UNDEFINED
     closing = b"\xfe\xff\x0d\xe0\0\0\0\0" + b"\xfe\xff\xdd\xe0\0\0\0\0"
     data = dicom(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -275,15 +276,13 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
     return tuple(found)
 
 
-def images_needed(value: float, *, half_width: float = HALF_WIDTH) -> int:
-    """Images, each of another patient, for Wilson's interval of a share around `value` to be +/- `half_width` or less.
+def images_needed(value: float) -> int:
+    """Images, each of another patient, for Wilson's interval of a share around `value` to be +/- `HALF_WIDTH` or less.
 
     Parameters
     ----------
     value
         The share that is expected, 0..1.
-    half_width
-        Half of the interval's width, above 0.
 
     Returns
     -------
@@ -293,15 +292,9 @@ def images_needed(value: float, *, half_width: float = HALF_WIDTH) -> int:
 
     def is_enough(number: int) -> bool:
         inner = value * (1 - value) / number + _Z**2 / (4 * number**2)
-        return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= half_width
+        return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= HALF_WIDTH
 
-    low, high = 0, 1
-    while not is_enough(high) and high < _MOST_IMAGES:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
 
 
 def _counts(cases: Sequence[Case]) -> dict[Category, dict[bool, int]]:

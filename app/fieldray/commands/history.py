@@ -82,7 +82,7 @@ def _day(text: str) -> datetime.date:
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.domain.history import RunFilter
-    from fieldray.reports.content import runs_text
+    from fieldray.reports.content import CATEGORY_TEXTS, runs_text
 
     wanted = RunFilter(
         text=options.search,
@@ -97,8 +97,8 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     if not found:
         console.print_line("No runs found.")
         return 0
-    console.print_line(_RUN_LINE.format(*_RUN_HEADER))
-    console.print_lines(_RUN_LINE.format(*_run_cells(summary)) for summary in found)
+    header = ("run", "started", "state", "pack", "images", *CATEGORY_TEXTS.values(), "verdicts", "folder")
+    console.print_lines(_RUN_LINE.format(*cells) for cells in (header, *map(_run_cells, found)))
     return 0
 
 
@@ -196,11 +196,6 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 _RUN_LINE: Final = (
     "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
 )
-_RUN_HEADER: Final = (
-    *("run", "started", "state", "pack", "images", "read first", "abnormal", "not sure", "normal"),
-    *("not assessed", "refused", "failed", "not an image", "verdicts", "folder"),
-)
-_COUNTED: Final = ("read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed", "not_an_image")
 
 
 def _pack(spec: RunSpec) -> str:
@@ -211,6 +206,8 @@ def _pack(spec: RunSpec) -> str:
 
 
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:
+    from fieldray.reports.content import CATEGORY_TEXTS
+
     run, counts = summary.run, summary.counts
     return (
         run.run_id,
@@ -218,7 +215,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.state,
         _pack(run.spec),
         summary.total,
-        *(counts.get(category, 0) for category in _COUNTED),
+        *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.judged,
         as_cell(", ".join(run.spec.paths)),
     )

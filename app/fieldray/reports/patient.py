@@ -51,24 +51,15 @@ class Patient:
 
 def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
     """The patient of an image, as this run's reports may call them."""
-    header = ref.header
-    if stored.options.names_people:
-        return Patient(
-            name=visible(header.patient_name),
-            number=visible(header.patient_id),
-            birth_date=header.patient_birth_date,
-            sex=header.patient_sex,
-            age_years=header.patient_age_years,
-            is_named=True,
-        )
-    alias = pseudonym(header, ref.study_key, key=stored.pseudonym_key)
+    header, is_named = ref.header, stored.options.names_people
+    alias = "" if is_named else pseudonym(header, ref.study_key, key=stored.pseudonym_key)
     return Patient(
-        name=alias,
-        number=alias,
-        birth_date="",
+        name=visible(header.patient_name) if is_named else alias,
+        number=visible(header.patient_id) if is_named else alias,
+        birth_date=header.patient_birth_date if is_named else "",
         sex=header.patient_sex,
         age_years=header.patient_age_years,
-        is_named=False,
+        is_named=is_named,
     )
 
 
