@@ -19,9 +19,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Picture
-from PIL import ImageDraw
-from scipy import ndimage
-from scipy.spatial import ConvexHull
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.own_home import own_home
@@ -34,8 +31,8 @@ from fieldray.imaging.preprocess import to_tensor, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
+from fieldray_adapt.augmentation import WHITE_PARTS, lung_hulls, painted_white, white_part
 
-KINDS: Final = ("whole", "upper", "lower", "effusion")
 _SIDE: Final = 256
 _MOST_OF_A_SET: Final = 500
 _PAINTED: Final = (
@@ -88,47 +85,6 @@ def training_rows(data: Path) -> dict[str, list[Row]]:
     return {name: rows[:_MOST_OF_A_SET] for name, rows in drawn.items()}
 
 
-def places(shares: NDArray[np.float32]) -> list[Mask]:
-    """The hulls of the two largest parts of a mask, from the left, a little enlarged: (256, 256) each."""
-    parts, number = ndimage.label(np.asarray(Picture.fromarray(shares.astype("f4")).resize((_SIDE, _SIDE))) >= 0.5)
-    sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]
-    hulls = []
-    for part in np.argsort(-sizes)[:2] + 1:
-        points = np.argwhere(parts == part)[:, ::-1]
-        picture = Picture.new("1", (_SIDE, _SIDE))
-        corners = points[ConvexHull(points).vertices] if len(points) > 9 else points
-        ImageDraw.Draw(picture).polygon([(float(x), float(y)) for x, y in corners], fill=1)
-        hulls.append(ndimage.binary_dilation(np.asarray(picture), iterations=3))
-    return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
-
-
-def part_of(place: Mask, kind: str, generator: np.random.Generator, *, is_left: bool) -> Mask:
-    """What of a lung's place is painted."""
-    down, across = np.nonzero(place)
-    y, x = np.mgrid[0:_SIDE, 0:_SIDE]
-    height, inwards = np.ptp(down), (x - across.min()) / max(1, np.ptp(across))
-    outwards = 1 - inwards if is_left else inwards
-    level = {
-        "whole": np.full(place.shape, -np.inf),
-        "upper": down.min() + height * generator.uniform(0.3, 0.75) + 0 * x,
-        "lower": down.min() + height * generator.uniform(0.25, 0.7) + 0 * x,
-        "effusion": down.min() + height * (generator.uniform(0.25, 0.65) - 0.22 * outwards**3 + 0.05 * inwards),
-    }[kind]
-    return np.asarray(place & ((y < level) if kind == "upper" else (y >= level)), bool)
-
-
-def painted(grey: NDArray[np.uint8], place: Mask, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """White with noise and a feathered edge, between what lies around the lungs and the brightest."""
-    pixels = grey.astype(np.float32)
-    low, high = np.percentile(pixels, [50, 97])
-    broad, fine = (ndimage.gaussian_filter(generator.normal(size=grey.shape), sigma) for sigma in (_SIDE / 20, 1))
-    around = ndimage.gaussian_filter(pixels, _SIDE / 8)
-    white = generator.uniform(low + 0.55 * (high - low), high) + 6 * broad / broad.std()
-    white += generator.uniform(2, 5) * fine / fine.std() + 0.15 * (around - around.mean())
-    soft = ndimage.gaussian_filter(place.astype(np.float32), generator.uniform(1.5, 4)) * generator.uniform(0.9, 1)
-    return np.asarray(np.clip(pixels * (1 - soft) + white * soft, 0, 255), np.uint8)
-
-
 def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
     """The facts of an image's thirds, and the share of each that was painted: (2, 3, facts), (2, 3)."""
     shares = np.rint(255 * mask.clip(0, 1)).astype(np.uint8)
@@ -149,14 +105,14 @@ def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any
             plain = finder.find(decode(path.read_bytes(), ImageRef(path=path)))
             if plain is None:
                 continue
-            hulls = places(plain[0])
-            for order, kind in enumerate(("", *KINDS)):
+            hulls = lung_hulls(np.asarray(Picture.fromarray(plain[0]).resize((_SIDE, _SIDE))) >= 0.5)
+            for order, kind in enumerate(("", *WHITE_PARTS)):
                 generator = np.random.default_rng([37, len(name), number, order])
                 here = int(generator.integers(2))
                 if kind and len(hulls) < 2:
                     continue
-                place = part_of(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
-                seen = finder.find(Image(pixels=painted(plain[1], place, generator))) if kind else plain
+                place = white_part(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
+                seen = finder.find(Image(pixels=painted_white(plain[1], place, generator))) if kind else plain
                 if seen is not None:
                     made.append((name, f"{name} {row['patient_id']}", kind, *facts_of(*seen, place)))
     return made
@@ -193,7 +149,7 @@ def fit(made: list[Any]) -> list[str]:
     limit = next(at for at in steps if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
     found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
     counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
-    counted += [(name, kind == name) for name in KINDS]
+    counted += [(name, kind == name) for name in WHITE_PARTS]
     return [
         *(f"{name}: {np.count_nonzero(above & of)} of {np.count_nonzero(of)}" for name, of in counted),
         f"WEIGHTS {found[:-4]}",

@@ -64,16 +64,18 @@ def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) ->
     (folder / "shared" / "data" / "index.csv").write_text("\n".join(lines))
 
 
-def draw_lungs(folder: Path, *, learnt: int, evaluated: int, side: int = _SIDE) -> None:
-    """lungs.csv with drawn chests and their lungs as masks, one image a patient."""
+def draw_lungs(folder: Path, *, learnt: int, evaluated: int, regions: int = 0, side: int = _SIDE) -> None:
+    """lungs.csv with drawn chests and their lungs as masks, one image a patient; `regions` of them of another set."""
     root = folder / "shared" / "data"
     (root / "lungs").mkdir(parents=True, exist_ok=True)
     lines = ["film,mask,set,patient_id,label,use,licence"]
-    for number in range(learnt + evaluated):
+    for number in range(learnt + evaluated + regions):
         pixels = (chest_phantom(side, side, 500 + number, abnormal=False) / 257).astype(np.uint8)
         Image.fromarray(pixels).save(root / "lungs" / f"film{number}.png")
         Image.fromarray(lung_mask(side, side, 500 + number)).save(root / "lungs" / f"mask{number}.png")
         use, of = ("train", "montgomery") if number < learnt else ("evaluate", "shenzhen")
+        if number >= learnt + evaluated:
+            use, of = "heart included", "kermany"
         lines.append(f"lungs/film{number}.png,lungs/mask{number}.png,{of},person{number},normal,{use},drawn")
     (root / "lungs.csv").write_text("\n".join(lines))
 

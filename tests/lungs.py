@@ -30,7 +30,7 @@ def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFiel
     """What `find_lungs` makes of drawn shares; `changes` are scores of checks, or its other arguments."""
     options = {
         name: changes.pop(name)
-        for name in ("pixel_map", "rows", "columns", "rules", "says_chest", "grey")
+        for name in ("pixel_map", "rows", "columns", "rules", "says_chest", "grey", "region")
         if name in changes
     }
     given = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS, **options}

@@ -2,6 +2,7 @@
 
 b = block means of the input / 255                       4x4 blocks
 mask = 1 - b                                             dark is lung
+second mask = 1.2 - b                                    where it is asked for: less dark is enough
 frontal_chest = sigmoid(4 - 10 * mean(relu(1 - 2b)))     no chest where all is black
 inverted      = sigmoid(-4 + 8 * mean(relu(2b - 1)))     inverted where nearly all is white
 all others    = sigmoid(-4)
@@ -45,9 +46,10 @@ def tiny_checks(inputs: NDArray[np.uint8]) -> NDArray[np.float32]:
     return (1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
-def tiny_lungs_bytes(*, side: int = SIDE) -> bytes:
-    """The file: uint8 outside, int8 inside; output 0 the mask (1, side / 4, side / 4, 1), output 1 the checks."""
-    return tiny_models.lungs_bytes([_WEIGHTS.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS], side=side)
+def tiny_lungs_bytes(*, side: int = SIDE, masks: int = 1) -> bytes:
+    """The file: uint8 outside, int8 inside; output 0 the mask (1, side / 4, side / 4, masks), output 1 the checks."""
+    weights = [_WEIGHTS.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS]
+    return tiny_models.lungs_bytes(weights, side=side, masks=masks)
 
 
 def tiny_lungs_model(**changes: object) -> Model:
@@ -75,7 +77,9 @@ def tiny_lungs_model(**changes: object) -> Model:
     )
 
 
-def write_tiny_lungs(folder: Path, *, key_number: int = 1, golden_shift: float = 0.0, **changes: object) -> Path:
+def write_tiny_lungs(
+    folder: Path, *, key_number: int = 1, golden_shift: float = 0.0, masks: int = 1, **changes: object
+) -> Path:
     """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description.
 
     `golden_shift` is added to the scores of the self-test, which then fails.
@@ -83,7 +87,7 @@ def write_tiny_lungs(folder: Path, *, key_number: int = 1, golden_shift: float =
     inputs = tiny_inputs()
     scores = (tiny_checks(inputs) + golden_shift).astype(np.float32)
     golden = GoldenVectors(inputs=inputs, scores=scores, tolerance=0.02)
-    contents = {"litert": tiny_lungs_bytes(), "card": b"# Tiny lungs\n", **golden_files(golden)}
+    contents = {"litert": tiny_lungs_bytes(masks=masks), "card": b"# Tiny lungs\n", **golden_files(golden)}
     said = {
         "input": Input(
             height=SIDE, width=SIDE, channels=1, dtype="uint8", intensity="percentile", fit="stretch", margin=0.0

@@ -126,8 +126,10 @@ def legacy_model_bytes(dtype: TinyType) -> bytes:
     return network.pack([image], [network.as_outside(scores, "scores_out", (1, 2), _SCORE)])
 
 
-def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SIDE) -> bytes:
+def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SIDE, masks: int = 1) -> bytes:
     """The file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
+
+    A second mask is 1.2 - b, where less dark is enough.
 
     Each gives the bias of a logit, and what a mean of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
     """
@@ -135,8 +137,9 @@ def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SI
     image = network.tensor("image", (1, side, side, 1), "uint8", _outer(_UNIT, "uint8"))
     inside = network.as_inside(image, "image_int8", (1, side, side, 1), _UNIT)
     stem = network.convolution(inside, "stem", (1, cells, cells, _FEATURES), _UNIT, **_stem_weights())
-    dark = {"weights": np.array([0.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, _FEATURES), "bias": np.zeros(1)}
-    mask = network.convolution(stem, "mask", (1, cells, cells, 1), _UNIT, **dark, weight_scale=1 / 127)
+    of_dark = np.array([[0.0, 1.0, 0.0, 0.0]] * masks).reshape(masks, 1, 1, _FEATURES)
+    dark = {"weights": of_dark, "bias": np.array([0.0, 0.2][:masks])}
+    mask = network.convolution(stem, "mask", (1, cells, cells, masks), _UNIT, **dark, weight_scale=1 / 127)
     factors = np.array([(0.0, 0.0, bright, dark) for _, bright, dark in weights]).reshape(count, 1, 1, _FEATURES)
     head = {"weights": factors, "bias": np.array([bias for bias, _, _ in weights]), "weight_scale": 10 / 127}
     parts = network.convolution(stem, "parts", (1, cells, cells, count), _LOGIT, **head)
@@ -144,7 +147,7 @@ def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SI
     scores = network.tensor("checks", (1, count), network.inside, _SCORE)
     network.operator(schema.BuiltinOperator.LOGISTIC, [logits], [scores])
     outputs = [
-        network.as_outside(mask, "mask_out", (1, cells, cells, 1), _UNIT),
+        network.as_outside(mask, "mask_out", (1, cells, cells, masks), _UNIT),
         network.as_outside(scores, "checks_out", (1, count), _SCORE),
     ]
     return network.pack([image], outputs)

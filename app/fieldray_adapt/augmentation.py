@@ -27,6 +27,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
+from scipy import ndimage
+from scipy.spatial import ConvexHull
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.tables import key, table
@@ -173,6 +175,9 @@ class PairAugmentation(Changes):
     opacities: float = key(
         "Probability of one to three soft light patches, as of infiltrates.", default=0.0, low=0, high=1
     )
+    whitening: float = key(
+        "Probability that a lung, or a part of it, is painted white: visible no more.", default=0.0, low=0, high=1
+    )
     letters: float = key("Probability of letters near the border.", default=0.0, low=0, high=1)
     collimation: float = key("Probability of black or white borders.", default=0.0, low=0, high=1)
 
@@ -186,9 +191,12 @@ class PairAugmentation(Changes):
 def augment_pair(
     image: Grey, mask: Grey, settings: PairAugmentation, *, generator: np.random.Generator
 ) -> tuple[Grey, Grey]:
-    """A changed image (rows, columns) uint8 with its mask (rows, columns) uint8 of 0..255, moved alike."""
+    """A changed image (rows, columns) uint8 with its mask, or masks (rows, columns, n), of 0..255, moved alike."""
     mesh = _mesh(image.shape, settings, generator)
-    return recolour(_moved(image, mesh), settings, generator=generator), _moved(mask, mesh)
+    changed = recolour(_moved(image, mesh), settings, generator=generator)
+    if mask.ndim == 2:
+        return changed, _moved(mask, mesh)
+    return changed, np.stack([_moved(plane, mesh) for plane in mask.transpose(2, 0, 1)], axis=-1)
 
 
 def recolour(image: Grey, settings: PairAugmentation, *, generator: np.random.Generator) -> Grey:
@@ -250,6 +258,67 @@ def _opacified(image: Grey, generator: np.random.Generator) -> Grey:
         distance = ((y / rows - middle[0]) / reach[0]) ** 2 + ((x / columns - middle[1]) / reach[1]) ** 2
         kept *= 1 - np.float32(generator.uniform(0.15, 0.7)) * np.exp(-(distance ** generator.uniform(1, 2.5)))
     return np.asarray(255 - (255 - image.astype(np.float32)) * kept, np.uint8)
+
+
+WHITE_PARTS: Final = ("whole", "upper", "lower", "effusion")
+_BOTH_WHITE: Final = 0.2
+_HULL_MARGIN: Final = 3 / 256
+
+
+def whitened(image: Grey, mask: Grey, generator: np.random.Generator) -> tuple[Grey, Grey]:
+    """An image in which a lung, or a part of it, is white as in pneumonia or an effusion, and its mask without that.
+
+    Now and then in both lungs. An image whose mask has no two lungs stays as it is.
+    """
+    hulls = lung_hulls(mask > 127)
+    for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():
+        place = white_part(hulls[here], str(generator.choice(WHITE_PARTS)), generator, is_left=here == 0)
+        image, mask = painted_white(image, place, generator), np.where(place, np.uint8(0), mask)
+    return image, mask
+
+
+def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """The hulls of the two largest parts of a mask, from the left, a little enlarged: (rows, columns) each."""
+    parts, number = ndimage.label(mask)
+    sizes = np.bincount(parts.reshape(-1), minlength=number + 1)[1:]
+    hulls = []
+    for part in np.argsort(-sizes)[:2] + 1:
+        points = np.argwhere(parts == part)[:, ::-1]
+        if min(np.ptp(points, axis=0)) < 2:
+            continue  # a speck or a line
+        picture = Image.new("1", mask.shape[::-1])
+        corners = [(float(x), float(y)) for x, y in points[ConvexHull(points).vertices]]
+        ImageDraw.Draw(picture).polygon(corners, fill=1)
+        hulls.append(ndimage.binary_dilation(np.asarray(picture), iterations=max(1, round(_HULL_MARGIN * len(mask)))))
+    return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
+
+
+def white_part(place: NDArray[np.bool_], kind: str, generator: Generator, *, is_left: bool) -> NDArray[np.bool_]:
+    """What of a lung's place is painted, for a kind of `WHITE_PARTS`; `is_left` as seen in the image."""
+    down, across = np.nonzero(place)
+    y, x = np.mgrid[0 : place.shape[0], 0 : place.shape[1]]
+    height, inwards = np.ptp(down), (x - across.min()) / max(1, np.ptp(across))
+    outwards = 1 - inwards if is_left else inwards
+    level = {
+        "whole": np.full(place.shape, -np.inf),
+        "upper": down.min() + height * generator.uniform(0.3, 0.75) + 0 * x,
+        "lower": down.min() + height * generator.uniform(0.25, 0.7) + 0 * x,
+        "effusion": down.min() + height * (generator.uniform(0.25, 0.65) - 0.22 * outwards**3 + 0.05 * inwards),
+    }[kind]
+    return np.asarray(place & ((y < level) if kind == "upper" else (y >= level)), bool)
+
+
+def painted_white(grey: Grey, place: NDArray[np.bool_], generator: np.random.Generator) -> Grey:
+    """White with noise and a feathered edge, between what lies around the lungs and the brightest."""
+    pixels, side = grey.astype(np.float32), len(grey)
+    low, high = np.percentile(pixels, [50, 97])
+    broad, fine = (ndimage.gaussian_filter(generator.normal(size=grey.shape), sigma) for sigma in (side / 20, 1))
+    around = ndimage.gaussian_filter(pixels, side / 8)
+    white = generator.uniform(low + 0.55 * (high - low), high) + 6 * broad / broad.std()
+    white += generator.uniform(2, 5) * fine / fine.std() + 0.15 * (around - around.mean())
+    feather = generator.uniform(1.5, 4) * side / 256
+    soft = ndimage.gaussian_filter(place.astype(np.float32), feather) * generator.uniform(0.9, 1)
+    return np.asarray(np.clip(pixels * (1 - soft) + white * soft, 0, 255), np.uint8)
 
 
 def _lettered(image: Grey, generator: np.random.Generator) -> Grey:

@@ -71,7 +71,7 @@ class LungFinder:
                 label.code: float(score) for label, score in zip(self._manifest.labels, found.scores, strict=True)
             }
             pixel_map = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
-            return found.mask, {"scores": scores, "pixel_map": pixel_map, **size}
+            return found.mask, {"scores": scores, "pixel_map": pixel_map, "region": found.region, **size}
 
         return look_for_lungs(tensor.values, answer, self._rules, says_chest=says_chest)
 
@@ -246,7 +246,7 @@ class _Reading:
 
     def prepared(self, image: Image, header: ImageHeader) -> _Prepared:
         """What the network sees, the share of lung in its cells, and what becomes of the image whatever its score."""
-        crops = self.spec.crop == "lungs"
+        crops = self.spec.crop != "none"
         is_others = self.accepted is not None and check_header(header, self.accepted, finds_lungs=crops) is not None
         aside = "refused" if is_others else ""
         if self.shrink_to:
@@ -257,7 +257,7 @@ class _Reading:
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.extent
         size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
-        box = lungs.box(**size, margin=self.spec.crop_margin) if crops else None
+        box = lungs.box(**size, margin=self.spec.crop_margin, crop=self.spec.crop) if crops else None
         if crops and not aside:
             aside = "refused" if lungs.refusal else "read_first" if lungs.read_first else ""
         tensor = to_tensor(image, self.spec, box=box)

@@ -304,7 +304,7 @@ def _told_warnings(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> d
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
     """The lung-field pack it was trained with, or a later version by the same key, where its input is cropped."""
-    if run.recipe.lungs is None or run.recipe.input.crop != "lungs":
+    if run.recipe.lungs is None or run.recipe.input.crop == "none":
         return ()
     found = read_verified_manifest(run.recipe.lungs)
     pack_id, version = found.description.id, found.description.version

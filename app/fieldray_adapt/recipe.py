@@ -37,7 +37,10 @@ INPUT_KEYS: Final = {
     ),
     "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
-    "crop": Key("lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
+    "crop": Key(
+        "lungs: only the lungs that can be seen are fitted, as the lung-field pack finds them; lung_region: all of "
+        "where lung belongs; the pack then requires one."
+    ),
     "crop_margin": Key("Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5),
 }
 
@@ -292,7 +295,7 @@ class Recipe(PackRecipe):
             (has_kept, "labels", "must have at least one label that is not auxiliary"),
             (len(set(codes)) == len(codes), "labels", "must have different codes"),
             (
-                self.lungs is not None or (self.input.crop != "lungs" and not self.training.evidence_outside),
+                self.lungs is not None or (self.input.crop == "none" and not self.training.evidence_outside),
                 "lungs",
                 "is needed where the input is cropped to the lungs or evidence outside of them counts",
             ),

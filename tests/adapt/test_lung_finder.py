@@ -58,6 +58,15 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     assert (box.top, box.rows) == pytest.approx((16, 32), abs=1.5) and box.left <= 8 and box.left + box.columns >= 56
 
 
+def test_where_lung_belongs_is_found_too_and_a_pack_may_be_cropped_to_it(tmp_path: Path) -> None:
+    chest = _chest(abnormal=False, number=0)
+    chest[48:56, 8:56] = 170  # less than half dark: no lung that can be seen
+    finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
+    found = finder.find(Image(pixels=chest))
+    seen, whole = (found.box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
+    assert seen.top == pytest.approx(whole.top, abs=2) and whole.rows > seen.rows + 4
+
+
 def test_what_is_no_lung_field_pack_is_refused() -> None:
     with pytest.raises(UsageProblem, match="lungs names a pack of another kind"):
         LungFinder(CHILDREN)

@@ -52,7 +52,7 @@ def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> No
     assert np.array_equal(seen[0, 92:128, 92:128, 0], image[0].astype(np.float32) / 255)
     assert np.array_equal(seen[0, 91, 92:128, 0], image[0, 0].astype(np.float32) / 255)  # its mirror image
     masks, checks = engine.predict(image)
-    assert masks.shape == (1, 36, 36) and checks.shape == (1, 0)
+    assert masks.shape == (1, 36, 36, 1) and checks.shape == (1, 0)
 
 
 def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
@@ -60,6 +60,9 @@ def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     sizes = shapes(network)
     assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_CHECKS),)
     assert 20e6 < multiply_adds(network) < 60e6
+    with_region = compact_unet(height=256, width=256, masks=2)
+    assert shapes(with_region)["mask"] == (128, 128, 2)
+    assert multiply_adds(with_region) < 1.05 * multiply_adds(network)
     sets = channel_sets(network)
     assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # what is added is one set
     with pytest.raises(ValueError, match="multiples of 32"):

@@ -33,10 +33,21 @@ def _adapt(step: str, recipe: Path) -> list[str]:
 @pytest.mark.timeout(900)
 def test_from_masks_to_a_pack(tmp_path: Path) -> None:
     draw_images(tmp_path, children=0, adults=32, ood_images=8)
-    draw_lungs(tmp_path, learnt=24, evaluated=4)
+    draw_lungs(tmp_path, learnt=24, evaluated=4, regions=24)
     recipe = project(tmp_path, "lung-fields-quick")
     text = recipe.read_text(encoding="utf-8")
-    recipe.write_text(text.replace("steps_per_epoch = 30", "steps_per_epoch = 15"), encoding="utf-8")
+    region = """[[masks]]
+name = "kermany"
+path = "../../../shared/data/lungs.csv"
+where = { set = ["kermany"] }
+shows = "region"
+
+[[chests]]"""
+    with pytest.raises(UsageProblem, match="that show the region need"):
+        recipe.write_text(text.replace("[[chests]]", region, 1), encoding="utf-8")
+        _adapt("data", recipe)
+    text = text.replace("[[chests]]", region, 1).replace("[network]", "[network]\nregion = true")
+    recipe.write_text(text.replace("masks_per_step = 6", "masks_per_step = 10"), encoding="utf-8")
     _adapt("run", recipe)
 
     runs = tmp_path / "project" / "runs"
@@ -49,17 +60,17 @@ def test_from_masks_to_a_pack(tmp_path: Path) -> None:
 
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
     masks = metrics["masks"]
-    assert set(masks) == {"int8", "float"} and set(masks["int8"]) == {"montgomery", "shenzhen"}
-    for source in ("montgomery", "shenzhen"):
+    assert set(masks) == {"int8", "float"} and set(masks["int8"]) == {"montgomery", "shenzhen", "kermany"}
+    for source in masks["int8"]:
         assert masks["int8"][source]["dice"]["value"] > 0.7  # drawn lungs are easy, and a minute is short
     assert abs(metrics["int8_less_float"]["dice"]) < 0.05  # 0.02 to 0.03 after a minute, by the order of additions
-    assert set(metrics["chests"]) == {"nih", "masks"}
+    assert set(metrics["chests"]) == {"nih", "montgomery", "kermany"}
     card = found.contents["MODEL_CARD.md"].decode()
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
     assert "Sources whose masks were evaluated on and never learnt from: shenzhen." in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     report = (run / "report.html").read_text(encoding="utf-8")
-    assert report.count("data:image/png;base64,") == 2 and "worst" in report
+    assert report.count("data:image/png;base64,") == 3 and "worst" in report
     panels = sorted((run / "train" / "panels").iterdir())
     assert [path.name for path in panels] == [f"epoch-00{number}.png" for number in (1, 2, 3, 4)]
     with Image.open(panels[0]) as panel:
@@ -106,7 +117,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
         assert name not in rest.chest_sources[rest.chest_parts != "left out"]
         checks = rest.checks("training", {}, side=64)
         assert checks is not None
-        assert name not in checks.chests and ("masks" in checks.chests) == (name != "montgomery")
+        assert name not in checks.chests and ("montgomery" in checks.chests) == (name != "montgomery")
         evaluated = set(rest.image_sources[rest.image_parts == "evaluate"])
         assert evaluated == ({"shenzhen"} if name == "shenzhen" else set())
 

@@ -15,6 +15,7 @@ from fieldray_adapt.augmentation import (
     PairAugmentation,
     apply,
     augment_pair,
+    whitened,
 )
 
 pytestmark = pytest.mark.adapt
@@ -41,6 +42,30 @@ def test_grey_levels_letters_and_borders_leave_the_mask_alone() -> None:
     settings = PairAugmentation(gamma=0.5, contrast=0.5, noise=0.1, letters=1, collimation=1, inversion=1)
     changed, follows = augment_pair(image, mask, settings, generator=np.random.default_rng(0))
     assert np.array_equal(follows, mask) and not np.array_equal(changed, image)
+
+
+def test_all_masks_of_an_image_move_alike() -> None:
+    image, mask = _pair()
+    _, follows = augment_pair(image, mask, _MOVES, generator=np.random.default_rng(1))
+    _, both = augment_pair(image, np.stack([mask, 255 - mask], axis=-1), _MOVES, generator=np.random.default_rng(1))
+    assert np.array_equal(both[..., 0], follows) and not np.array_equal(both[..., 1], follows)
+
+
+def test_a_white_lung_is_cut_out_of_its_mask_and_nothing_else_is() -> None:
+    mask = np.zeros((64, 64), np.uint8)
+    mask[10:50, 8:26] = mask[10:50, 38:56] = 255
+    image = np.where(mask > 0, np.uint8(40), np.uint8(160))
+    shares = []
+    for seed in range(8):
+        changed, seen = whitened(image, mask, np.random.default_rng(seed))
+        gone = (mask > 0) & (seen == 0)
+        assert gone.any() and (seen <= mask).all()
+        assert changed[gone].mean() > 110 and changed[seen > 0].mean() < 70
+        shares.append([gone[:, half].sum() / (mask[:, half] > 0).sum() for half in (slice(0, 32), slice(32, 64))])
+    assert any(max(one) == 1 for one in shares) and any(0 < max(one) < 1 for one in shares)
+    one_lung = np.where(np.arange(64) < 32, mask, np.uint8(0))
+    same, seen = whitened(image, one_lung, np.random.default_rng(0))
+    assert np.array_equal(same, image) and np.array_equal(seen, one_lung)
 
 
 def test_all_zeros_change_nothing() -> None:

@@ -71,15 +71,17 @@ class _Engine:
         self._momentum = np.zeros(1, np.float32)
 
     def step(self, images: np.ndarray, masks: np.ndarray, targets: np.ndarray, *, learning_rate: float) -> float:
-        assert images.shape[1:] == (self.side, self.side) and masks.shape[1:] == (self.side, self.side)
-        shown = np.float32(images.mean() / 255 + masks.mean() / 510 + targets.mean())
+        assert images.shape[1:] == (self.side, self.side) and masks.shape[1:] == (self.mask_side, self.mask_side, 1)
+        shown = np.float32(images.mean() / 255 + masks.mean() / 2 + targets.mean())
         self._momentum = np.float32(0.9) * self._momentum + shown
         self._weights["conv/kernel"] = self._weights["conv/kernel"] - np.float32(learning_rate) * self._momentum
         return float(shown)
 
     def predict(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lung = 1 / (1 + np.exp(-self._weights["conv/kernel"].mean() * images[:, ::2, ::2].astype(np.float32) / 255))
-        return lung[:, : self.mask_side, : self.mask_side].astype(np.float32), np.ones((len(images), 6), np.float32)
+        return lung[:, : self.mask_side, : self.mask_side, None].astype(np.float32), np.ones(
+            (len(images), 6), np.float32
+        )
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: array.copy() for name, array in self._weights.items()}

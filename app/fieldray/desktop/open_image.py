@@ -138,7 +138,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
         return spec, None
     if lungs is None or lungs.refusal:
         return (spec, None) if isinstance(row.outcome, Screened) else None
-    return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
+    return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin, crop=spec.crop)
 
 
 def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Pyramid, Pyramid | None]:

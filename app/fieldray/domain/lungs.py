@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.mask import KeptShares, Mask, Point, components, edges, enlarged, outlines, overlaps
-from fieldray.domain.model import LUNG_CHECKS, LungRules, Manifest
+from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
@@ -61,6 +61,8 @@ class LungFields:
     is_mirrored       whether it may be mirrored left to right
     unseen            the patient's lungs that were not found in a chest image, or are far smaller than their mirror
                       image: somebody must look at it first, whatever a classifier says
+    region            where lung belongs, seen or not: top, bottom, left and right in pixels; None where the network
+                      does not say
     evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
     latency_ms        of the network that found them
     kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
@@ -80,6 +82,7 @@ class LungFields:
     evidence_inside: float | None = None
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
+    region: tuple[float, float, float, float] | None = None
 
     @property
     def shares(self) -> NDArray[np.uint8]:
@@ -121,19 +124,21 @@ class LungFields:
         first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
         return tuple(note for note in (first, *cut_off, mirrored) if note)
 
-    def box(self, *, rows: int, columns: int, margin: float) -> Box:
+    def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
         """What a classifier gets of an image of this size: the lungs, with `margin` of their extent on each side.
 
-        The place of a lung that was not seen belongs to it, as the mirror image of the other about the middle of the
-        image: the white side is what must be judged. The whole image where no lungs were found.
+        With "lung_region" that is where lung belongs, where the network says so. Else the place of a lung that was not
+        seen belongs to it, as the mirror image of the other about the middle of the image: the white side is what must
+        be judged. The whole image where no lungs were found.
         """
-        shares = self.shares
-        if shares.max() < self.threshold or not self.found:
+        region = self.region if crop == "lung_region" else None
+        if region is None and (not self.found or self.shares.max() < self.threshold):
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
-        down, across = edges(self.pixel_map, shares.shape)
-        top, bottom = _span(down, shares.max(axis=1), threshold=self.threshold, margin=margin, limit=rows)
-        left, right = _span(across, shares.max(axis=0), threshold=self.threshold, margin=margin, limit=columns)
-        if self.read_first:
+        top, bottom, left, right = region or _extent(self.shares, self.threshold, self.pixel_map)
+        down, across = margin * (bottom - top), margin * (right - left)
+        top, bottom = max(0.0, top - down), min(float(rows), bottom + down)
+        left, right = max(0.0, left - across), min(float(columns), right + across)
+        if self.read_first and region is None:
             left, right = min(left, columns - right), max(right, columns - left)
         return Box(top=top, left=left, rows=bottom - top, columns=right - left)
 
@@ -157,10 +162,11 @@ def find_lungs(
     latency_ms: float = 0.0,
     says_chest: bool = False,
     grey: NDArray[np.uint8] | None = None,
+    region: NDArray[np.float32] | None = None,
 ) -> LungFields:
     """What follows from the network's answer for an image of `rows` x `columns` pixels.
 
-    shares      (rows, columns) share of lung, 0..1, of the cells of the network's mask
+    shares      (rows, columns) share of lung, 0..1, of the cells of the network's mask; `region` of where lung belongs
     scores      of each check, 0..1
     rules       the pack's thresholds
     pixel_map   where a cell of the mask lies in the image
@@ -171,15 +177,13 @@ def find_lungs(
     threshold = max(1, round(255 * rules.mask_threshold))
     quantised = np.rint(255 * shares.clip(0, 1)).astype(np.uint8)
     fields, parts = lung_parts(quantised, threshold)
-    down, across = edges(pixel_map, fields.shape)
-    areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns))) / (rows * columns)
+    areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
-    passed = {name for name in LUNG_CHECKS if scores[name] >= rules.thresholds[name]}
-    is_doubted = "frontal_chest" not in passed
+    is_doubted = scores["frontal_chest"] < rules.thresholds["frontal_chest"]
     looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or says_chest or looks_so
-    passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
-    turned = [name for name in ROTATIONS if name in passed]
+    passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
+    turned = [name for name in ROTATIONS if name in passed]  # of a hand nobody knows it
     left, right = (first, second) if "mirrored" in passed else (second, first)
     white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
@@ -195,6 +199,7 @@ def find_lungs(
         kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=latency_ms,
+        region=None if region is None else _region(region, threshold, pixel_map),
     )
 
 
@@ -235,6 +240,7 @@ def find_one_lung(
     rows: int,
     columns: int,
     latency_ms: float = 0.0,
+    region: NDArray[np.float32] | None = None,
 ) -> LungFields | None:
     """The lung fields of an image that was no usable chest, with one half of it covered by the other's mirror image.
 
@@ -245,6 +251,7 @@ def find_one_lung(
 
     def found(of: NDArray[np.float32]) -> LungFields:
         where: Any = {"pixel_map": pixel_map, "rows": rows, "columns": columns, "latency_ms": latency_ms}
+        where["region"] = region
         return find_lungs(of, scores, rules, **where)
 
     both = found(shares)
@@ -273,7 +280,7 @@ def evidence_inside(
         Of the image: what lies outside of it counts for nothing.
     """
     down, across = edges(evidence_map, evidence.shape)
-    areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
+    areas = _areas(evidence_map, evidence.shape, rows=rows, columns=columns)
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
@@ -283,6 +290,12 @@ def evidence_inside(
     shared_across = overlaps(across.clip(0, columns), lung_across)
     inside = shared_down @ mask.astype(np.float64) @ shared_across.T
     return min(1.0, float((evidence * inside).sum()) / total)
+
+
+def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
+    """Of each cell, in pixels of an image of `rows` x `columns`: what lies outside of it counts for nothing."""
+    down, across = edges(pixel_map, shape)
+    return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
 
 def evidence_limit(manifest: Manifest) -> float | None:
@@ -415,10 +428,22 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
 
 
-def _span(
-    places: NDArray[np.float64], shares: NDArray[np.uint8], *, threshold: int, margin: float, limit: int
-) -> tuple[float, float]:
-    """From where to where the mask reaches along one side, with the margin, inside the image.
+def _region(
+    shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap
+) -> tuple[float, float, float, float] | None:
+    """From where to where the region reaches, None where there is none."""
+    fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    return _extent(fields, threshold, pixel_map) if parts.any() else None
+
+
+def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
+    """From where to where a mask reaches: top, bottom, left and right in pixels of the image, which it may leave."""
+    down, across = edges(pixel_map, shares.shape)
+    return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
+
+
+def _span(places: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
+    """From where to where the mask reaches along one side.
 
     Interpolated between the middles of two cells: it moves a little where a share does, and not by a whole cell.
 
@@ -428,8 +453,7 @@ def _span(
     filled = np.flatnonzero(shares >= threshold)
     start = _crossing(places[: filled[0] + 2], shares[: filled[0] + 1], threshold)
     end = _crossing(places[filled[-1] :][::-1], shares[filled[-1] :][::-1], threshold)
-    more = margin * (end - start)
-    return max(0.0, start - more), min(float(limit), end + more)
+    return start, end
 
 
 def _crossing(places: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:

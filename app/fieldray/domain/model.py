@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 IntensityRule = Literal["as_displayed", "percentile"]
 FitRule = Literal["stretch", "pad", "crop"]
-CropRule = Literal["none", "lungs"]
+CropRule = Literal["none", "lungs", "lung_region"]
 Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
 CompanionKind = Literal["lung-fields", "matcher"]
@@ -43,7 +43,8 @@ class InputSpec:
     fit         "stretch" to height x width; "pad" keeps the aspect and fills with 0; "crop" keeps the aspect and
                 cuts the longer side about its middle
     margin      share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
-    crop        "lungs": only the lungs are fitted, as a lung-field pack finds them
+    crop        "lungs": only the lungs that can be seen are fitted, as a lung-field pack finds them; "lung_region":
+                all of where lung belongs, where the pack knows that
     crop_margin share of the lungs' height and width kept around them on each side, 0..0.5
     """
 
@@ -61,7 +62,7 @@ class InputSpec:
         _require(self.channels in (1, 3), "input channels must be 1 or 3")
         _require(0.0 <= self.margin <= 0.2, "input margin must be 0..0.2")
         _require(0.0 <= self.crop_margin <= 0.5, "input crop_margin must be 0..0.5")
-        is_cropped = self.crop == "lungs"
+        is_cropped = self.crop != "none"
         _require(is_cropped or not self.crop_margin, "input crop_margin is for an input that is cropped to the lungs")
         _require(not (is_cropped and self.margin), "input margin must be 0 where the input is cropped to the lungs")
 
@@ -162,8 +163,8 @@ class OutputRoles:
 
     Where class maps exist, a label's score is activation(mean of its map), taken from the integer map: the mean of
     many cells is finer than the single quantised score. Otherwise the scores output is used. A mask is (1, rows,
-    columns, 1), the share of lung of every cell, 0..1. Planes are (1, rows, columns, n), what a matcher's encoder says
-    of every place; a file that has them needs no scores.
+    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is where lung belongs. Planes are (1,
+    rows, columns, n), what a matcher's encoder says of every place; a file that has them needs no scores.
     """
 
     scores: int | None = None

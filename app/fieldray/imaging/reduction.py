@@ -83,7 +83,7 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
     Where the lungs are is not known yet: an input that is cropped to them gets as much as it needs where they take up
     `LUNGS_EXTENT` of the image.
     """
-    kept = (LUNGS_EXTENT if spec.crop == "lungs" else 1 - 2 * spec.margin) / times
+    kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
 
 

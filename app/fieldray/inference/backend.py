@@ -31,7 +31,8 @@ class Answer:
     class_maps  (labels, rows, columns) float32 logits, or None
     features    (n,) float32, or None
     latency_ms  the invocation alone
-    mask        (rows, columns) float32 in [0, 1], or None
+    mask        (rows, columns) float32 in [0, 1], of the lung that is seen, or None
+    region      (rows, columns) float32 in [0, 1], of where lung belongs, or None
     planes      (rows, columns, channels) float32, what an encoder says of every place, or None
     """
 
@@ -41,6 +42,7 @@ class Answer:
     latency_ms: float
     mask: NDArray[np.float32] | None = None
     planes: NDArray[np.float32] | None = None
+    region: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         # NaN fails both comparisons
@@ -48,10 +50,9 @@ class Answer:
             raise ValueError(f"scores must be (labels,) in 0..1, not {self.scores}")
         if not _is_finite(self.class_maps, dimensions=3) or not _is_finite(self.features, dimensions=1):
             raise ValueError("class maps must be (labels, rows, columns) and features (n,), both finite")
-        if not _is_finite(self.mask, dimensions=2) or (
-            self.mask is not None and not 0 <= self.mask.min() <= self.mask.max() <= 1
-        ):
-            raise ValueError("a mask must be (rows, columns) in 0..1")
+        for mask in (self.mask, self.region):
+            if not _is_finite(mask, dimensions=2) or (mask is not None and not 0 <= mask.min() <= mask.max() <= 1):
+                raise ValueError("a mask must be (rows, columns) in 0..1")
         if not _is_finite(self.planes, dimensions=3):
             raise ValueError("planes must be (rows, columns, channels) and finite")
 

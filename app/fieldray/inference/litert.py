@@ -184,12 +184,14 @@ class Network:
             info, values = self._output(roles.class_maps)
             maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
             scores = _activate(info.real_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
-        features, mask = self._real(roles.features), self._real(roles.mask)
+        features, masks = self._real(roles.features), self._real(roles.mask)
+        shares = list[Array]() if masks is None else [*np.ascontiguousarray(np.clip(masks, 0, 1).transpose(2, 0, 1))]
         return Answer(
             scores=scores,
             class_maps=maps,
             features=None if features is None else features.reshape(-1),
-            mask=None if mask is None else np.clip(mask[:, :, 0], 0, 1),
+            mask=shares[0] if shares else None,
+            region=shares[1] if len(shares) > 1 else None,
             planes=self._real(roles.planes),
             latency_ms=latency_ms,
         )
@@ -273,7 +275,7 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "scores": size == labels or (size == 1 and labels == 2),
             "class maps": len(info.shape) == 4 and info.shape[3] == labels,
             "features": size == info.shape[-1],
-            "mask": len(info.shape) == 4 and info.shape[3] == 1,
+            "mask": len(info.shape) == 4 and info.shape[3] in (1, 2),
             "planes": len(info.shape) == 4 and info.shape[1:3] == (spec.input.height, spec.input.width),
         }[role]
         if size > _MOST_VALUES:

@@ -145,7 +145,7 @@ class Input(_Part, frozen=True, kw_only=True):
     intensity: IntensityRule
     fit: FitRule
     margin: Annotated[float, Meta(ge=0, le=0.2)]
-    crop: Literal["lungs"] | UnsetType = UNSET
+    crop: Literal["lungs", "lung_region"] | UnsetType = UNSET
     crop_margin: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
 
 
@@ -235,7 +235,8 @@ class Companion(_Part, frozen=True, kw_only=True):
 class LungOutputs(_Part, frozen=True, kw_only=True):
     """Which output of a lung-field network is what, by index.
 
-    The mask is (1, rows, columns, 1), the share of lung of each cell in 0..1; the checks are (1, n) scores in 0..1.
+    The mask is (1, rows, columns, 1 or 2), the share of lung of each cell in 0..1, and the share of where lung belongs;
+    the checks are (1, n) scores in 0..1.
     """
 
     mask: _Index

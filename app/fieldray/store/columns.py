@@ -81,6 +81,7 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     evidence_inside: float | None
     latency_ms: float
     unseen: tuple[LungSide, ...] = ()
+    region: tuple[float, float, float, float] | None = None
 
     def fields(self, shares: bytes) -> LungFields:
         """The lung fields with these shares, as `KeptShares.data`."""

@@ -179,7 +179,7 @@ class Worker:
         question, classifier = view.question, self._classifier
         wanted = question.frame or (classifier.model.manifest.input if classifier else None)
         finder = self._finder.model.manifest.input if self._finder and question.finds else None
-        crops = wanted is not None and wanted.crop == "lungs" and finder is not None
+        crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != UPRIGHT  # nothing is left over at the wrong end
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
         finest = size_for_all(wanted, times=REFINEMENT) if wanted and detail == "finer" else None
@@ -242,7 +242,7 @@ class Worker:
             cells = tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width))
             where = {"pixel_map": cells, "rows": facts.rows, "columns": facts.columns}
             scores = scores_of(finder.model, found.scores)
-            return found.mask, {"scores": scores, "latency_ms": found.latency_ms, **where}
+            return found.mask, {"scores": scores, "latency_ms": found.latency_ms, "region": found.region, **where}
 
         classifier = self._classifier
         says_chest = bool(header and classifier and says_frontal_chest(header, classifier.model.manifest.accepted))
@@ -280,7 +280,7 @@ def _box(seen: calls.Seen, wanted: InputSpec) -> Box:
     rows, columns = seen.facts.rows, seen.facts.columns
     if seen.lungs.refusal:  # a person overruled it
         return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
-    return seen.lungs.box(rows=rows, columns=columns, margin=wanted.crop_margin)
+    return seen.lungs.box(rows=rows, columns=columns, margin=wanted.crop_margin, crop=wanted.crop)
 
 
 # ---- images for a person

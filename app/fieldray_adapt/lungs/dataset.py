@@ -281,8 +281,11 @@ class LungData:
             for name in sorted(set(self.chest_sources))
             if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
         }
-        if chests and self.masks_are_chests and len(own := self.of(part)):
-            chests["masks"] = (shrunk(self.images[own], side), 1.0)
+        sources = sorted(set(self.image_sources[self.of(part)])) if chests and self.masks_are_chests else ()
+        for name in map(str, sources):
+            own = np.flatnonzero((self.image_sources == name) & (self.image_parts == part))
+            others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
+            chests[name] = (np.concatenate([others, shrunk(self.images[own], side)]), weight)
         ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
         return CheckImages(chests=chests, ood_images=ood_images) if chests else None
 

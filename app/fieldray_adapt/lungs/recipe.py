@@ -5,7 +5,8 @@ The networks of lung fields: the U-Net that ships, and the U-Net as published.
 The compact one is small enough to run before every classifier. It follows Ronneberger O., Fischer P., Brox T., U-Net:
 Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, arXiv:1505.04597, with three changes that make it
 small and easy on integers: separable convolutions (Howard 2017, arXiv:1704.04861), steps down by stride, and joins that
-add where the original concatenates. The mask has half the side of the input. A second head reads the deepest step: one
+add where the original concatenates. The mask has half the side of the input. It may have a second channel: after the
+lung that can be seen, where lung belongs, behind the heart and opacities too. A second head reads the deepest step: one
 score for each check of the image as a whole.
 
 The published one has valid convolutions, 23 of them, from 572 x 572 pixels to a mask of 388 x 388. Each step down is
@@ -40,7 +41,7 @@ MULTIPLE: Final = 32
 """The input halves five times, so its sides are multiples of this."""
 
 
-def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNELS) -> Specification:
+def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNELS, masks: int = 1) -> Specification:
     """The network as a specification; `channels` of its five steps, each half the side of the one before."""
     if height % MULTIPLE or width % MULTIPLE or len(channels) != len(CHANNELS):
         raise ValueError(f"the input's sides must be multiples of {MULTIPLE}, and its channels {len(CHANNELS)} numbers")
@@ -72,7 +73,7 @@ def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNEL
         width=width,
         input_channels=1,
         layers=(*layers, *mask, *checks),
-        channels={**counts, "mask": 1, **check_counts},
+        channels={**counts, "mask": masks, **check_counts},
         outputs={name: name for name in ("logits", "scores", "mask_logits", "mask")},
     )
 
@@ -182,6 +183,11 @@ class MaskSource:
     where: Mapping[str, tuple[str, ...]] = key(
         "Only rows whose columns have one of these values.", default_factory=dict
     )
+    shows: Literal["visible", "region"] = key(
+        "visible: the lung that can be seen; region: where lung belongs, behind the heart and opacities too.",
+        default="visible",
+    )
+    share: float = key("How often it is drawn, relative to the others.", default=1.0, above=0)
     evaluate_only: bool = key(
         "No mask of it is learnt or chosen on: it shows how masks do at another hospital. Where its images are among "
         "`chests` too, the checks learn from them, and only `adapt cross` measures it wholly unseen.",
@@ -209,10 +215,21 @@ class LungNetwork:
     )
     channels: tuple[int, ...] = key("Of the compact network's five steps.", default=CHANNELS, unit="channels", low=1)
     root_channels: int = key("Of the published network's first step.", default=64, unit="channels", low=1)
+    region: bool = key(
+        "Whether the compact network gives a second mask, learnt from masks that show the region.", default=False
+    )
+
+    @property
+    def masks(self) -> int:
+        """How many it gives: the visible lung, then the region."""
+        return 1 + self.region
 
     def rules(self) -> Rules:
         """As `tables.table`."""
-        return ((len(self.channels) == len(CHANNELS), "channels", f"needs {len(CHANNELS)} numbers"),)
+        return (
+            (len(self.channels) == len(CHANNELS), "channels", f"needs {len(CHANNELS)} numbers"),
+            (not self.region or self.kind == "compact", "region", "is for the compact network"),
+        )
 
 
 @table
@@ -280,11 +297,17 @@ class LungRecipe(WholeImageRecipe):
     training: LungTraining = key("How the network is trained.")
     evaluation: LungEvaluation = key("What is measured.", default=LungEvaluation())
 
+    @property
+    def region_sources(self) -> frozenset[str]:
+        """The names of those whose masks show the region."""
+        return frozenset(source.name for source in self.masks if source.shows == "region")
+
     def rules(self) -> Rules:
         """As `tables.table`."""
         side = self.input.height
         return (
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
+            (self.network.region or not self.region_sources, "masks", "that show the region need network.region"),
             *self.rules_with(self.split),
             (
                 self.training.stages[-1].side == side,

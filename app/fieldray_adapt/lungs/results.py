@@ -111,8 +111,14 @@ def fits_of(
     fits = {}
     for index, found in zip(chosen, shares, strict=True):
         truth = read_mask(Path(data.mask_paths[index]))
-        fits[int(index)] = fit_of(enlarged(found, truth.shape, recipe.evaluation.mask_threshold), truth)
+        own = mask_for(recipe, data, index, found)
+        fits[int(index)] = fit_of(enlarged(own, truth.shape, recipe.evaluation.mask_threshold), truth)
     return fits
+
+
+def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of an image's masks (rows, columns, masks) the one that shows what its true mask does."""
+    return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
 def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, Any]:
@@ -400,7 +406,7 @@ def _known(data: LungData, fits: Facts) -> list[int]:
 def _drawn(run: Run, recipe: LungRecipe, data: LungData, index: int) -> NDArray[np.uint8]:
     truth = read_mask(Path(str(data.mask_paths[index])))
     shares, _ = run_file(converted(run, "int8"), data.images[index : index + 1])
-    found = enlarged(shares[0], truth.shape, recipe.evaluation.mask_threshold)
+    found = enlarged(mask_for(recipe, data, index, shares[0]), truth.shape, recipe.evaluation.mask_threshold)
     image = data.images[index] if recipe.evaluation.shows_images else np.zeros_like(data.images[index])
     return overlay(image, truth, found)
 

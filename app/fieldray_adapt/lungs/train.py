@@ -28,7 +28,7 @@ from scipy import ndimage
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair
+from fieldray_adapt.augmentation import UNKNOWN, CheckImages, augment_pair, whitened
 from fieldray_adapt.engine import (
     CHECKPOINT,
     Checkpoint,
@@ -62,21 +62,27 @@ _SMOOTHING: Final = 1.0
 
 
 def dice_loss(truth: Any, probabilities: Any) -> Any:
-    """1 - 2 sum(t p) / (sum(t) + sum(p)) of each image, (n,); (n, rows, columns, 1) tensors in 0..1."""
+    """1 - 2 sum(t p) / (sum(t) + sum(p)) of each mask, (n, masks); (n, rows, columns, masks) tensors in 0..1."""
     from keras import ops
 
-    axes = (1, 2, 3)
+    axes = (1, 2)
     shared = ops.sum(truth * probabilities, axes)
     total = ops.sum(truth, axes) + ops.sum(probabilities, axes)
     return 1 - (2 * shared + _SMOOTHING) / (total + _SMOOTHING)
 
 
 def mask_loss(truth: Any, logits: Any) -> Any:
-    """1 - Dice and mean cross-entropy of each image, added: (n,). `logits` (n, rows, columns, 1) before the sigmoid."""
+    """1 - Dice and mean cross-entropy of each image, added over its masks: (n,).
+
+    `logits` (n, rows, columns, masks) are before the sigmoid. The truth is below 0 where unknown; such a cell teaches
+    nothing, and a mask with one has no Dice.
+    """
     from keras import ops
 
-    entropy = ops.mean(ops.binary_crossentropy(truth, logits, from_logits=True), axis=(1, 2, 3))
-    return dice_loss(truth, ops.sigmoid(logits)) + entropy
+    known = ops.cast(truth >= 0, logits.dtype)
+    truth = ops.maximum(truth, 0.0)
+    entropy = ops.mean(ops.binary_crossentropy(truth, logits, from_logits=True) * known, axis=(1, 2))
+    return ops.sum(dice_loss(truth, ops.sigmoid(logits)) * ops.min(known, axis=(1, 2)) + entropy, axis=1)
 
 
 def checks_loss(targets: Any, logits: Any) -> Any:
@@ -101,7 +107,8 @@ _PREDICT_BATCH: Final = 16
 class MaskEngine(KerasState):
     """A lung-field network of one input side in training.
 
-    Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image.
+    Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image. What
+    they should be is (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN`.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -111,7 +118,7 @@ class MaskEngine(KerasState):
         self._network, self.side = network, side
         self.has_checks = network.kind == "compact"
         if self.has_checks:
-            specification = compact_unet(height=side, width=side, channels=network.channels)
+            specification = compact_unet(height=side, width=side, channels=network.channels, masks=network.masks)
             self.model = build_network(specification, outputs=["mask_logits", "logits"])
             self.mask_side = side // 2
         else:
@@ -139,47 +146,32 @@ class MaskEngine(KerasState):
         mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
         return mirrored.astype(np.float32)[..., None] / 255
 
-    def truth(self, masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Masks (n, any side) as the network is to find them, (n, mask_side, mask_side)."""
-        return shrunk(masks, self.mask_side) > 127
-
-    def step(
-        self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch, *, learning_rate: float
-    ) -> float:
+    def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
         """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
         self.model.reset_metrics()  # Keras would tell the mean over all steps so far
         self._optimiser.learning_rate = learning_rate
-        prepared, wanted, counts = self._told(images, masks, targets)
-        if not self.has_checks:
-            return float(self.model.train_on_batch(prepared, wanted))
-        return float(self.model.train_on_batch(prepared, wanted, sample_weight=counts)[0])
+        loss = self.model.train_on_batch(*self._told(images, masks, targets))
+        return float(loss[0] if self.has_checks else loss)
 
-    def gradient(self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch) -> tuple[Weights, float]:
+    def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
         """What `step` would learn from a batch, and its loss; by name, see `engine.Engine.gradient`. Not clipped."""
         return self._gradients.take(*self._told(images, masks, targets))
 
-    def _told(self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch) -> tuple[Batch, Any, Any]:
-        """Images, targets and sample weights as Keras takes them."""
-        wanted = shrunk(masks, self.mask_side).astype(np.float32)[..., None] / 255
+    def _told(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
+        """Images and targets as Keras takes them."""
         if not self.has_checks:
-            return self.prepared(images), wanted, None
-        others = len(images) - len(masks)
-        blank = np.zeros((others, self.mask_side, self.mask_side, 1), np.float32)
+            return self.prepared(images), masks
+        blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN, np.float32)
         unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
-        has_mask = (np.arange(len(images)) < len(masks)).astype(np.float32)
-        return (
-            self.prepared(images),
-            [np.concatenate([wanted, blank]), np.concatenate([unknown, targets])],
-            [has_mask, np.ones(len(images), np.float32)],
-        )
+        return self.prepared(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
-        """Shares of lung (n, mask_side, mask_side) and scores of the checks (n, checks), both in 0..1."""
+        """Shares of lung (n, mask_side, mask_side, masks) and scores of the checks (n, checks), both in 0..1."""
         masks, checks = list[Batch](), list[Batch]()
         for start in range(0, len(images), _PREDICT_BATCH):
             found = self.model.predict_on_batch(self.prepared(images[start : start + _PREDICT_BATCH]))
             logits, scores = found if self.has_checks else (found, np.zeros((len(found), 0), np.float32))
-            masks.append(sigmoid(logits)[..., 0].astype(np.float32))
+            masks.append(sigmoid(logits).astype(np.float32))
             checks.append(sigmoid(scores).astype(np.float32))
         return np.concatenate(masks), np.concatenate(checks)
 
@@ -276,19 +268,21 @@ class StageSamples:
         side = engine.side if engine.has_checks else engine.mask_side
         own = data.of("training")
         self._images, self._masks = shrunk(data.images[own], side), shrunk(data.masks[own], side)
+        sources, shares = data.image_sources, {source.name: source.share for source in recipe.masks}
+        chances = np.array([shares[name] / np.count_nonzero(sources[own] == name) for name in sources[own]])
+        self._chances, self._shows_region = chances / chances.sum(), np.isin(sources[own], [*recipe.region_sources])
         weights = {source.name: source.share for source in recipe.chests}
         self._checks: CheckImages | None = (
             data.checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.of("validation")
         self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
+        self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
 
-    def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+    def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch, Batch]:
         """Images, masks of the first of them, and targets of the checks for the rest."""
-        training, pairs = self.training, []
-        for index in generator.integers(len(self._images), size=training.masks_per_step):
-            image, mask = self._images[index], self._masks[index]
-            pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
+        training = self.training
+        pairs = [self.pair(generator) for _ in range(training.masks_per_step)]
         settings, share = self._recipe.checks_augmentation, training.ood_share
         drawn = [
             self._checks.draw(settings, ood_share=share, generator=generator)
@@ -299,10 +293,17 @@ class StageSamples:
         targets = np.stack([target for _, target in drawn]) if drawn else np.zeros((0, 0), np.float32)
         return images, np.stack([mask for _, mask in pairs]), targets
 
-    def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """A changed image with its mask, drawn by a generator of its own."""
-        index = int(generator.integers(len(self._images)))
-        return augment_pair(self._images[index], self._masks[index], self._recipe.augmentation, generator=generator)
+    def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch]:
+        """A changed image with its masks as `MaskEngine` takes them."""
+        index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
+        image, mask = self._images[index], self._masks[index]
+        seen = mask
+        if generator.random() < settings.whitening:
+            image, seen = whitened(image, mask, generator)
+        masks = np.stack([seen, mask][: self._recipe.network.masks], axis=-1)
+        image, masks = augment_pair(image, masks, settings, generator=generator)
+        side = self._engine.mask_side
+        return image, mask_targets(shrunk(masks.transpose(2, 0, 1), side), shows_region=bool(self._shows_region[index]))
 
     def check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """An image for the checks with its targets, drawn by a generator of its own. Raises ValueError without any."""
@@ -320,12 +321,38 @@ class StageSamples:
         found, checks = self._engine.predict(self._seen_images)
         self._engine.set_weights(kept)
         truth = shrunk(self._seen_masks, self._engine.mask_side)
-        values = [dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)]
+        found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
+        values = np.array([dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)])
         if count := self._recipe.evaluation.panel_images:
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
-        row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
+        row = dict[str, Any]()
+        for name, is_own in (("", ~self._seen_region), ("region_", self._seen_region)):
+            if is_own.any():
+                row |= {f"{name}dice": round(float(values[is_own].mean()), 4)}
+                row |= {f"{name}least_dice": round(float(values[is_own].min()), 4)}
         row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
+
+
+def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
+    """What a network's masks are to be, (rows, columns, masks), from what an image's one mask says of each.
+
+    masks  (masks, rows, columns) the share, 0..255, of the mask that was drawn: less what was painted white, and whole
+
+    A mask of the visible lung teaches of the region that it holds all of that lung, and does not reach further up, down
+    or to the sides; one of the region that no lung is seen outside of it. The rest is unknown.
+    """
+    wanted = masks.transpose(1, 2, 0).astype(np.float32) / 255
+    if wanted.shape[2] < 2:
+        return wanted
+    visible, region = wanted[..., 0], wanted[..., 1]
+    if shows_region:
+        visible[visible > 0] = UNKNOWN
+    else:
+        filled = [np.flatnonzero((region > 0).any(axis=axis)) for axis in (1, 0)]
+        within = region[tuple(slice(*(own[[0, -1]] + (0, 1) if len(own) else (0, 0))) for own in filled)]
+        within[within < 1] = UNKNOWN
+    return wanted
 
 
 def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
@@ -377,7 +404,8 @@ _CHECKS_SHARE: Final = 0.5
 
 def specification_of(recipe: LungRecipe) -> Specification:
     """The compact network that the recipe asks for."""
-    return compact_unet(height=recipe.input.height, width=recipe.input.width, channels=recipe.network.channels)
+    network, wanted = recipe.network, recipe.input
+    return compact_unet(height=wanted.height, width=wanted.width, channels=network.channels, masks=network.masks)
 
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
@@ -410,7 +438,7 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
 
 
 def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What a file answers to images (n, side, side) uint8: shares of lung (n, rows, columns) and scores of the checks.
+    """What a file answers to images (n, side, side) uint8: shares (n, rows, columns, masks) and scores of the checks.
 
     One thread, by the same code that screens.
     """
@@ -419,7 +447,7 @@ def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.flo
     wanted = NetworkSpec(input=spec, outputs=roles, labels=len(LUNG_CHECKS))
     network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
     found = [network.run(image[..., None]) for image in images]
-    masks = [answer.mask for answer in found if answer.mask is not None]
+    masks = [np.stack([mask for mask in (one.mask, one.region) if mask is not None], axis=-1) for one in found]
     return np.stack(masks), np.stack([answer.scores for answer in found])
 
 

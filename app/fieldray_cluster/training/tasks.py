@@ -412,7 +412,7 @@ class _LungReplica:
 
     def _batch(
         self, epoch: int, step: int, part: Plan, worker: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
         """Images, masks of the first of them, and targets of the checks for the rest."""
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes

@@ -142,7 +142,9 @@ class DividedTrainer:
         stages = recipe.training.stages
         if recipe.network.kind == "compact":
             side = stages[-1].side
-            self._note(compact_unet(height=side, width=side, channels=recipe.network.channels).layers)
+            network = recipe.network
+            made = compact_unet(height=side, width=side, channels=network.channels, masks=network.masks)
+            self._note(made.layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
         checkpoint = Checkpoint(folder / CHECKPOINT)
         kinds = range(len(stages))

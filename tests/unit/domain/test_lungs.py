@@ -84,6 +84,17 @@ def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_kno
     assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
 
 
+def test_the_crop_of_a_pack_that_asks_for_it_is_where_lung_belongs() -> None:
+    white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
+    size = {"rows": ROWS, "columns": COLUMNS, "margin": 0.1}
+    whole = lungs().box(**size)
+    for seen in (two_lungs(), white, np.zeros_like(white)):
+        assert lungs(seen, region=two_lungs()).box(**size, crop="lung_region") == whole
+        assert lungs(seen, region=two_lungs()).box(**size) == lungs(seen).box(**size)  # of a pack made with that crop
+        assert lungs(seen).box(**size, crop="lung_region") == lungs(seen).box(**size)  # the network does not know it
+    assert lungs(region=np.zeros_like(white)).box(**size, crop="lung_region") == whole
+
+
 def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() -> None:
     """Lungs full of pneumonia; a hand has no such mask."""
     doubted = lungs(frontal_chest=0.1)

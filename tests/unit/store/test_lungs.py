@@ -30,13 +30,22 @@ def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
 
 
 def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
-    given = replace(lungs(mirrored=0.9), evidence_inside=0.25, latency_ms=1.5)
+    given = replace(lungs(mirrored=0.9, region=two_lungs()), evidence_inside=0.25, latency_ms=1.5)
     notes = (reason("perhaps_mirrored"), reason("evidence_outside", percent=25))
     found = kept(tmp_path / "results.sqlite", replace(screened(), lungs=given, notes=notes))
     assert isinstance(found, Screened) and found.lungs is not None
     assert found.notes == notes
     assert np.array_equal(found.lungs.shares, given.shares)
-    for name in ("found", "left_share", "right_share", "cut_off", "rotation_degrees", "is_mirrored", "pixel_map"):
+    for name in (
+        "found",
+        "left_share",
+        "right_share",
+        "cut_off",
+        "rotation_degrees",
+        "is_mirrored",
+        "region",
+        "pixel_map",
+    ):
         assert getattr(found.lungs, name) == getattr(given, name), name
     assert (found.lungs.evidence_inside, found.lungs.latency_ms, found.lungs.threshold) == (0.25, 1.5, given.threshold)
 
