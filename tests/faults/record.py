@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.domain.finding import Outcome, Screened
-from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
+from fieldray.domain.model import BackendName, Model, Prediction, Request
 from fieldray.inference.engine import Engine
-from fieldray.reasons import Reason
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import Workers
 
@@ -101,30 +100,14 @@ class RecordingEngine:
         self.inner: Final = engine
         self._record = record
 
-    @property
-    def unavailable_reason(self) -> Reason | None:
-        return self.inner.unavailable_reason
-
-    def open(self, model: Model) -> None:
-        self.inner.open(model)
-
-    def serving(self, *, timeout_s: float) -> BackendName | None:
-        return self.inner.serving(timeout_s=timeout_s)
-
-    def reconsider(self, name: BackendName) -> None:
-        self.inner.reconsider(name)
-
-    def choose(self, device: DeviceChoice, policy: Policy) -> None:
-        self.inner.choose(device, policy)
-
     def submit(self, request: Request) -> Future[Prediction]:
         key = image_key(request.values)
         future = self.inner.submit(request)
         future.add_done_callback(lambda done: self._record.note(key, done))
         return future
 
-    def close(self) -> None:
-        self.inner.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 class RecordingWorkers:
@@ -210,8 +193,3 @@ class Verdicts:
         difference = max(abs(answer.score - reference.score), abs(outcome.findings[0].score - reference.score))
         self.largest_difference = max(self.largest_difference, difference)
         self.wrong_score += difference > TOLERANCE
-
-
-def recording(make: Callable[..., Engine], record: Record) -> Callable[..., RecordingEngine]:
-    """`make` with a record."""
-    return lambda *arguments, **options: RecordingEngine(make(*arguments, **options), record)

@@ -3,15 +3,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fieldray.store.results import ResultStore
 from harness.machine import UNSHARE, can_mount
-from outcomes import image_ref, run_spec, screened
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -79,46 +75,3 @@ def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_le
     states = {size: text.split() for size, text in found["states"].items()}
     assert {size: found for size, found in states.items() if not set(found) <= {*ENDED, "ok"}} == {}
     assert any(found[:1] in (["failed"], ["interrupted"]) for found in states.values())
-
-
-DELETING = """
-mkdir "$PLACE"
-for room in 0 12 60 300 1200; do
-    mount -t tmpfs -o size=$((ROOM + room + 500))k tmpfs "$PLACE"
-    cp "$FIELDRAY_STORE" "$PLACE/results.sqlite"
-    dd if=/dev/zero of="$PLACE/filler" bs=1k count=$(($(df --output=avail -k "$PLACE" | tail -1) - room)) status=none
-    "$@" > "$LINES/$room.words" 2>&1; echo $? > "$LINES/$room.code"
-    rm "$PLACE/filler"
-    "$PYTHON" -c "$LEFT" > "$LINES/$room.left"
-    umount "$PLACE"
-done
-"""
-LEFT = """
-import os, sqlite3
-connection = sqlite3.connect(os.path.join(os.environ["FIELDRAY_HOME"], "results.sqlite"))
-runs, results = (connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("runs", "results"))
-print(runs, results, *connection.execute("PRAGMA integrity_check").fetchone())
-"""
-
-
-def test_runs_are_deleted_on_a_full_disk_wholly_or_not_at_all(tmp_path: Path) -> None:
-    place, store = tmp_path / "place", tmp_path / "store" / "results.sqlite"
-    spec = run_spec()
-    with ResultStore(store) as opened:
-        run_id = opened.open_run(spec)
-        for number in range(60):
-            seen = screened(image_ref(f"{number}.dcm"))
-            facts = replace(seen.facts, thumbnail=np.full((90, 90), number, np.uint8))
-            opened.save(run_id, replace(seen, facts=facts), spec=spec)
-        opened.finish(run_id)
-    delete = command("history", "delete", "1", "--yes")
-    own = {"FIELDRAY_HOME": place, "FIELDRAY_STORE": store, "ROOM": store.stat().st_size // 1024, "LEFT": LEFT}
-    found = on_disks(DELETING, delete, tmp_path, **own)
-    codes = {room: code.strip() for room, code in found["code"].items()}
-    assert len(codes) == 5
-    assert (codes["0"], codes["1200"]) == ("1", "0")
-    for room, code in codes.items():
-        words, left = found["words"][room], found["left"][room]
-        assert left == ("0 0 ok\n" if code == "0" else "1 60 ok\n"), (room, words)
-        assert (f"The disk is full: {place}" in words) == (code == "1"), (room, words)
-        assert "Traceback" not in words

@@ -24,14 +24,7 @@ from powercut.screening import (
     prepare_verdicts,
     screen,
 )
-from powercut.storing import (
-    check_deleted,
-    check_mended,
-    delete,
-    mend,
-    prepare_damage,
-    prepare_runs,
-)
+from powercut.storing import check_deleted, delete, prepare_runs
 
 # How an act was cut off: the power went, a change failed and the program told of it, or its process was killed.
 End = Literal["power", "fault", "kill"]
@@ -67,7 +60,6 @@ ACTS: Final[Mapping[str, Act]] = {
     "install": Act(prepare=prepare_packs, perform=install, check=check_packs, changes_whole=("home/packs/*",)),
     "keep": Act(prepare=prepare_keeping, perform=keep, check=check_kept, changes_whole=("home/*.json",)),
     "delete": Act(prepare=prepare_runs, perform=delete, check=check_deleted),
-    "mend": Act(prepare=prepare_damage, perform=mend, check=check_mended),
     "program": Act(
         prepare=_PROGRAM.prepare,
         command=_PROGRAM.command,

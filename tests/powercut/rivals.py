@@ -26,13 +26,13 @@ from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_keeping, prepare_packs, site_point
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
-from powercut.storing import check_mended, mend, prepare_damage, prepare_runs
+from powercut.storing import prepare_runs
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
 _ENTRIES: Final = 12
 # What one may be told because of the other; everything else is a fault.
-_PERHAPS_TOLD: Final = frozenset({"database_damaged", "history_in_use", "history_no_run"})
+_PERHAPS_TOLD: Final = frozenset({"history_in_use", "history_no_run"})
 
 Perform = Callable[[Place, Tell], None]
 
@@ -190,9 +190,6 @@ RIVALRIES: Final[Mapping[str, Rivalry]] = {
     "verdicts and a run": Rivalry(prepare=prepare_verdicts, acts=(give_verdicts, _screen), check=_check_verdicts),
     "a deletion and a run": Rivalry(prepare=prepare_runs, acts=(_delete, _screen), check=_check_deleted),
     "two deletions": Rivalry(prepare=prepare_runs, acts=(_delete, _delete), check=_check_deleted),
-    "mended twice": Rivalry(
-        prepare=prepare_damage, acts=(mend, mend), check=lambda place, first, second: check_mended(place, first, "kill")
-    ),
     "one pack installed twice": Rivalry(
         prepare=prepare_packs,
         acts=(install, install),

@@ -109,21 +109,7 @@ def test_a_broken_pack_is_refused_with_its_reason(library: PackLibrary, bad: Pat
         assert caught.value.reason.text
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RecursionError("too deep"),
-        MemoryError(),
-        ValueError("bad"),
-        OverflowError("too large"),
-        TypeError("not that"),
-        KeyError("missing"),
-        UnicodeError("half a letter"),
-        ZeroDivisionError(),
-        SystemError("a library's own"),
-        AssertionError(),
-    ],
-)
+@pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), ValueError("bad"), AssertionError()])
 def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error: Exception) -> None:
     @guarded
     def read(_: Path) -> None:
