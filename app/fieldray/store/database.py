@@ -38,10 +38,7 @@ Tell = Callable[[float], None]
 
 # What taking a row apart raises that no program of ours wrote.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
-COMPANIONS: Final = ("-wal", "-shm")
-_JOURNAL: Final = "-journal"
-# How a journal with a super-journal ends. Source: sqlite.org/src, pager.c, aJournalMagic and readSuperJournal.
-_JOURNAL_END: Final = bytes.fromhex("d9d505f920a163d7")
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
 _PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
 _CHECKPOINT_TRIES: Final = 3
@@ -97,12 +94,8 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
     with storage_problems(path):
         for file in files_of(path):
             require_plain(file)
-        require_unmarked(path)
         make_private(path.parent)
         with swap_lock(path, wait_s=_BUSY_TIMEOUT_S):
-            if _names_another_file(journal(path)):
-                quarantine_journal(path)
-                _mark(path)  # what it was to undo may be half written
             require_unmarked(path)
             if not path.exists():
                 quarantine_companions(path)  # they would be read as those of the new file
@@ -251,17 +244,12 @@ def pictures_path(database: Path) -> Path:
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """All that may lie on the disk for a database."""
-    return (path, *companions(path), journal(path), damage_mark(path))
+    return (path, *companions(path), damage_mark(path))
 
 
 def companions(path: Path) -> tuple[Path, ...]:
     """The files that SQLite keeps beside a database: the log of changes first."""
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
-
-
-def journal(path: Path) -> Path:
-    """Where SQLite would look for a change that it has to undo."""
-    return path.with_name(path.name + _JOURNAL)
 
 
 def remove_files(path: Path) -> None:
@@ -297,30 +285,11 @@ def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
     return {int(number): place for number, place in found.items() if number.isascii() and number.isdigit()}
 
 
-def quarantine_journal(path: Path) -> None:
-    """Move a journal to where no database has it for its own. Raises OSError."""
-    if journal(path).exists():
-        journal(path).rename(free_name(path, "lost", _JOURNAL))
-
-
 def quarantine_companions(path: Path) -> None:
-    """The same of what SQLite kept beside a database that is gone."""
+    """Move what SQLite kept beside a database to where none has it for its own. Raises OSError."""
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(free_name(path, "lost", ending))
-
-
-def _names_another_file(place: Path) -> bool:
-    """Whether this journal is there and names a super-journal, which SQLite deletes: any file of this user.
-
-    Only a transaction over several databases has one, and this program makes none. Raises OSError.
-    """
-    try:
-        with place.open("rb") as stream:
-            stream.seek(max(0, place.stat().st_size - len(_JOURNAL_END)))
-            return stream.read() == _JOURNAL_END
-    except FileNotFoundError:
-        return False
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -37,7 +37,6 @@ from fieldray.store.database import (
     opened_to_read,
     pictures_path,
     quarantine_companions,
-    quarantine_journal,
     remove_files,
     require_unmarked,
     storage_problems,
@@ -260,8 +259,7 @@ def _swap(path: Path, beside: Path) -> Path | None:
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark(path).exists():
-        quarantine_journal(path)  # it would be read as that of the next
-        quarantine_companions(path)
+        quarantine_companions(path)  # they would be read as those of the next
         replace_durably(beside, path)
         return None
     try:
@@ -339,7 +337,6 @@ def _put_aside(path: Path) -> Iterator[Path]:
         for companion, ending in zip(companions(path), COMPANIONS, strict=True):
             if companion.exists():  # moved first: beside a new database they would be taken for its own
                 companion.rename(aside.with_name(aside.name + ending))
-        quarantine_journal(path)
         if path.exists():
             path.rename(aside)
     sync_folder(path.parent)

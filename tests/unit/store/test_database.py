@@ -20,7 +20,6 @@ from fieldray.store.locks import swap_lock
 from fieldray.store.maintenance import repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
-from foreign_stores import journal_naming
 from outcomes import image_ref, run_spec, screened
 
 SPEC = run_spec()
@@ -201,31 +200,6 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
 
 
 # ---- a store that somebody else made: opening it carries out no order of theirs
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    place = tmp_path / "image.png"
-    place.write_bytes(b"an X-ray" * 100)
-    return place
-
-
-def test_sqlite_itself_deletes_what_a_journal_names(path: Path, victim: Path) -> None:
-    """If it does so no more, `database._names_another_file` can go."""
-    path.with_name("results.sqlite-journal").write_bytes(journal_naming(victim, path))
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("SELECT * FROM runs").fetchall()
-    assert not victim.exists()
-
-
-def test_a_journal_deletes_no_other_file(path: Path, victim: Path) -> None:
-    path.with_name("results.sqlite-journal").write_bytes(journal_naming(victim, path))
-    assert refusal(path) == "database_damaged"
-    repair(path)
-    assert victim.exists()
-    with ResultQuery(path) as query:
-        assert len(query.runs()) == 1
-    assert not path.with_name("results.sqlite-journal").exists()
 
 
 @pytest.mark.parametrize(
