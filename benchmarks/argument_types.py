@@ -7,7 +7,6 @@ from pathlib import Path
 
 from benchmarks.image_files import KINDS
 from fieldray.commands.bench import number_from
-from fieldray.reports.exporter import available_exporters
 
 
 def checkout(text: str) -> Path:
@@ -16,15 +15,6 @@ def checkout(text: str) -> Path:
     if not (path / "app" / "fieldray" / "__main__.py").is_file():
         raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
     return path
-
-
-def format_names(text: str) -> tuple[str, ...]:
-    """`csv,json` as names of exporters. Raises ArgumentTypeError."""
-    known = tuple(exporter.name for exporter in available_exporters())
-    asked = tuple(text.split(","))
-    if not set(asked) <= set(known):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
-    return asked
 
 
 def counts(text: str) -> tuple[int, ...]:

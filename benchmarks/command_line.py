@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high
+from benchmarks.argument_types import amount, checkout, counts, file_kinds, low_and_high
 from benchmarks.measured_pack import load_measured_pack
 from fieldray import cli
 from fieldray.bench.report import Report, lines
@@ -150,16 +150,6 @@ COMMANDS: Final = (
             *_archive(files=36, others=0),
             _number("--images", 288, "per run"),
             _number("--repeats", 7, "rounds"),
-        ),
-    ),
-    Command(
-        name="exports",
-        help="how long saving a run takes, and the window pauses meanwhile",
-        paths=tuple(f"{_APP}/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store")),
-        takes="pack",
-        arguments=(
-            _number("--results", 1000, "of the run", to="count"),
-            ("--formats", {"type": format_names, "default": (), "metavar": "NAME,...", "help": "(default: all)"}),
         ),
     ),
     Command(

@@ -1,15 +1,14 @@
-"""Runs to save, of drawn chests and of people who do not exist: results as if a pack had given them.
+"""A run of as many images as asked for, in the store alone: drawn chests, people who do not exist, no image files.
 
-Each has a thumbnail, a heat map and lungs. A small run has its images as files; a run of a million has none.
+The results are saved as a batch saves them, by `ResultStore.save_all`, with thumbnail, heat map and lungs.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.preprocess import thumbnail
-from fieldray.imaging.synthetic import chest_phantom, image_dataset, lung_mask
-from fieldray.paths import results_path
+from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 
@@ -36,9 +34,9 @@ _GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hu
 class DrawnRun:
     """Outcomes by number: always the same for a seed. So many chests are drawn and used in turn."""
 
-    def __init__(self, model: Model, path: str = "/archive", *, seed: int = 1, drawn: int = 24) -> None:
+    def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
         self.spec = RunSpec(
-            paths=(path,),
+            paths=("/archive",),
             pack_name=model.pack_name,
             trust=model.trust,
             fingerprint=model.fingerprint,
@@ -47,7 +45,7 @@ class DrawnRun:
             operating_points=model.manifest.operating_points[:1],
         )
         self._model, self._seed = model, seed
-        self.chests = [(image, thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
+        self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
 
     def save(self, database: Path, count: int, *, tell: Callable[[int], None]) -> int:
         """Save so many results in a run that was broken off; its id. `tell` gets how many there are."""
@@ -84,24 +82,14 @@ class DrawnRun:
         ref = ImageRef(path=Path(f"/archive/{number // 1000:05}/image-{number:08}.dcm"), kind="dicom", header=header)
         if draws.random() < 1 / 30:
             return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
-        chest, score = draws.randrange(len(self.chests)), draws.betavariate(1.2, 3.0)
-        return self.screened(
-            ref,
-            content,
-            chest,
-            score=score,
-            place=(draws.randrange(_CELLS), draws.randrange(_CELLS)),
-            backend="edgetpu" if draws.random() < 0.2 else "cpu",
-        )
+        return self._screened(ref, content, draws)
 
-    def screened(
-        self, ref: ImageRef, content: str, chest: int, *, score: float, place: tuple[int, int], backend: str = "cpu"
-    ) -> Screened:
-        """A result as if the model had given it, with the place of its heat map's spot."""
-        _, picture, lungs = self.chests[chest]
-        point, seen = self._model.manifest.operating_points[0], self._model.manifest.input
+    def _screened(self, ref: ImageRef, content: str, draws: random.Random) -> Screened:
+        picture, lungs = draws.choice(self._chests)
+        point, score = self._model.manifest.operating_points[0], draws.betavariate(1.2, 3.0)
         spot = np.zeros((1, _CELLS, _CELLS), np.float32)
-        spot[0, *place] = 8 * score
+        spot[0, draws.randrange(_CELLS), draws.randrange(_CELLS)] = 8 * score
+        seen = self._model.manifest.input
         return Screened(
             ref=ref,
             facts=ReadFacts(
@@ -110,56 +98,16 @@ class DrawnRun:
                 columns=ref.header.columns,
                 thumbnail=picture,
                 pixel_map=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
-                decode_ms=40.0,
+                decode_ms=round(draws.uniform(20, 120), 3),
             ),
             findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),
             class_maps=spot,
             pack_name=self._model.pack_name,
             model_sha256=self._model.model_sha256,
-            backend=backend,
-            inference_ms=8.0,
+            backend="edgetpu" if draws.random() < 0.2 else "cpu",
+            inference_ms=round(draws.uniform(6, 14), 3),
             lungs=lungs,
         )
-
-
-def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
-    """Draw `count` studies into a folder and put a result for each into the store: a run that is finished; its id.
-
-    The scores run through the range. Raises OSError, StorageProblem.
-    """
-    folder.mkdir(parents=True)
-    made = DrawnRun(model, str(folder), drawn=min(drawn, count))
-    with ResultStore(results_path()) as store:
-        run_id = store.open_run(made.spec)
-        for number in range(1, count + 1):
-            store.save(run_id, _with_file(made, folder, number), spec=made.spec)
-        store.finish(run_id)
-    return run_id
-
-
-def _with_file(made: DrawnRun, folder: Path, number: int) -> Screened:
-    chest = number % len(made.chests)
-    pixels = made.chests[chest][0].pixels
-    dataset, path = image_dataset(pixels, number=number), folder / f"study-{number:05}.dcm"
-    dataset.save_as(path, enforce_file_format=True)
-    names = {"patient_name": "PatientName", "patient_id": "PatientID", "study_date": "StudyDate"}
-    names |= {"study_instance_uid": "StudyInstanceUID", "sop_instance_uid": "SOPInstanceUID"}
-    said: dict[str, Any] = {name: str(dataset[keyword].value) for name, keyword in names.items()}
-    header = ImageHeader(
-        **said,
-        modality="DX",
-        body_part_examined="CHEST",
-        view_position="PA",
-        rows=pixels.shape[0],
-        columns=pixels.shape[1],
-    )
-    return made.screened(
-        ImageRef(path=path, kind="dicom", header=header),
-        sha256(path.read_bytes()).hexdigest(),
-        chest,
-        score=(number * 7919 % 1000) / 1000,
-        place=(4 + number % 6, 3 + number % 8),
-    )
 
 
 def _chest(number: int) -> tuple[Image, LungFields]:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from benchmarks.drawn_run import DrawnRun
 from benchmarks.own_home import own_home
 from benchmarks.processes import child_command, load_average
-from benchmarks.real_window import BEAT_MS
 from benchmarks.reports import Mark
+from benchmarks.scale_window import BEAT_MS
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model

@@ -2,33 +2,93 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psutil
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
-from benchmarks.real_window import Heart, real_window
-from fieldray.desktop.application import Application
+from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady, RunChanged
 from fieldray.paths import results_path
 from fieldray.processes.wire import Message
+from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 
+BEAT_MS: Final = 5
 _MEGABYTE: Final = 2**20
 _FRAME_MS: Final = 16
 _STUDIES: Final = 10
 _SEARCHES: Final = ("garcia", "pid1234", "image-000123", "2019031", "nobody is called so")
 _KNOWN: Final = 50
 _ARRIVALS_PER_S: Final = 120.0
+
+
+class Heart:
+    """Notes how late the window is for each beat of a timer, while it is let run; takes a step every frame.
+
+    Attributes
+    ----------
+    pause_ms
+        The longest that it came later than due in the last run.
+    busy_ms
+        The longest that the window's thread computed between two beats, whatever else the computer did.
+    """
+
+    def __init__(self, step: Callable[[], None] = lambda: None) -> None:
+        self._loop, self._beat, self._steps = QEventLoop(), QTimer(), QTimer()
+        for timer, act in ((self._beat, self._note), (self._steps, step)):
+            timer.setTimerType(Qt.TimerType.PreciseTimer)
+            timer.timeout.connect(act)
+        self.pause_ms = self.busy_ms = 0.0
+
+    def run_until(self, is_over: Callable[[], bool]) -> None:
+        """Let the window work until something is so."""
+        self._is_over, self.pause_ms, self.busy_ms = is_over, 0.0, 0.0
+        self._last_s, self._last_cpu_s = time.perf_counter(), time.thread_time()
+        self._beat.start(BEAT_MS)
+        self._steps.start(_FRAME_MS)
+        self._loop.exec()
+        self._steps.stop()
+        self._beat.stop()
+
+    def _note(self) -> None:
+        now_s, cpu_s = time.perf_counter(), time.thread_time()
+        self.pause_ms = max(self.pause_ms, 1000 * (now_s - self._last_s) - BEAT_MS)
+        self.busy_ms = max(self.busy_ms, 1000 * (cpu_s - self._last_cpu_s))
+        self._last_s, self._last_cpu_s = now_s, cpu_s
+        if self._is_over():
+            self._loop.quit()
+
+
+@contextlib.contextmanager
+def real_window(pack_id: str) -> Iterator[Application]:
+    """The window with a pack in use, as `favour_the_window` has it; it is closed at the end."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    qt = cast("QApplication", QApplication.instance() or QApplication([]))
+    qt.setQuitOnLastWindowClosed(False)
+    application = Application(qt, Settings({"language": "en", "theme": "light", "pack": pack_id}))
+    favour_the_window(application)
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    heart = Heart()
+    try:
+        heart.run_until(lambda: application.controller.packs.model is not None)
+        yield application
+    finally:
+        application.controller.close()
+        heart.run_until(lambda: bool(ended))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +135,19 @@ class _Bench:
         step: Callable[[], None] = lambda: None,
     ) -> Act:
         """Let a person act, and wait until something is so and all rows in sight are read."""
-        heart, begun = Heart(step, step_ms=_FRAME_MS), list[float]()
+        heart, begun = Heart(step), list[float]()
 
         def begin() -> None:
             begun.append(time.perf_counter())
             act()
 
         QTimer.singleShot(0, begin)
-        pauses, _ = heart.run_until(lambda: bool(begun) and is_over() and self.is_in_sight())
+        heart.run_until(lambda: bool(begun) and is_over() and self.is_in_sight())
         QApplication.processEvents()
         seconds = time.perf_counter() - begun[0]
-        longest = max(pauses, default=0.0)
-        found = Act(name=name, seconds=seconds, pause_ms=longest, busy_ms=heart.busy_ms, rows=self.rows.rowCount())
+        found = Act(
+            name=name, seconds=seconds, pause_ms=heart.pause_ms, busy_ms=heart.busy_ms, rows=self.rows.rowCount()
+        )
         self.acts.append(found)
         return found
 
