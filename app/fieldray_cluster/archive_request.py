@@ -60,10 +60,6 @@ class ArchiveRequest:
             version=self.program_version,
         )  # fmt: skip
 
-    def settings_of_node(self, *, decoders: int) -> Settings:
-        """The settings to screen with on a node; `decoders` files are read at the same time."""
-        return Settings({**dict(self.settings), "decoders": decoders})
-
 
 def make_request(
     paths: tuple[Path, ...],

@@ -37,6 +37,7 @@ from fieldray.pipeline.session import system_engine
 from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 from fieldray.store.columns import reason_of, reason_text
 from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
@@ -125,7 +126,7 @@ class PieceSession:
     @classmethod
     def open(cls, request: ArchiveRequest, *, cores: int) -> Self:
         """Load the pack and start what reads and runs images, on so many cores. Raises FieldrayError."""
-        settings = request.settings_of_node(decoders=0)
+        settings = Settings({**dict(request.settings), "decoders": 0})
         settings.set("decoders", min(cores, number_of_workers(settings)))
         with contextlib.ExitStack() as unless_open:
             workers = open_workers(settings, settings.integer("decoders"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,6 @@ from fieldray_cluster.commands.cluster import add_connection_options, cluster_mo
 
 if TYPE_CHECKING:
     from fieldray.domain.run import RunSpec
-    from fieldray.settings import Settings
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
     from fieldray_cluster.archive_request import ArchiveRequest
@@ -85,31 +85,25 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
             return 0
-        return _Screening(options, console, folder, request, settings=settings).run(spec, database)
+        return _Screening(options, console, folder, request).run(spec, database)
 
 
+@dataclass(eq=False, slots=True)
 class _Screening:
     """One start, from the list to the summary."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        console: Console,
-        folder: ArchiveFolder,
-        request: ArchiveRequest,
-        *,
-        settings: Settings,
-    ) -> None:
-        self._options, self._console, self._folder, self._request = options, console, folder, request
-        self._settings = settings
-        self._last: ArchiveProgress | None = None
+    _options: argparse.Namespace
+    _console: Console
+    _folder: ArchiveFolder
+    _request: ArchiveRequest
+    _last: ArchiveProgress | None = None
 
     def run(self, spec: RunSpec, database: Path) -> int:
         """Screen what is left; the exit code. Raises FieldrayError."""
         from fieldray_cluster.archive import Archive, Reporting
         from fieldray_cluster.archive_folder import open_run
 
-        keeps_previews = bool(self._settings["keep_previews"])
+        keeps_previews = bool(dict(self._request.settings)["keep_previews"])
         with (
             self._folder.open_list() as images,
             open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,

@@ -74,6 +74,11 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes on this computer without --cluster (default: 1)",
     )
+    add_cluster_options(parser)
+
+
+def add_cluster_options(parser: argparse._ActionsContainer) -> None:
+    """Where the cluster is: `--cluster`, `--certificates`."""
     parser.add_argument("--cluster", metavar="HOST:PORT", help="the scheduler's address, in numbers")
     _add_certificates_option(parser)
 
@@ -250,7 +255,7 @@ def _add_network_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_certificates_option(parser: argparse.ArgumentParser) -> None:
+def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
     )

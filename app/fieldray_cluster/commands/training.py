@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import cluster_modules, whole_number
+from fieldray_cluster.commands.cluster import add_cluster_options, cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
     SERVERS,
@@ -73,16 +73,6 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help="async: how many steps late a gradient may be at most",
     )
     add_cluster_options(group)
-
-
-def add_cluster_options(group: argparse._ArgumentGroup) -> None:
-    """Add what says where the cluster is."""
-    group.add_argument(
-        "--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer"
-    )
-    group.add_argument(
-        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
-    )
 
 
 def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:

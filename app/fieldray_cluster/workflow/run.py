@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import graphlib
-import json
-import os
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,14 +25,13 @@ from distributed import Client
 from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.run import locked
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.pool import NodesUnfit, result_key, state_of, work_connected
+from fieldray_cluster.pool import result_key, state_of, work_connected
 from fieldray_cluster.workflow.recipe import PLACEHOLDER, Experiment, Value, Workflow, read_workflow, samples
 from fieldray_cluster.workflow.runner import TaskRunner, require_resources
-from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events
+from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events, stop_of
 
 # ---- tasks and what they wait for
 
@@ -144,18 +141,9 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 Say = Callable[[str], None]
 Counts = dict[Status, int]
 
-DRIVER: Final = "driver.json"
 RECIPE_TEXT: Final = "recipe.toml"
 _STOPS: Final = "stops"
 _WAIT_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    """The driver of a run, as its file says: the file that stops it, and its process."""
-
-    stop: str
-    process: int
 
 
 def run_workflow(path: Path, *, say: Say) -> Counts:
@@ -187,15 +175,13 @@ def opened_run(workflow: Workflow, path: Path) -> Iterator[tuple[Journal, Path]]
     with locked(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
         _make_folders(workflow.run / _STOPS, workflow.run / TASKS)
-        for left in (workflow.run / _STOPS).glob("*.driver"):  # of drivers that were killed: their orders count no more
+        for left in _drivers(workflow.run):  # that were killed: their orders count no more
             left.unlink(missing_ok=True)
         write_atomically(driver_of(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
-        write_atomically(workflow.run / DRIVER, json.dumps({"stop": stop.name, "process": os.getpid()}).encode())
         try:
             yield journal, stop
         finally:
-            (workflow.run / DRIVER).unlink(missing_ok=True)
             driver_of(stop).unlink(missing_ok=True)
 
 
@@ -228,13 +214,15 @@ def with_runner(workflow: Workflow, journal: Journal, drive: Callable[[TaskRunne
 def cancel(path: Path) -> None:
     """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
     run = read_workflow(path).run
-    if not is_running(run):
+    drivers = _drivers(run) if is_running(run) else []
+    if not drivers:
         raise UsageProblem(reason("workflow_not_running", path=run))
-    try:
-        token = decoded((run / DRIVER).read_bytes(), _Driver).stop
-    except (OSError, ValueError) as error:
-        raise UsageProblem(reason("workflow_not_running", path=run)) from error
-    write_atomically(run / _STOPS / Path(token).name, b"")
+    for driver in drivers:
+        write_atomically(stop_of(driver), b"")
+
+
+def _drivers(run: Path) -> list[Path]:
+    return list((run / _STOPS).glob(driver_of(Path("*")).name))
 
 
 def is_running(run: Path) -> bool:
@@ -352,7 +340,7 @@ class _Progress:
     def drive(self, runner: TaskRunner) -> None:
         """Keep the runner busy until no task is left. Raises ConnectionLost, StorageProblem, KeyboardInterrupt."""
         self._call_back()
-        try:
+        with runner.stopped_by(self._stop):
             while not self.is_over and not self._stop.exists():
                 self._send(runner)
                 for spec, event in runner.ended(_WAIT_S):
@@ -360,9 +348,6 @@ class _Progress:
                 if not self._stop.exists():  # children of what was stopped are not begun
                     self.take_stock()
             ended = runner.stop(self._stop) if self._stop.exists() else []
-        except (KeyboardInterrupt, NodesUnfit):
-            runner.stop(self._stop)
-            raise
         for spec, event in ended:
             self._end(spec.task, event)
         if self._stop.exists():
@@ -375,24 +360,26 @@ class _Progress:
                 key = task.key(before)
             except OSError as error:
                 path = error.filename or task.folder
-                self._fail(stage, task, reason("workflow_input_missing", path=path).text)
+                stage.failed = stage.failed or task.name
+                self._enter(task.name, "failed", reason("workflow_input_missing", path=path).text)
                 continue
             stage.keys[task.name] = key
             if not self._journal.is_done(task.name, key):
                 stage.waiting.append(task)
                 stage.left.add(task.name)
 
-    def _fail(self, stage: _Stage, task: Task, problem: str) -> None:
-        stage.failed = stage.failed or task.name
-        self._journal.add(Event(task=task.name, key="", status="failed", outcome=Outcome(problem=problem)))
-        self._say(f"{task.name}: failed. {problem}")
-
     def _block(self, name: str, stage: _Stage, failed: str) -> None:
         stage.is_begun, stage.failed = True, failed
         text = reason("workflow_blocked", parent=failed).text
         for task in self._graph.tasks[name]:
-            self._journal.add(Event(task=task.name, key="", status="blocked", outcome=Outcome(problem=text)))
-            self._say(f"{task.name}: blocked. {text}")
+            self._enter(task.name, "blocked", text)
+
+    def _enter(self, task: str, status: Status, problem: str) -> None:
+        """Write down what became of a task that nobody performed, and say it, unless all the rest was stopped."""
+        outcome = Outcome(problem=problem, was_stopped=status == "stopped")
+        self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
+        if status != "stopped":
+            self._say(f"{task}: {status}. {problem}")
 
     def _send(self, runner: TaskRunner) -> None:
         for name, stage in self._stages.items():
@@ -436,6 +423,5 @@ class _Progress:
         text = reason("workflow_stopped").text
         for stage in self._stages.values():
             for name in sorted(stage.left):
-                outcome = Outcome(problem=text, was_stopped=True)
-                self._journal.add(Event(task=name, key="", status="stopped", outcome=outcome))
+                self._enter(name, "stopped", text)
             stage.left.clear()

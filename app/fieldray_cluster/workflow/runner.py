@@ -14,7 +14,7 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 from fieldray_cluster.connection import node_of, receives, workers_of
-from fieldray_cluster.pool import ConnectionLost, WorkerLost, WorkerRegistry, result_of, wait_for_any
+from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, WorkerRegistry, result_of, wait_for_any
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
     STOP,
@@ -128,6 +128,15 @@ class TaskRunner:
             if time.monotonic() >= until_s:
                 break
         return found
+
+    @contextlib.contextmanager
+    def stopped_by(self, stop: Path) -> Iterator[None]:
+        """Where a person ends the block, or no node is left, everything that is out ends with it."""
+        try:
+            yield
+        except (KeyboardInterrupt, NodesUnfit):
+            self.stop(stop)
+            raise
 
     def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
         """End everything that is out by the file that its tasks name; what came of it."""

@@ -28,7 +28,7 @@ from fieldray_adapt.command import kind_of
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import HISTORY
 from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
-from fieldray_cluster.pool import NodesUnfit, result_key, state_of
+from fieldray_cluster.pool import result_key, state_of
 from fieldray_cluster.workflow.recipe import Parameter, Sweep, Value, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS, opened_run, with_runner
 from fieldray_cluster.workflow.runner import TaskRunner
@@ -184,7 +184,7 @@ class _Sweeping:
         Raises UsageProblem (sweep_none), ConnectionLost, StorageProblem, KeyboardInterrupt.
         """
         self._out.clear()
-        try:
+        with runner.stopped_by(self._stop):
             waiting = self._taken_up()
             while not self._stop.exists() and (waiting or self._out or len(self._study.trials) < self._sweep.trials):
                 self._send(runner, waiting)
@@ -195,9 +195,6 @@ class _Sweeping:
                 self._make_pack(runner)
             if self._stop.exists():
                 runner.stop(self._stop)
-        except (KeyboardInterrupt, NodesUnfit):
-            runner.stop(self._stop)
-            raise
 
     @property
     def _are_trials_over(self) -> bool:
