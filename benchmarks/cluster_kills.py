@@ -202,13 +202,19 @@ def _killed_one(pid: int, role: str, chance: random.Random) -> int:
     """Kill the driver, or a scheduler or worker that it started; how many were: there may be none now."""
     with contextlib.suppress(psutil.Error, IndexError):
         driver = psutil.Process(pid)
-        found = [driver] if role == "driver" else [child for child in driver.children() if role_of(child) == role]
-        chance.choice(found).kill()
+        chance.choice([driver] if role == "driver" else nodes_of(driver, role)).kill()
         return 1
     return 0
 
 
-def role_of(process: psutil.Process) -> str:
-    """What a process of a cluster was told to be; empty for another one. Raises psutil.Error."""
-    line = process.cmdline()
-    return str(json.loads(line[-1])["role"]) if "fieldray_cluster.node_main" in line else ""
+def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
+    """The schedulers or workers of a cluster that a process started, and that run. Raises psutil.Error."""
+    return [child for child in process.children(recursive=True) if _role_of(child) == role]
+
+
+def _role_of(process: psutil.Process) -> str:
+    """What a process of a cluster was told to be; empty for another one."""
+    with contextlib.suppress(psutil.Error):
+        line = process.cmdline()
+        return str(json.loads(line[-1])["role"]) if "fieldray_cluster.node_main" in line else ""
+    return ""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.argument_types import amount, checkout, counts, file_kinds, low_and_high
-from benchmarks.measured_pack import load_measured_pack
 from fieldray import cli
 from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
-from fieldray.commands.options import add_pack_options
+from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library, pack_to_measure
 
 Argument = tuple[str, Mapping[str, Any]]
 
@@ -62,7 +61,9 @@ class Command:
                 return function(options, console)
             given = {each: getattr(options, each) for each in own}
             if self.takes == "pack":
-                given["model"] = load_measured_pack(options)
+                library = pack_library()
+                pack = options.pack or pack_to_measure(library, drives_with_packs())
+                given["model"] = load_pack(library, pack, options)
             elif self.takes == "screen":
                 given["options"] = screen_options
             return function(**given, notify=console.bar)
@@ -123,8 +124,8 @@ COMMANDS: Final = (
         name="decisions",
         help="whether reading at a reduced resolution changes decisions",
         paths=(f"{_APP}/imaging", f"{_APP}/domain/finding.py", "models"),
-        takes="options",
-        arguments=(_folder("folder", "the images to compare"), _number("--images", 1200, "at most"), _KINDS),
+        takes="pack",
+        arguments=(_folder("folder", "the images to compare"), _number("--images", 1200, "at most", to="most"), _KINDS),
     ),
     Command(
         name="screening",

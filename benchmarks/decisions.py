@@ -6,7 +6,6 @@ they are enlarged first, given a detector's grain, and written as one kind of fi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -23,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
-from benchmarks.measured_pack import load_measured_pack
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.commands.console import Console
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
+from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
@@ -122,12 +120,12 @@ class Compared:
         return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
 
 
-def report(options: argparse.Namespace, console: Console) -> Report:
-    """Compare reading reduced with reading in full.
+def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notify: Notify) -> Report:
+    """Compare reading reduced with reading in full, of so many images at most.
 
-    Raises PackProblem, BackendProblem, UsageProblem (nothing_to_measure).
+    Raises BackendProblem, UsageProblem (nothing_to_measure).
     """
-    model, cores = load_measured_pack(options), usable_cores()
+    cores = usable_cores()
     with contextlib.ExitStack() as open_now:
         workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
         engine = Engine(lambda _: None, kinds=(workers_kind(workers),))
@@ -135,12 +133,10 @@ def report(options: argparse.Namespace, console: Console) -> Report:
         engine.open(model)
         engine.serving(timeout_s=60)
         program = Program(assessment=choose(model), workers=workers, engine=engine)
-        compared = compare(
-            options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar
-        )
+        compared = compare(folder, program, most=most, cores=cores, kinds=kinds, notify=notify)
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
-    return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
+    return decision_report(compared, pack=model.pack_name, images=f"images of {folder}")
 
 
 def compare(

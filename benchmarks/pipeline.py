@@ -20,10 +20,8 @@ from benchmarks.screening import fill, screen_once
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
-from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_to_measure
+from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import InputSpec, Model
-from fieldray.packs.library import PackLibrary
-from fieldray.paths import user_data
 from fieldray.processes.priority import usable_cores
 
 _STARTING_IMAGES: Final = 12
@@ -31,7 +29,7 @@ _STARTING_IMAGES: Final = 12
 
 def report(options: argparse.Namespace, console: Console) -> Report:
     """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
-    library = PackLibrary(user_data())
+    library = pack_library()
     options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
     model, cores = load_pack(library, options.pack, options), usable_cores()
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 PAGE: Final = ROOT / "docs" / "cluster-example.md"
 _SHOWN: Final = 6
 _BLOCK: Final = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -84,14 +85,14 @@ def _kill_worker(driver: subprocess.Popen[str], chunks: Path) -> None:
     """End a worker once the first results are there."""
     import psutil
 
+    from benchmarks.cluster_kills import nodes_of
+
     while driver.poll() is None:
         if chunks.is_dir() and any(chunks.glob("*.parquet")):
-            for child in psutil.Process(driver.pid).children():
-                line = child.cmdline()
-                if "fieldray_cluster.node_main" in line and json.loads(line[-1])["role"] == "worker":
-                    _say(f"(worker {child.pid} is killed)\n")
-                    child.kill()
-                    return
+            for worker in nodes_of(psutil.Process(driver.pid), "worker")[:1]:
+                _say(f"(worker {worker.pid} is killed)\n")
+                worker.kill()
+                return
         time.sleep(0.02)
 
 
@@ -115,7 +116,6 @@ def _fingerprint(said: str) -> str:
 
 def _compared(folder: Path) -> tuple[int, int]:
     """How many images have the same outcome in both homes, and how many there are in either."""
-    sys.path.insert(0, str(ROOT))
     from benchmarks.cluster_runs import differences, stored
 
     one, other = stored(folder / "home"), stored(folder / "other-home")

@@ -256,6 +256,9 @@ class Archive:
         But not before they are here: a worker that ends over the next piece would take them with it.
         """
         task = self._tasks.pop(address)
+        if task.future.status in ("cancelled", "lost"):  # with the scheduler
+            self._left.appendleft(task.piece)
+            return
         if task.future.status == "error":  # it died, or could not even begin
             error = task.future.exception()
             why = None if isinstance(error, KilledWorker) else reason("internal", detail=type(error).__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import psutil
@@ -37,20 +36,6 @@ def pack_options(pack: Path) -> list[str]:
 def fieldray(home: Path) -> Fieldray:
     """Run `fieldray` to its end; `home` is another one than this test's."""
     return runner(home)
-
-
-def settings_of(process: psutil.Process) -> dict[str, object]:
-    """What a process of a cluster was told at its start; empty for another one."""
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return {}
-    return json.loads(line[-1]) if "fieldray_cluster.node_main" in line else {}
-
-
-def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
-    """The schedulers or workers that a process started, and that run."""
-    return [child for child in process.children(recursive=True) if settings_of(child).get("role") == role]
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:

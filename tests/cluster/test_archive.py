@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from cluster.conftest import nodes_of
+from benchmarks.cluster_kills import nodes_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
