@@ -23,7 +23,7 @@ from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources,
 from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Mark, commit_of
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+from fieldray.bench.report import Block, Points, Report, Table
 
 Notify = Callable[[str], None]
 
@@ -241,7 +241,6 @@ def report_of(found: Found, *, count: int) -> Report:
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
         blocks.append(Points("What it must reach", (mark.sentence,)))
-    blocks += [_curve(run) for number, run in found.runs if not number and run.workers]
     if found.kills:
         blocks.append(Points("Kills at random", found.kills.sentences))
     if found.network:
@@ -288,14 +287,3 @@ def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:
         )
     columns = ("command", "total s", "start s", "images / s", "overhead", "other decisions", "MB early", "MB late")
     return Table(f"{count} images", columns, tuple(rows))
-
-
-def _curve(run: RunFigures) -> Chart:
-    return Chart(
-        title=f"Memory of the driver with {run.workers} workers",
-        kind="lines",
-        x_title="images that have results",
-        y_title="MB",
-        categories=tuple(str(done) if not number % 8 else "" for number, (done, _) in enumerate(run.curve)),
-        series=(Series("driver", tuple(memory for _, memory in run.curve)),),
-    )

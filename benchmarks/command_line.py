@@ -271,7 +271,7 @@ def _written(
         for line in lines(report):
             console.print_line(line)
         written = write(report, options.out) if options.out else ()
-        for path in (*written, *(write_page(report, page) if page else ())):
+        for path in (*written, *([write_page(report, page)] if page else [])):
             console.print_line(f"Written: {path}")
         return 0
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from benchmarks.archive import USUAL
 from benchmarks.contestants import MIXED, Results
 from benchmarks.reports import Mark
-from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+from fieldray.bench.report import Block, Points, Report, Table
 
 PROGRAM: Final = "fieldray"
 CONVENTIONAL: Final = "conventional script"
@@ -64,11 +64,11 @@ class PipelineRun:
 
 
 def pipeline_report(measured: PipelineRun) -> Report:
-    """Tables, a chart, marks and notes."""
+    """Tables, marks and notes."""
     marks = tuple(_marks(measured))
-    blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured)]
+    blocks: list[Block] = [_overall(measured), _by_kind(measured)]
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
-    blocks += [Points("How it was measured, and what was not", tuple(_notes(measured))), _chart(measured)]
+    blocks += [Points("How it was measured, and what was not", tuple(_notes(measured)))]
     return Report(
         kind="pipeline",
         title="Fieldray: from files to scores, compared with the usual scripts",
@@ -122,16 +122,6 @@ def _by_kind(measured: PipelineRun) -> Table:
     return Table("By kind of file", columns, tuple(rows))
 
 
-def _milliseconds(measured: PipelineRun) -> Table:
-    results = measured.results
-    names = list(dict.fromkeys(name for name, _ in results.runs))
-    rows = []
-    for kind in measured.kinds:
-        cells = [1000 / results.images_per_s(name, kind) if results.has(name, kind) else None for name in names]
-        rows.append((kind, *(_number(cell, 1) for cell in cells)))
-    return Table("Milliseconds per file", ("", *names), tuple(rows))
-
-
 def _notes(measured: PipelineRun) -> Iterator[str]:
     results = measured.results
     yield f"Run on {measured.images}, {measured.cores} cores. The files are in the system's cache."
@@ -157,23 +147,6 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
         yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
     for name, why in results.absent.items():
         yield f"Not measured: {name}. {why}."
-
-
-def _chart(measured: PipelineRun) -> Chart:
-    results = measured.results
-    kinds = [kind for kind in measured.kinds if results.has(PROGRAM, kind)]
-    names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION) if results.has(name)]
-    return Chart(
-        title="Images per second by kind of file",
-        kind="bars",
-        x_title="kind of file",
-        y_title="images per second",
-        categories=tuple(kinds),
-        series=tuple(
-            Series(name, tuple(results.images_per_s(name, kind) if results.has(name, kind) else None for kind in kinds))
-            for name in names
-        ),
-    )
 
 
 def _rate(results: Results, name: str, kind: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -10,16 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench.machine import machine_facts
-from fieldray.bench.report import Block, Chart, Points, Report, Table, when_and_where
+from fieldray.bench.report import Block, Points, Report, Table, when_and_where
 from fieldray.reports.outputs import own_text
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
-# Okabe and Ito, Color Universal Design (2008): told apart by colour-blind eyes
-_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 
 
 class PageRefused(Exception):
@@ -53,44 +50,13 @@ class Mark:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<kind>.json`, `<kind>.md` and its charts into a folder. Raises UsageProblem, StorageProblem, OSError."""
+    """Write `<kind>.json` and `<kind>.md` into a folder. Raises UsageProblem, StorageProblem, OSError."""
     facts = when_and_where()
     path = folder / f"{report.kind}.json"
     with own_text(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **facts, **report.data}, indent=1))
     head = [f"# {report.title}", "", ", ".join(map(str, facts.values()))]
-    return path, *_written(path.with_suffix(".md"), head, report)
-
-
-def svg(chart: Chart) -> str:
-    """The chart as an `<svg>` element, drawn by matplotlib."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.family": "sans-serif"}):
-        figure = Figure(figsize=(9, 5), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set(title=chart.title, xlabel=chart.x_title, ylabel=chart.y_title)
-        wide = 0.8 / max(len(chart.series), 1)
-        for number, series in enumerate(chart.series):
-            points = [(index, value) for index, value in enumerate(series.values) if value is not None]
-            across, values = [index for index, _ in points], [value for _, value in points]
-            style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "label": series.name}
-            if chart.kind == "bars":
-                axes.bar([index - 0.4 + (number + 0.5) * wide for index in across], values, wide, **style)
-            else:
-                axes.plot(across, values, **style)
-        axes.set_xticks(
-            range(len(chart.categories)), chart.categories, rotation=30 if len(chart.categories) > 6 else 0, ha="right"
-        )
-        if chart.top is not None:
-            axes.set_ylim(top=chart.top)
-        axes.legend()
-        axes.grid(axis="y", alpha=0.4)
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "fieldray"})
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return path, _written(path.with_suffix(".md"), head, report)
 
 
 # ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)
@@ -121,8 +87,8 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
     return Page(path=folder / f"{subject}.md", commit=commit, command=command, paths=tuple(paths))
 
 
-def write_page(report: Report, page: Page) -> tuple[Path, ...]:
-    """Write the page, and its charts as SVG files beside it, in place of those of a run before. Raises OSError."""
+def write_page(report: Report, page: Page) -> Path:
+    """Write the page, in place of that of a run before. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "title": report.title.removeprefix("Fieldray: ").capitalize(),
@@ -136,18 +102,12 @@ def write_page(report: Report, page: Page) -> tuple[Path, ...]:
     return _written(page.path, lines, report)
 
 
-def _written(path: Path, lines: list[str], report: Report) -> tuple[Path, ...]:
-    """The file of these first lines and the report's blocks, and a file for each of its charts."""
-    figures: list[Path] = []
+def _written(path: Path, lines: list[str], report: Report) -> Path:
+    """The file of these first lines and the report's blocks."""
     for block in report.blocks:
-        if isinstance(block, Chart):
-            figures.append(path.with_name(f"{path.stem}-{len(figures) + 1}.svg"))
-            figures[-1].write_text(svg(block), encoding="utf-8")
-            lines += ["", f"## {block.title}", "", f"![{block.title}]({figures[-1].name})"]
-        else:
-            lines += ["", *_markdown(block)]
+        lines += ["", *_markdown(block)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path, *figures
+    return path
 
 
 def commit_of(root: Path = CHECKOUT) -> str:

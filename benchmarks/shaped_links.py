@@ -26,7 +26,7 @@ from typing import IO, Any, Final, cast
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
-from fieldray.bench.report import Chart, Points, Report, Series, Table
+from fieldray.bench.report import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, estimated
 from fieldray_cluster.training.simulator import simulated_s
 
@@ -194,8 +194,7 @@ def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> R
     blocks: list[Any] = [Points("What was asked for", tuple(mark.sentence for mark in marks))]
     blocks += [_summary(found, link.name) for link in links]
     blocks.append(Points("Where the formulas fail, and why", _WHY))
-    for link in links:
-        blocks += [_table(found, link.name), _chart(found, link, batches)]
+    blocks += [_table(found, link.name) for link in links]
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     told = [
         f"{link.name}: {link.rate_mbit} Mbit/s both ways, {4 * link.elements / 1e6:.2f} MB of weights, tc measured "
@@ -273,19 +272,3 @@ def _table(found: Sequence[Case], link: str) -> Table:
     )
     columns = ("mode, server, N", "measured s", *(text for name in _KINDS.values() for text in (f"{name} s", "error")))
     return Table(f"Every training, {link}", columns, rows)
-
-
-def _chart(found: Sequence[Case], link: Link, batches: int) -> Chart:
-    whole, series = batches * link.gradient_s, []
-    for mode, server in _pairs():
-        own = [one for one in found if (one.link, one.mode, one.server) == (link.name, mode, server)]
-        series.append(Series(f"{mode}, {server}", tuple(whole / one.measured_s for one in own)))
-    counts = sorted({one.workers for one in found})
-    return Chart(
-        title=f"Measured speed-up, {link.name}",
-        kind="lines",
-        x_title="workers",
-        y_title="times as fast as one",
-        categories=tuple(map(str, counts)),
-        series=tuple(series),
-    )

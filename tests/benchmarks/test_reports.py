@@ -5,30 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 import benchmark_pages
 from benchmark_pages import read_front_matter, state, with_note
-from benchmarks.reports import Page, PageRefused, machine_line, plan_page, svg, write, write_page
-from fieldray.bench.report import Chart, Points, Report, Series, Table
+from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write, write_page
+from fieldray.bench.report import Points, Report, Table
 
-CHART = Chart(
-    title="Images <per> second",
-    kind="bars",
-    x_title="kind",
-    y_title="images per second",
-    categories=("RLE", "PNG"),
-    series=(Series("fieldray", (40.0, None)), Series("script", (5.0, 6.0))),
-)
 REPORT = Report(
     kind="pipeline",
     title="Fieldray: from files & scores",
     blocks=(
         Table("By kind", ("", "a|b"), (("RLE", "1 < 2"),)),
         Points("Notes", ("a <b> & c",)),
-        CHART,
     ),
     data={"x": 1},
 )
@@ -62,18 +52,10 @@ def commit(folder: Path, name: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize("kind", ["bars", "lines"])
-def test_charts_are_xml_and_the_same_each_time(kind: str) -> None:
-    chart = Chart(**{**{name: getattr(CHART, name) for name in CHART.__slots__}, "kind": kind})
-    text = svg(chart)
-    ElementTree.fromstring(text)
-    assert "Images &lt;per&gt; second" in text and svg(chart) == text
-
-
 def test_files(tmp_path: Path) -> None:
     for _ in range(2):  # its own files may be replaced
         paths = write(REPORT, tmp_path / "out")
-    assert [path.name for path in paths] == ["pipeline.json", "pipeline.md", "pipeline-1.svg"]
+    assert [path.name for path in paths] == ["pipeline.json", "pipeline.md"]
     assert json.loads(paths[0].read_text())["x"] == 1
     assert "| RLE | 1 &lt; 2 |" in paths[1].read_text()
 
@@ -83,14 +65,11 @@ def test_files(tmp_path: Path) -> None:
 
 def test_a_written_page_can_be_read_again(tmp_path: Path) -> None:
     page = Page(path=tmp_path / "pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
-    written = write_page(REPORT, page)
-    assert [path.name for path in written] == ["pipeline.md", "pipeline-1.svg"]
-    text = written[0].read_text()
+    text = write_page(REPORT, page).read_text()
     found = read_front_matter(text)
     assert (found.commit, found.command, found.paths) == ("0123456789ab", "python -m x", ("app",))
     assert found.title == "From files & scores" and found.machine == machine_line()
     assert "| RLE | 1 &lt; 2 |" in text and "a\\|b" in text and "- a &lt;b&gt; &amp; c" in text
-    assert "![Images <per> second](pipeline-1.svg)" in text
 
 
 def test_a_page_takes_the_place_of_the_run_before_and_names_what_was_committed(tmp_path: Path) -> None:
@@ -102,7 +81,7 @@ def test_a_page_takes_the_place_of_the_run_before_and_names_what_was_committed(t
     assert made.startswith(page.commit) and page.path == pages / "x.md"
     for _ in range(2):
         write_page(REPORT, page)
-    assert sorted(path.name for path in pages.iterdir()) == ["x-1.svg", "x.md"]
+    assert sorted(path.name for path in pages.iterdir()) == ["x.md"]
     (tmp_path / "app" / "a.py").write_text("changed")
     with pytest.raises(PageRefused, match="commit these changes"):
         plan_page("y", command="c", paths=["app"], folder=pages, root=tmp_path)
