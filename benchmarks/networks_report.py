@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +12,6 @@ from benchmarks.networks import ENGINES, FRAMEWORK, TOLERANCE, Effort, Measured,
 from fieldray.bench.report import Points, Report, Table
 
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
-_BACKEND: Final = 1.25
-_CLAIM: Final = (3.0, 4.0)
 
 Key = tuple[str, int, int]
 
@@ -32,13 +31,16 @@ def report(
     groups = _groups(measured)
     blocks: list[Table | Points] = [_equality(measured)]
     blocks += [_times(key, rows) for key, rows in groups.items()]
-    blocks.append(Points("What follows", tuple(_findings(groups))))
     blocks.append(Points("What took part", tuple(_details(measured, effort))))
     return Report(
         kind="networks",
         title="Fieldray: engines on the networks of the packs",
         blocks=tuple(blocks),
-        data={"measured": [_row(one) for one in measured], "rounds": effort.rounds, "seconds": effort.seconds},
+        data={
+            "measured": [{**asdict(one), "engine": one.engine.key} for one in measured],
+            "rounds": effort.rounds,
+            "seconds": effort.seconds,
+        },
     )
 
 
@@ -110,34 +112,6 @@ def _times(key: Key, rows: Sequence[Measured]) -> Table:
     return Table(_title(key), columns, tuple(cells))
 
 
-def _findings(groups: dict[Key, list[Measured]]) -> Iterator[str]:
-    """The claim where it was measured, and only there; and what should become a backend."""
-    for key, rows in groups.items():
-        for one in rows:
-            ratio = _ratio(rows, one.engine.key, FRAMEWORK)
-            if one.engine.kind == "float32" and ratio and ratio >= _CLAIM[0]:
-                where = "within" if ratio <= _CLAIM[1] else "above"
-                yield (
-                    f"{_title(key)}: {one.engine.title} is {ratio:.2f} times as fast as eager PyTorch, with equal "
-                    f"outputs: {where} the three to four times of PZNet's claim, which is about volumes."
-                )
-    for key, rows in groups.items():
-        for base, kind in (("litert", "float32"), ("litert-int8", "int8")):
-            faster = [
-                f"{one.engine.title} {ratio:.2f} x"
-                for one in rows
-                if one.engine.kind == "float32"
-                and (ratio := _ratio(rows, one.engine.key, base)) is not None
-                and ratio >= _BACKEND
-            ]
-            said = (
-                f"faster by {_BACKEND:g} or more: {', '.join(faster)}"
-                if faster
-                else f"nobody is {_BACKEND:g} times as fast"
-            )
-            yield f"{_title(key)}, against LiteRT {kind}: {said}."
-
-
 def _details(measured: Sequence[Measured], effort: Effort) -> Iterator[str]:
     yield (
         f"{effort.rounds} rounds, {effort.seconds:g} s of calls each after {effort.warm_up_s:g} s of warming up; each "
@@ -149,16 +123,3 @@ def _details(measured: Sequence[Measured], effort: Effort) -> Iterator[str]:
         notes = dict.fromkeys(one.detail for one in of_engine if one.detail)
         problems = dict.fromkeys(f"did not take part: {one.problem}" for one in of_engine if one.problem)
         yield f"{engine.title}: {'; '.join((*notes, *problems)) or 'no details'}"
-
-
-def _row(one: Measured) -> dict[str, object]:
-    return {
-        "engine": one.engine.key,
-        "case": one.case,
-        "threads": one.threads,
-        "images": one.images,
-        "detail": one.detail,
-        "problem": one.problem,
-        "batch_ms": one.batch_ms,
-        "difference": one.difference,
-    }

@@ -193,7 +193,6 @@ def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> R
     marks = [_mark(found, link) for link in links]
     blocks: list[Any] = [Points("What was asked for", tuple(mark.sentence for mark in marks))]
     blocks += [_summary(found, link.name) for link in links]
-    blocks.append(Points("Where the formulas fail, and why", _WHY))
     blocks += [_table(found, link.name) for link in links]
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     told = [
@@ -217,15 +216,6 @@ _HOW: Final = (
     "D/N is rounded up, as batches cannot be cut. sync-split: tg / N. Distributed: equal shares of the weights.",
     "A first training of all machines, in which they read their modules, is left out.",
     "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
-)
-_WHY: Final = (
-    "Synchronous, central: all workers fetch and give at once, which the printed worst case (4.9) is for, but"
-    " no two are served exactly alike, so that measured times lie between the mean (4.11) and that case.",
-    "Asynchronous, central: workers come apart after the first round. While little is transferred the mean "
-    "(4.20) fits; with more, neither bound nor simulation does.",
-    "Distributed: 2 tc (N - 1) / N takes every link to be full to the end. Where all machines exchange their shares at "
-    "once it is not, because transfers that share a link do not end together. The more of an iteration is transfer, "
-    "the more that counts; slower links and longer gradients change little.",
 )
 _KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies", "simulated_s": "simulated, shared links"}
 
