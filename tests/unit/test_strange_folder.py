@@ -47,7 +47,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     ("service", "body"),
     [
         ("fieldray.workers.looking:handle", {"call": "image", "value": {"ref": {"path": "json.py"}}}),
-        ("fieldray.inference.service:handle", {"call": "warm", "value": {"runtimes": ["ai_edge_litert"]}}),
+        ("fieldray.inference.service:handle", {"call": "open", "value": {}}),
         ("fieldray.inference.coral.status:handle", {"call": "ask", "value": {"libraries": []}}),
         ("fieldray.bench.parallel_load:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],

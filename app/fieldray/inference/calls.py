@@ -50,13 +50,6 @@ class Opened:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warm:
-    """Have a runtime imported, so that a later opening is quick."""
-
-    runtimes: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
     """Run one image (height, width, channels) uint8."""
@@ -65,5 +58,4 @@ class Run:
 
 
 OPEN: Final = Call("open", Opening, Opened)
-WARM: Final = Call("warm", Warm, Warm)
 RUN: Final = Call("run", Run, Answer)

@@ -41,11 +41,6 @@ class Service:
         where = self._device.detail if self._device else f"1 x {question.threads}"
         return calls.Opened(detail=f"{runtime.name} {runtime.version}, {where}")
 
-    def warm(self, question: calls.Warm) -> calls.Warm:
-        """Import a runtime. Raises BackendProblem."""
-        load_runtime(question.runtimes)
-        return question
-
     def run(self, question: calls.Run) -> Answer:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
         if self._network is None:
@@ -61,4 +56,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = served((calls.OPEN, _service.open), (calls.WARM, _service.warm), (calls.RUN, _service.run))
+handle: Final = served((calls.OPEN, _service.open), (calls.RUN, _service.run))

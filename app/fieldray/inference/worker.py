@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_WARM_TIMEOUT_S: Final = 30.0
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
 
@@ -150,31 +149,25 @@ class WorkerBackend:
 
 
 class WarmProcess:
-    """At most one child that has the runtime imported, so that a device plugged in runs sooner. Thread-safe."""
+    """At most one child that imports the runtime meanwhile, so that a device plugged in runs sooner. Thread-safe."""
 
-    def __init__(self, runtimes: tuple[str, ...]) -> None:
-        self._runtimes = runtimes
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: Child | None = None
-        self._starting: Child | None = None
         self._is_closed = False
 
     def prepare(self) -> None:
-        """Have one in waiting; takes as long as a process takes to start."""
+        """Have one in waiting."""
         with self._lock:
             if self._is_closed or (self._child and self._child.is_running):
                 return
-            child = self._starting = model_process()
+            child = model_process()
             try:
                 child.start()
-                calls.WARM.ask(child, calls.Warm(runtimes=self._runtimes), timeout_s=_WARM_TIMEOUT_S)
-            except (OSError, ChildDied, ChildTimeout, FieldrayError) as error:
+            except OSError as error:
                 log.info("no process in waiting: %s", error)
-                child.close()
             else:
                 self._child = child
-            finally:
-                self._starting = None
 
     def take(self) -> Child:
         """The one in waiting, or one that is still to be started."""
@@ -186,12 +179,9 @@ class WarmProcess:
         return child or model_process()
 
     def close(self) -> None:
-        """End the one in waiting, also one that is just starting; there will be no other."""
-        self._is_closed = True
-        starting = self._starting
-        if starting:
-            starting.kill()
+        """End the one in waiting; there will be no other."""
         with self._lock:
+            self._is_closed = True
             if self._child:
-                self._child.close()
+                self._child.kill()
                 self._child = None

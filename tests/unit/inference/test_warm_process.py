@@ -6,9 +6,7 @@ import threading
 
 import psutil
 
-from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WarmProcess
-from waiting import wait_for
 
 
 def children() -> int:
@@ -16,7 +14,7 @@ def children() -> int:
 
 
 def test_one_waits_and_is_handed_over_once() -> None:
-    spare = WarmProcess(RUNTIMES)
+    spare = WarmProcess()
     spare.prepare()
     spare.prepare()
     assert children() == 1
@@ -28,7 +26,7 @@ def test_one_waits_and_is_handed_over_once() -> None:
 
 
 def test_one_that_died_in_waiting_is_not_handed_over() -> None:
-    spare = WarmProcess(RUNTIMES)
+    spare = WarmProcess()
     spare.prepare()
     (waiting,) = psutil.Process().children()
     waiting.kill()
@@ -40,20 +38,9 @@ def test_one_that_died_in_waiting_is_not_handed_over() -> None:
     spare.close()
 
 
-def test_none_waits_without_a_runtime_or_after_the_end() -> None:
-    spare = WarmProcess(())
+def test_none_waits_after_the_end() -> None:
+    spare = WarmProcess()
     spare.prepare()
-    assert children() == 0
     spare.close()
     spare.prepare()
-    assert children() == 0
-
-
-def test_the_end_does_not_wait_for_one_that_is_just_starting() -> None:
-    spare = WarmProcess(RUNTIMES)
-    thread = threading.Thread(target=spare.prepare)
-    thread.start()
-    wait_for(lambda: children() or not thread.is_alive())
-    spare.close()
-    thread.join()
     assert children() == 0

@@ -69,7 +69,7 @@ def edgetpu_kind(
     publish
         Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
-    waiting = WarmProcess(runtimes)
+    waiting = WarmProcess()
 
     def open_one() -> WorkerBackend:
         return WorkerBackend(
