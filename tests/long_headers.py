@@ -23,7 +23,7 @@ def dicom_file(
     """A DICOM file of implicit value representation with these elements."""
     meta = b"".join(
         struct.pack("<HH2sH", 2, number, b"UI", len(value)) + value
-        for number, value in ((2, media_class), (0x10, _IMPLICIT))
+        for number, value in ((2, media_class), (0x10, syntax))
     )
     return bytes(128) + b"DICM" + meta + b"".join(elements)
 

@@ -41,6 +41,7 @@ from pydicom.uid import (
 
 from benchmarks.image_files import put_frame, save_dicom, set_pixels
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from long_headers import dicom_file
 
 LOSSLESS: Mapping[str, UID] = {
     "implicit-little": ImplicitVRLittleEndian,
@@ -292,19 +293,7 @@ def _bad_dicom(bad: Any, good: bytes) -> None:
     bad("vast.dcm", bytes(vast), "failed", "too_large")
     vast[rows_at : rows_at + 2] = b"\0\0"
     bad("no-rows.dcm", bytes(vast), "failed", "damaged")
-    syntax_at = good.index(b"1.2.840.10008.1.2.1\0")
-    deflated = good[:syntax_at] + b"1.2.840.10008.1.2.1.99\0\0"
-    bad("deflate-garbage.dcm", _with_meta_length(deflated) + b"\xff" * 500, "failed", "damaged")
-
-
-def _with_meta_length(meta: bytes) -> bytes:
-    """File meta information that ends with what is there: its group length is put right."""
-    length_at = meta.index(b"\x02\x00\x00\x00UL\x04\x00") + 8
-    element_at = meta.index(b"\x02\x00\x10\x00UI") + 6
-    fixed = bytearray(meta)
-    fixed[length_at : length_at + 4] = struct.pack("<I", len(meta) - length_at - 4)
-    fixed[element_at : element_at + 2] = struct.pack("<H", len(meta) - element_at - 2)
-    return bytes(fixed)
+    bad("deflate-garbage.dcm", dicom_file(b"\xff" * 500, syntax=b"1.2.840.10008.1.2.1.99"), "failed", "damaged")
 
 
 def _bad_rasters(bad: Any, grey: NDArray[np.uint8]) -> None:
