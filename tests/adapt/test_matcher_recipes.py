@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from drawn_data import draw_pairs, project
-from fieldray.inference.matcher import Matcher
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest import MatcherManifest, parse
-from fieldray.packs.verified import read_verified_manifest
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.tables import RecipeProblems
 from tiny_recipe import adapted
@@ -45,16 +43,10 @@ def test_from_pairs_to_a_pack(tmp_path: Path, home: Path) -> None:
     assert {"train: done before", "pack: done before"} <= set(adapted("run", recipe))
 
     library = PackLibrary(home, builtin_root=runs / "nothing")
-    assert library.load_matcher() is None
     library.trust(read_verified_manifest(pack).fingerprint)
-    library.install(pack)
-    model = library.load_matcher()
+    installed = library.install(pack)
+    model = read_files(installed, read_verified_manifest(installed)).companion("signed", kind="matcher")
     assert model is not None and not model.manifest.labels
-    with Matcher(model) as matcher:
-        first, again = (matcher.describe(np.full((128, 128), level, np.float32)) for level in (90, 91))
-        with pytest.raises(ValueError, match="128 x 128"):
-            matcher.describe(np.zeros((64, 64), np.uint8))
-    assert first.shape == (128, 128, 2) and np.array_equal(first, again)  # both are flat, and alike
 
 
 def test_a_matcher_begins_anew_and_has_no_table_of_patients(tmp_path: Path) -> None:

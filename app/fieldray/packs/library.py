@@ -152,18 +152,6 @@ class PackLibrary:
         required = next((found for kind, found in companions if kind == _LUNGS), None)
         return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
-    def load_matcher(self) -> Model | None:
-        """The newest matcher that is installed or ships with the program and may be used; None where there is none.
-
-        Raises PackProblem where there are some and none of them can be used, StorageProblem.
-        """
-        requirement = Requirement(kind="matcher")
-        try:
-            found = self._companions(self._installed_root / requirement.kind, requirement, may_serve=lambda *_: True)
-        except PackProblem:
-            return None
-        return self._first_usable(found, requirement)
-
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
         return self.site_points.problem()
