@@ -1,8 +1,7 @@
 """The compressions of DICOM: one table by transfer syntax, from which frames are decoded, in full or reduced.
 
 To add a compression, put a module with a `CODEC` into `imaging/codecs`. Nothing else names it: the reading of DICOM
-files, the error messages and the installer read this table. A codec imports its library inside its functions, so that
-the table can be read where the library is missing.
+files, the error messages and the installer read this table.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.identify import jpeg_frame
 from fieldray.imaging.reduction import TargetSize
 from fieldray.reasons import Reason, reason
-from fieldray.registry import Registry, always_available
+from fieldray.registry import Registry
 
 Stored = NDArray[Any]
 Size = tuple[int, int]
@@ -213,7 +212,7 @@ class Codec:
     """One compression.
 
     name                what a person calls it
-    transfer_syntaxes   UIDs (PS3.5 annex A); where several codecs have the same one, the first available is used
+    transfer_syntaxes   UIDs (PS3.5 annex A)
     decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
                         `stored_values_of` makes stored ones; None for one that is left to pydicom. May raise anything
                         for a damaged one. One library only: a second decoder that tried a damaged frame has ended the
@@ -221,30 +220,24 @@ class Codec:
     reduced             values that the compression itself gives at a lower resolution, and the step: one value for
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
-    stated_size         the (rows, columns) that a codestream states itself, which must be the header's before anything
-                        is allocated
     pydicom_plugin      pydicom's own, for what `decode` leaves; "" if nothing does
     runtime_modules     modules that its library imports by name, for the installer
-    unavailable_reason  why it does not work on this computer, or None
     """
 
     name: str
     transfer_syntaxes: frozenset[str]
     decode: Callable[[Frame], Stored | None]
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
-    stated_size: Callable[[bytes], Size | None] = codestream_size
     pydicom_plugin: str = ""
     runtime_modules: tuple[str, ...] = ()
-    unavailable_reason: Callable[[], Reason | None] = always_available
 
 
 CODECS: Final[Registry[Codec]] = Registry("fieldray.imaging.codecs", "CODEC")
 
 
 def codec_of(transfer_syntax: str) -> Codec | None:
-    """The codec of a transfer syntax, the first available one if there are several; None for an unknown one."""
-    known = [codec for codec in CODECS.entries() if transfer_syntax in codec.transfer_syntaxes]
-    return next((codec for codec in known if codec.unavailable_reason() is None), known[0] if known else None)
+    """The codec of a transfer syntax; None for an unknown one."""
+    return next((codec for codec in CODECS.entries() if transfer_syntax in codec.transfer_syntaxes), None)
 
 
 def not_supported(transfer_syntax: str, name: str) -> Reason:

@@ -133,14 +133,14 @@ def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, n
     is read and shows what is wrong.
     """
     codec = codec_of(header.transfer_syntax)
-    if codec is None or codec.reduced is None or codec.unavailable_reason() is not None:
+    if codec is None or codec.reduced is None:
         return None
     bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
     is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
     if not shape.is_plain_grey or is_signed or not 1 <= bits <= shape.bits_allocated:
         return None
     try:
-        frame = compressed_frame(header, shape, value, index, codec)
+        frame = compressed_frame(header, shape, value, index)
         found = None if frame.unused_low_bits else codec.reduced(frame, needed)
     except _DAMAGE:
         return None

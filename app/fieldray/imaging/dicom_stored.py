@@ -37,6 +37,7 @@ from fieldray.imaging.codec import (
     Codec,
     Frame,
     codec_of,
+    codestream_size,
     codestreams_in,
     not_supported,
     stored_values_of,
@@ -175,13 +176,13 @@ def _frame_bytes(header: DicomHeader, shape: Shape) -> int:
     return ceil(shape.frame_bits / 8 * (2 / 3 if is_subsampled else 1))
 
 
-def compressed_frame(header: DicomHeader, shape: Shape, value: memoryview, frame: int, codec: Codec) -> Frame:
+def compressed_frame(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> Frame:
     """One frame as its codec receives it. Raises Unreadable if the codestream's own size is not the header's."""
     if shape.frames == 1 and frame == 0:  # all of its fragments, whatever a table says of where they begin
         source = b"".join(_fragments(value))
     else:
         source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
-    size = codec.stated_size(source)
+    size = codestream_size(source)
     if size is not None and size != (shape.rows, shape.columns):
         found, stated = f"{size[0]} x {size[1]}", f"{shape.rows} x {shape.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
@@ -305,9 +306,7 @@ def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
 
 
 def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memoryview, index: int) -> NDArray[Any]:
-    if why := codec.unavailable_reason():
-        raise Unreadable(why)
-    frame = compressed_frame(header, shape, value, index, codec)
+    frame = compressed_frame(header, shape, value, index)
     values = codec.decode(frame)
     if values is not None:
         return _of_codec(header, frame, values)

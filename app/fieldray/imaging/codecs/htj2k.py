@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.uid import HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL
@@ -24,8 +25,6 @@ def decode_high_throughput(source: bytes, *, level: int = 0) -> NDArray[np.uint1
     At a lower size the low-pass filter may undershoot 0 a little, which gives values just below 65536.
     None for other frames, for one whose end is missing, and where decoding stopped early.
     """
-    import imagecodecs
-
     stream = wavelets_of(source)
     if stream is None or stream.bits <= 8 or level > stream.levels or not is_whole_codestream(source):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, Final
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from PIL.JpegImagePlugin import JpegImageFile
@@ -53,8 +54,6 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
     The size that the codestream states must have been checked before, and that it has its end. Raises ValueError for
     what libjpeg-turbo cannot read.
     """
-    import imagecodecs
-
     try:
         values: NDArray[Any] = imagecodecs.jpeg8_decode(source)
     except RuntimeError as error:

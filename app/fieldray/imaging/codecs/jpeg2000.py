@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
@@ -147,8 +148,6 @@ def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uin
 
 def decode_whole(frame: Frame) -> NDArray[Any]:
     """Decode a whole frame of any kind. Raises RuntimeError, ValueError or NotImplementedError for what is damaged."""
-    import imagecodecs
-
     values: NDArray[Any] = imagecodecs.jpeg2k_decode(frame.source)
     return values
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import imagecodecs
 from numpy.typing import NDArray
 from pydicom.uid import JPEGLSLossless, JPEGLSNearLossless
 
@@ -17,8 +18,6 @@ _END: Final = b"\xff\xd9"
 
 
 def _decode(frame: Frame) -> NDArray[Any]:
-    import imagecodecs
-
     values: NDArray[Any] = imagecodecs.jpegls_decode(frame.source + _END)
     return values
 

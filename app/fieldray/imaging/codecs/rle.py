@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.uid import RLELossless
@@ -17,8 +18,6 @@ def decode_run_lengths(source: bytes, rows: int, columns: int, kind: str) -> NDA
 
     None where the frame is not laid out as the standard says, or is too short: pydicom then says what is wrong.
     """
-    import imagecodecs
-
     count, first = struct.unpack("<2I", source[:8].ljust(8, b"\0"))
     if count != int(kind[1]) or first != 64:
         return None
