@@ -10,10 +10,11 @@ from typing import Final, Protocol
 from fieldray.backends import BACKENDS
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Category, Decision, Finding
-from fieldray.domain.model import Estimate, Manifest, OperatingPoint
+from fieldray.domain.lungs import LungFields
+from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
 from fieldray.domain.purpose import classes_measured
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Run, RunSpec, VerdictChoice
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -67,6 +68,77 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
 def unsigned(translator: Translator) -> str:
     """What stands beside whatever a model without signature and operating point decided."""
     return translator.text("unsigned, operating point unknown")
+
+
+def signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
+    """Whose a pack is."""
+    if trust == "builtin":
+        return translator.text("comes with the program")
+    if trust == "legacy":
+        return translator.text("unsigned legacy model, operating point unknown")
+    return translator.text("signed with {key}", key=fingerprint[:9])
+
+
+def run_state(translator: Translator, run: Run) -> str:
+    """How a run stands, as a word."""
+    text = translator.text
+    return {
+        "running": text("under way"),
+        "paused": text("paused"),
+        "finished": text("finished"),
+        "cancelled": text("stopped before its end"),
+        "interrupted": text("interrupted"),
+        "failed": text("ended early"),
+    }[run.state]
+
+
+def verdict_words(translator: Translator) -> dict[VerdictChoice, str]:
+    """What a person may say of a result."""
+    return {
+        "agree": translator.text("Agree"),
+        "disagree": translator.text("Disagree"),
+        "unsure": translator.in_context("verdict of a person", "Not sure"),
+    }
+
+
+def sex_word(translator: Translator, header: ImageHeader) -> str:
+    """A letter; empty where the file states none."""
+    letters = {"M": translator.in_context("sex of a patient", "M")}
+    letters["F"] = translator.in_context("sex of a patient", "F")
+    return letters.get(header.patient_sex, "")
+
+
+def what_to_do(translator: Translator, category: Category) -> str:
+    """With an image that has no score, because it was refused or failed."""
+    if category == "refused":
+        return translator.text("The image was not assessed. Read it yourself.")
+    return translator.text("The image could not be screened. Read it yourself, or try again.")
+
+
+def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
+    """An operating point by its name, with its threshold as it is shown."""
+    name = translator.pick(point.titles)
+    return translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
+
+
+def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
+    """What was measured at an operating point, with intervals."""
+    return translator.text(
+        "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
+        "confidence interval).",
+        sensitivity=percent(translator, point.sensitivity),
+        specificity=percent(translator, point.specificity),
+        data=translator.pick(point.measured_on),
+    )
+
+
+def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
+    """The lungs' areas, and how much of what speaks for the finding lies inside them, empty where that is not known."""
+    text, inside = translator.text, lungs.evidence_inside
+    right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
+    areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
+    share = "" if inside is None else text("Heat map inside the lungs: {percent} %", percent=round(100 * inside))
+    return areas, share
 
 
 def pack_of_run(translator: Translator, spec: RunSpec) -> str:

@@ -39,7 +39,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
-from fieldray.formatting import category_word, moment, number, pack_of_run, score_text
+from fieldray.formatting import category_word, moment, number, pack_of_run, run_state, score_text
 from fieldray.pipeline.history import plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -129,7 +129,10 @@ class HistoryPage(Page):
         for column in range(len(headings) - 1):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         for row, found in enumerate(self._listed):
-            for column, tip in ((0, self._state(found)), (len(headings) - 1, ", ".join(found.run.spec.paths))):
+            for column, tip in (
+                (0, run_state(self._translator, found.run)),
+                (len(headings) - 1, ", ".join(found.run.spec.paths)),
+            ):
                 set_item_tip(table.item(row, column), tip)
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
@@ -145,18 +148,6 @@ class HistoryPage(Page):
             str(found.judged),
             ", ".join(run.spec.paths),
         )
-
-    def _state(self, found: RunSummary) -> str:
-        text = self._translator.text
-        states = {
-            "running": text("under way"),
-            "paused": text("paused"),
-            "finished": text("finished"),
-            "cancelled": text("stopped before its end"),
-            "interrupted": text("interrupted"),
-            "failed": text("ended early"),
-        }
-        return states[found.run.state]
 
     # ---- what a person does
 

@@ -17,7 +17,7 @@ from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, SpacingPlane
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.formatting import date, number, person
+from fieldray.formatting import date, number, person, sex_word
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
@@ -125,10 +125,7 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:
     header = ref.header
-    sex = {
-        "M": translator.in_context("sex of a patient", "M"),
-        "F": translator.in_context("sex of a patient", "F"),
-    }.get(header.patient_sex, "")
+    sex = sex_word(translator, header)
     age = (
         ""
         if header.patient_age_years is None

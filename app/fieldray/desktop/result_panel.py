@@ -47,9 +47,12 @@ from fieldray.formatting import (
     class_lines,
     decision_sentence,
     label_meaning,
+    lung_sentences,
+    measured_sentence,
     number,
-    percent,
+    point_sentence,
     score_digits,
+    what_to_do,
 )
 from fieldray.reasons import OF_MANY
 from fieldray.translation import Translator
@@ -176,7 +179,7 @@ class ResultPanel(QScrollArea):
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
-                column.addWidget(label(self._unavailable_reason(row), role="muted"))
+                column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
             self._add_wishes(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):
@@ -214,11 +217,6 @@ class ResultPanel(QScrollArea):
         for button in self.wishes:
             button.setEnabled(not self._image.is_screening)
 
-    def _unavailable_reason(self, row: WorkRow) -> str:
-        if row.category == "refused":
-            return self._translator.text("The image was not assessed. Read it yourself.")
-        return self._translator.text("The image could not be screened. Read it yourself, or try again.")
-
     def _verdict_meaning(self, row: WorkRow) -> str:
         text = self._translator.text
         if row.category == "refused":
@@ -236,19 +234,10 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
             threshold = number(translator, point.threshold, digits=digits)
-            name = translator.pick(point.titles)
-            used = translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
-            column.addWidget(label(used, role="heading"))
+            column.addWidget(label(point_sentence(translator, point, threshold), role="heading"))
         column.addWidget(ScoreScale(finding, translator, self._theme))
         if point is not None:
-            measured = translator.text(
-                "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
-                "confidence interval).",
-                sensitivity=percent(translator, point.sensitivity),
-                specificity=percent(translator, point.specificity),
-                data=translator.pick(point.measured_on),
-            )
-            column.addWidget(label(measured, role="muted"))
+            column.addWidget(label(measured_sentence(translator, point), role="muted"))
             for line in class_lines(translator, manifest, point):
                 column.addWidget(label(line, role="muted"))
 
@@ -301,15 +290,10 @@ class LungsCard(QWidget):
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
             return
-        right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
-        self._areas.setText(
-            translator.text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
-        )
-        inside = lungs.evidence_inside
-        self._evidence.setVisible(inside is not None)
-        if inside is not None:
-            share = round(100 * inside)
-            self._evidence.setText(translator.text("Heat map inside the lungs: {percent} %", percent=share))
+        areas, inside = lung_sentences(translator, lungs)
+        self._areas.setText(areas)
+        self._evidence.setVisible(bool(inside))
+        self._evidence.setText(inside)
         warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
         self._warning.setVisible(bool(warnings))
         self._warning.setText(*map(translator.reason, warnings))

@@ -26,7 +26,7 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
-from fieldray.formatting import backend_name, duration, moment, number, research_only, unsigned
+from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
@@ -219,16 +219,12 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """The signer of the pack, and whether its drive can be removed."""
-    if model.trust == "builtin":
-        return translator.text("comes with the program")
-    signer = translator.text("signed with {key}", key=model.fingerprint[:9])
-    if model.trust == "legacy":
-        signer = translator.text("unsigned legacy model, operating point unknown")
-    if packs.source is not None and packs.source.origin == "drive":
+    whose = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
+    if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; you can remove the drive", signer=signer)
-        return translator.text("{signer}; drive removed", signer=signer)
-    return signer
+            return translator.text("{signer}; you can remove the drive", signer=whose)
+        return translator.text("{signer}; drive removed", signer=whose)
+    return whose
 
 
 def backend_label(

@@ -13,6 +13,7 @@ from fieldray.desktop.judging import Judging
 from fieldray.desktop.verdicts import Given, Judged, State
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box
 from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.formatting import verdict_words
 from fieldray.translation import Translator
 
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
@@ -27,11 +28,7 @@ class VerdictBar(QWidget):
     def __init__(self, judging: Judging, translator: Translator) -> None:
         super().__init__()
         self._judging, self._translator = judging, translator
-        self._names: dict[VerdictChoice, str] = {
-            "agree": translator.text("Agree"),
-            "disagree": translator.text("Disagree"),
-            "unsure": translator.in_context("verdict of a person", "Not sure"),
-        }
+        self._names = verdict_words(translator)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
             button = push_button(self._names[choice], partial(judging.choose, choice), role="choice")

@@ -12,10 +12,8 @@ from typing import Final
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
-    Failed,
     Finding,
     Outcome,
-    Refused,
     Screened,
     asked_for,
     leading_finding,
@@ -39,17 +37,24 @@ from fieldray.formatting import (
     file_name,
     gap_of_pair,
     label_meaning,
+    lung_sentences,
+    measured_sentence,
     moment,
     number,
-    percent,
     person,
+    point_sentence,
     region_count,
     region_sentence,
     research_only,
+    run_state,
     score_digits,
     score_text,
+    sex_word,
+    signer,
     unsigned,
+    verdict_words,
     view_label,
+    what_to_do,
 )
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Scale, Table, cut
@@ -94,7 +99,8 @@ class Wording:
         """The pack that made the results, and what it is for."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
-        fields = [Field(text("Pack"), _joined(name, self._spec.pack_name)), Field(text("Signer"), self._signer())]
+        whose = signer(self.translator, trust=self._spec.trust, fingerprint=self._spec.fingerprint)
+        fields = [Field(text("Pack"), _joined(name, self._spec.pack_name)), Field(text("Signer"), whose)]
         if manifest is None:
             return (
                 *fields,
@@ -135,7 +141,7 @@ class Wording:
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
-        verdict = self._choice(result.verdict) if result.verdict else ""
+        verdict = verdict_words(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
         who = (is_image and self._person(patient_of(outcome.ref, self._stored))) or "–"
         word = self._word(outcome.category)
@@ -147,15 +153,7 @@ class Wording:
     def run_fields(self) -> tuple[Field, ...]:
         """Which run it was, and when."""
         text, run = self.translator.text, self._stored.run
-        states = {
-            "running": text("under way"),
-            "paused": text("paused"),
-            "finished": text("finished"),
-            "cancelled": text("stopped before its end"),
-            "interrupted": text("interrupted"),
-            "failed": text("ended early"),
-        }
-        state = states[run.state] + (f": {self.translator.reason(run.reason)}" if run.reason else "")
+        state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
             Field(text("Started"), self._moment(run.started_s)),
@@ -186,21 +184,11 @@ class Wording:
         """Why the patients have no names here."""
         return self.translator.text("Patients are shown by pseudonyms (FR-…) that only this computer can trace back.")
 
-    def _signer(self) -> str:
-        text, spec = self.translator.text, self._spec
-        if spec.trust == "builtin":
-            return text("comes with the program")
-        return (
-            text("unsigned legacy model, operating point unknown")
-            if spec.trust == "legacy"
-            else text("signed with {key}", key=spec.fingerprint[:9])
-        )
-
     def _point_blocks(self, point: OperatingPoint) -> Iterator[Paragraph]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
-        named = self._point(point, border_text(self.translator, point.threshold))
+        named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        yield from map(Paragraph, (self._measured(point), *self._classes(point)))
+        yield from map(Paragraph, (measured_sentence(self.translator, point), *self._classes(point)))
 
     # ---- an image
 
@@ -252,10 +240,8 @@ class Wording:
                 Field(text("Patient ID"), cut(patient.number)),
                 Field(text("Born"), self._day(patient.birth_date)),
             ]
-        sexes = {"M": self.translator.in_context("sex of a patient", "M")}
-        sexes["F"] = self.translator.in_context("sex of a patient", "F")
         age = "" if patient.age_years is None else self._age(patient.age_years)
-        facts = ", ".join(part for part in (sexes.get(patient.sex, ""), age) if part)
+        facts = ", ".join(part for part in (sex_word(self.translator, header), age) if part)
         study = Field(text("Study date"), self._date(header))
         return _filled((*named, Field(text("Sex, age"), facts), study))
 
@@ -300,8 +286,8 @@ class Wording:
             score=score,
             sentence=decision_sentence(translator, finding),
             scale=self._scale(finding, score),
-            point=self._point(point, self._threshold(finding.score, point)) if point else "",
-            measured=self._measured(point) if point else "",
+            point=point_sentence(translator, point, self._threshold(finding.score, point)) if point else "",
+            measured=measured_sentence(translator, point) if point else "",
             classes=self._classes(point),
         )
 
@@ -324,52 +310,22 @@ class Wording:
             spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
         )
 
-    def _point(self, point: OperatingPoint, threshold: str) -> str:
-        name = self.translator.pick(point.titles)
-        return self.translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
-
-    def _measured(self, point: OperatingPoint) -> str:
-        return self.translator.text(
-            "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
-            "confidence interval).",
-            sensitivity=percent(self.translator, point.sensitivity),
-            specificity=percent(self.translator, point.specificity),
-            data=self.translator.pick(point.measured_on),
-        )
-
     def _classes(self, point: OperatingPoint | None) -> tuple[str, ...]:
         return tuple(class_lines(self.translator, self._stored.manifest, point))
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
-        text = self.translator.text
-        if isinstance(outcome, Refused):
-            return (self._said(outcome.reason, outcome), text("The image was not assessed. Read it yourself."))
-        if isinstance(outcome, Failed):
-            return (
-                self._said(outcome.reason, outcome),
-                text("The image could not be screened. Read it yourself, or try again."),
-            )
+        if not isinstance(outcome, Screened):
+            return self._said(outcome.reason, outcome), what_to_do(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != why_of(outcome))
-        return (*self._lungs(outcome), *(self._said(note, outcome) for note in notes))
-
-    def _lungs(self, outcome: Screened) -> tuple[str, ...]:
-        """The lungs' areas, and how much of what speaks for the finding lies inside them."""
-        text, lungs = self.translator.text, outcome.lungs
-        if lungs is None or not lungs.found:
-            return ()
-        shares = (lungs.right_share, lungs.left_share)
-        right, left = (number(self.translator, 100 * share, digits=1) for share in shares)
-        areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
-        inside = lungs.evidence_inside
-        if inside is None:
-            return (areas,)
-        return areas, text("Heat map inside the lungs: {percent} %", percent=round(100 * inside))
+        is_found = outcome.lungs is not None and outcome.lungs.found
+        of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
+        return (*filter(None, of_lungs), *(self._said(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
         if verdict is None:
             return ()
         text = self.translator.text
-        given = Field(text("Verdict of the radiologist"), self._choice(verdict))
+        given = Field(text("Verdict of the radiologist"), verdict_words(self.translator)[verdict.choice])
         return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
@@ -395,13 +351,6 @@ class Wording:
     def _regions(self, pair: PairRecord) -> Iterator[str]:
         for count, region in enumerate(pair.regions[:_MOST_REGIONS], 1):
             yield region_sentence(self.translator, region, count) + "."
-
-    def _choice(self, verdict: Verdict) -> str:
-        return {
-            "agree": self.translator.text("Agree"),
-            "disagree": self.translator.text("Disagree"),
-            "unsure": self.translator.in_context("verdict of a person", "Not sure"),
-        }[verdict.choice]
 
     def _caption(self, outcome: Outcome, problem: Reason | None) -> str:
         text = self.translator.text
