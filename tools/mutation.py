@@ -1,6 +1,6 @@
 """Changes the program in one place at a time and asks whether its unit tests notice: `make mutation`, or
 
-    python tools/mutation.py ROOM [MODULE ...] [--minutes N] [--page [SUBJECT]]
+    python tools/mutation.py ROOM [MODULE ...] [--minutes N] [--again]
 
 ROOM is one of `MATCHING`, MODULE a file of it (`finding.py`); without one, those of the room where a wrong answer would
 hurt most. Only the room's own tests are asked, by mutmut, one at a time and with low priority. A line for each module;
@@ -30,9 +30,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from benchmarks.reports import write_page
-from fieldray.bench.report import Points, Report, Table
-from harness.runner import add_page_option, planned_page, say
+from harness.runner import say
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WORK: Final = ROOT / "build" / "mutation"
@@ -100,12 +98,9 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE")
     parser.add_argument("--again", action="store_true", help="only what the last run left, with the tests of today")
     parser.add_argument("--minutes", type=float, default=60.0, help="what is not tried by then is left out")
-    add_page_option(parser, "mutants")
     options = parser.parse_args()
     room = MATCHING[options.room]
     modules = tuple(f"{options.room}/{name}" for name in options.modules or room.modules)
-    measured = (*(f"app/fieldray/{module}" for module in modules), *room.tests)
-    planned = planned_page(options.page, "tools/mutation.py", measured=measured)
     work, left = WORK / options.room, []
     if options.again:
         left = [name for result in _results(work, modules) for name in result.open]
@@ -118,8 +113,6 @@ def main() -> int:
         say("{}: {} mutants, {} tried, {} killed, {} survived, {} without a test".format(*result.row))
     diffs = [_mutmut(work, "show", name, is_read=True) for result in results for name in result.survivors]
     (work / "survivors.diff").write_text("\n".join(diffs), encoding="utf-8")
-    if planned:
-        write_page(report(results, room), planned)
     return 0
 
 
@@ -181,20 +174,6 @@ def results_of(text: str, modules: Sequence[str]) -> list[Result]:
             if status not in _TRIED or name in result.survivors:
                 result.open.append(name)
     return results
-
-
-def report(results: Sequence[Result], room: Room) -> Report:
-    """The figures as a table, and what its columns mean."""
-    columns = ("module", "mutants", "tried", "killed", "survived", "without a test")
-    told = (
-        "Each mutant is the program with one place changed: a number, a comparison, an operator, an argument, a text. "
-        "It is killed when a test fails, and survives when none does; without a test is one in a function that no test "
-        "runs.",
-        f"Asked: {', '.join(room.tests)}.",
-    )
-    rows = tuple(result.row for result in results)
-    blocks = (Points("What was run", told), Table("Mutants", columns, rows))
-    return Report(kind="mutation", title="Fieldray: mutants", blocks=blocks, data={})
 
 
 def _results(work: Path, modules: Sequence[str]) -> list[Result]:

@@ -381,17 +381,17 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
 
 
+def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
+    return NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, name=name, scratch=str(scratch))
+
+
 @contextlib.contextmanager
 def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
     """A cluster that is not the driver's own, its scheduler, and how it is reached."""
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()
-        nodes.add(
-            NodeSettings(
-                role="worker", unencrypted=True, scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")
-            )
-        )
+        nodes.add(worker("ward/1", address, tmp_path / "scratch"))
         yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
 
 
@@ -432,10 +432,7 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
     write_list(folder, tmp_path, 40)
     notes: list[tuple[str, Reason]] = []
     with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
-        settings = NodeSettings(
-            role="worker", unencrypted=True, scheduler=scheduler.address(), name="bad/1", scratch=str(tmp_path)
-        )
-        nodes.add(settings)
+        nodes.add(worker("bad/1", scheduler.address(), tmp_path))
         with open_client(connection) as client:  # one that is alone and does not fit would end the start
             client.wait_for_workers(2)
         saved = run(
@@ -453,12 +450,7 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(
     notes: list[tuple[str, Reason]] = []
     with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
         for name in ("bad-rows", "bad-size", "bad-type", "bad-silent"):
-            nodes.add(
-                NodeSettings(
-                    role="worker", unencrypted=True, scheduler=scheduler.address(), name=f"{name}/1",
-                    scratch=str(tmp_path),
-                )
-            )  # fmt: skip
+            nodes.add(worker(f"{name}/1", scheduler.address(), tmp_path))
         with open_client(connection) as client:
             client.wait_for_workers(5)
         saved = run(

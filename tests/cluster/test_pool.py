@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.test_archive import cluster_of_nodes
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
@@ -57,7 +58,7 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
     assert [why.code for why in said] == ["cluster_clock"]
 
 
-def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(home: Path) -> None:
+def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(tmp_path: Path) -> None:
     nowhere = ConnectionSettings(address="127.0.0.1:9", patience_s=0.2)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
         work_connected(nowhere, pytest.fail, done=lambda: 0, note=pytest.fail)
@@ -67,8 +68,8 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(h
         tried.append(len(tried))
         raise ConnectionLost
 
-    with pytest.raises(ConnectionLost):
-        work_connected(ConnectionSettings(), lose, done=lambda: min(len(tried), 2))
+    with cluster_of_nodes(tmp_path) as (_, _, connection), pytest.raises(ConnectionLost):
+        work_connected(connection, lose, done=lambda: min(len(tried), 2))
     assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
 
 
