@@ -24,6 +24,7 @@ from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Mark, commit_of
 from benchmarks.screening import ScreeningFailed
 from fieldray.bench.report import Block, Points, Report, Table
+from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]
 
@@ -64,29 +65,6 @@ class Effort:
     trial_kills: int
     has_network: bool
     seed: int
-
-
-class Parts:
-    """The figures of the parts that are done, as JSON in a folder; those of another commit or request do not count."""
-
-    def __init__(self, folder: Path, request: Mapping[str, Any]) -> None:
-        self._folder, self._request = folder, json.loads(json.dumps(request))
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def get(self, name: str) -> dict[str, Any] | None:
-        """The figures of a part that is done."""
-        try:
-            found = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return dict(found["figures"]) if found["request"] == self._request else None
-
-    def put(self, name: str, figures: Mapping[str, Any]) -> None:
-        """Keep the figures of a part."""
-        path = self._folder / f"{name}.json"
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps({"request": self._request, "figures": dict(figures)}), encoding="utf-8")
-        beside.replace(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +110,7 @@ def report(
         if not files:
             raise ScreeningFailed(f"{source} holds no files")
         request = {"commit": commit_of(), "source": str(source), "options": list(options), "count": effort.count}
-        bench = _Bench(root, files, options, effort=effort, parts=Parts(root / "parts", request), notify=notify)
+        bench = _Bench(root, files, options, effort=effort, request=request, notify=notify)
         return report_of(bench.measured(), count=effort.count)
 
 
@@ -156,11 +134,11 @@ class _Bench:
         options: Sequence[str],
         *,
         effort: Effort,
-        parts: Parts,
+        request: Mapping[str, Any],
         notify: Notify,
     ) -> None:
         self._root, self._files, self._options = root, files, options
-        self._effort, self._parts, self._notify = effort, parts, notify
+        self._effort, self._request, self._notify = effort, request, notify
 
     def measured(self) -> Found:
         """What came of all parts."""
@@ -177,12 +155,14 @@ class _Bench:
         )
 
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        known = self._parts.get(name)
-        if known is None:
+        """The figures of a part, which an earlier start may have measured; those of another request do not count."""
+        path = self._root / "parts" / f"{name}.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if known.get("request") != self._request:
             self._notify(f"part {name}")
-            known = dict(measure())
-            self._parts.put(name, known)
-        return known
+            known = {"request": self._request, "figures": dict(measure())}
+            write_atomically(path, json.dumps(known).encode())
+        return dict(known["figures"])
 
     def _run(self, number: int, workers: int) -> RunFigures:
         name = f"round {number + 1} of {self._effort.rounds}: {f'{workers} workers' if workers else 'screen'}"
