@@ -17,20 +17,16 @@ from typing import Final
 
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.errors import FieldrayError
-from fieldray.packs.signing import TrustStore, read_fingerprint
-from fieldray.packs.site_choices import PackMemory, SitePoints
-from fieldray.reports.patient import pseudonym_key
 from fieldray.store.deleting import RunDeleter
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
-from powercut.keeping import check_packs, install, prepare_keeping, prepare_packs, site_point
+from powercut.keeping import check_packs, install, prepare_packs
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
 from powercut.storing import prepare_runs
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
-_ENTRIES: Final = 12
 # What one may be told because of the other; everything else is a fault.
 _PERHAPS_TOLD: Final = frozenset({"history_in_use", "history_no_run"})
 
@@ -125,22 +121,6 @@ def _delete(place: Place, tell: Tell) -> None:
     tell("deleted", 1, 2)
 
 
-def _keep_half(half: int) -> Perform:
-    def keep(place: Place, tell: Tell) -> None:
-        """Entries of its own in every list that both share."""
-        for number in range(half, 2 * _ENTRIES, 2):
-            PackMemory(place.home).remember([place.images / str(number)], f"pack-{number}")
-            TrustStore(place.home).trust(_key(number))
-            SitePoints(place.home).add(site_point(f"p{number}"))
-            tell("kept", number, pseudonym_key(place.home).hex())
-
-    return keep
-
-
-def _key(number: int) -> str:
-    return f"{number:064x}"
-
-
 # ---- what must hold
 
 
@@ -168,23 +148,6 @@ def _check_deleted(place: Place, first: Told, second: Told) -> None:
     require_complete(place.results(place.screen().run_id))
 
 
-def _check_kept(place: Place, first: Told, second: Told) -> None:
-    memory, keys = PackMemory(place.home), TrustStore(place.home)
-    points = {point.name for point in SitePoints(place.home).all()}
-    secrets = {pseudonym_key(place.home).hex()}
-    for words in (*first, *second):
-        if words[0] == "kept":
-            number, secret = words[1:]
-            found = memory.find([place.images / str(number)])
-            if found is None or found.pack != f"pack-{number}":
-                raise Lost("a folder that was told as remembered")
-            if not keys.is_trusted(read_fingerprint(_key(number))) or f"p{number}" not in points:
-                raise Lost("a key or an operating point that was told as kept")
-            secrets.add(secret)
-    if len(secrets) > 1:
-        raise Lost("pseudonyms are not the same in both programs")
-
-
 RIVALRIES: Final[Mapping[str, Rivalry]] = {
     "two runs": Rivalry(prepare=prepare_nothing, acts=(_screen, _screen), check=_check_runs),
     "verdicts and a run": Rivalry(prepare=prepare_verdicts, acts=(give_verdicts, _screen), check=_check_verdicts),
@@ -200,5 +163,4 @@ RIVALRIES: Final[Mapping[str, Rivalry]] = {
         acts=(lambda place, tell: export(place, tell, formats=QUICK),) * 2,
         check=lambda place, first, second: check_export(place, first + second, "kill"),
     ),
-    "settings kept by both": Rivalry(prepare=prepare_keeping, acts=(_keep_half(0), _keep_half(1)), check=_check_kept),
 }
