@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -192,16 +191,6 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
         engine.serving(timeout_s=WAIT_S)
 
 
-def test_a_text_file_for_a_library_is_named(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
-    text = tmp_path / "libedgetpu.so.1"
-    text.write_text("This is no library.\n" * 50)
-    edgetpu.plug()
-    edgetpu.library = text
-    with opened(edgetpu) as (engine, said):
-        assert said.gone() == "coral_bad_library"
-        assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
-
-
 def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     first, second = Said(), Said()
@@ -214,74 +203,3 @@ def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
         one.close()
         other.reconsider("edgetpu")
         second.serves("edgetpu")
-
-
-def test_only_the_edgetpu_when_only_the_edgetpu_is_asked_for(edgetpu: DoubleEdgeTpu) -> None:
-    with opened(edgetpu, device="edgetpu") as (engine, said):
-        with pytest.raises(BackendProblem, match="No Edge TPU is connected"):
-            engine.serving(timeout_s=WAIT_S)
-        edgetpu.plug()
-        said.serves("edgetpu")
-        assert {prediction.backend for prediction in answers(engine, 10)} == {"edgetpu"}
-
-
-def test_both_drain_one_queue(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug()
-    edgetpu.order(invoke_ms=3)
-    with opened(edgetpu, serves="cpu", policy="both") as (engine, said):
-        said.serves("edgetpu")
-        done = answers(engine, 400)
-    assert [prediction.request_id for prediction in done] == list(range(400))
-    assert {prediction.backend for prediction in done} == {"cpu", "edgetpu"}
-
-
-@pytest.mark.parametrize(("invoke_ms", "winner"), [(60, "cpu")])
-def test_the_fastest_is_measured(edgetpu: DoubleEdgeTpu, invoke_ms: int, winner: str) -> None:
-    edgetpu.plug()
-    edgetpu.order(invoke_ms=invoke_ms)
-    with opened(edgetpu, policy="fastest") as (engine, said):
-        said.wait_for(lambda event: getattr(event, "backend", "") == "edgetpu" and event.state == "ready")
-        said.serves("cpu")
-        assert {prediction.backend for prediction in answers(engine, 20)} == {winner}
-
-
-def test_an_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdgeTpu) -> None:
-    with opened(edgetpu, serves="cpu") as (engine, said):
-        futures = []
-        for number in range(16):
-            (edgetpu.unplug if number % 2 else edgetpu.plug)()
-            futures += [engine.submit(grey(number)) for _ in range(5)]
-            time.sleep(0.25)
-        said.wait_for(lambda event: getattr(event.reason, "code", "") == "coral_flapping")
-        heard = len(said.events)
-        edgetpu.plug()
-        said.serves("edgetpu", after=heard)
-        for future in futures:
-            assert future.result(WAIT_S).backend in ("cpu", "edgetpu")
-
-
-def test_a_new_pack_takes_the_edgetpu_over(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug()
-    with opened(edgetpu, serves="edgetpu") as (engine, said):
-        heard = len(said.events)
-        engine.open(edgetpu_model("int8"))
-        said.serves("edgetpu", after=heard)
-        assert {prediction.backend for prediction in answers(engine, 5)} == {"edgetpu"}
-
-
-def test_devices_are_switched_in_the_middle_of_a_run(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug()
-    edgetpu.order(invoke_ms=3)
-    with opened(edgetpu, serves="edgetpu") as (engine, said):
-        futures = [engine.submit(grey(number)) for number in range(100)]
-        futures[10].result(WAIT_S)
-        engine.choose("cpu", "accelerator")
-        assert said.gone() == "device_not_chosen"
-        futures[99].result(WAIT_S)
-        heard = len(said.events)
-        engine.choose("edgetpu", "accelerator")
-        futures += [engine.submit(grey(number)) for number in range(100, 200)]
-        said.serves("edgetpu", after=heard)
-        done = [future.result(WAIT_S) for future in futures]
-    assert [prediction.request_id for prediction in done] == list(range(200))
-    assert [done[0].backend, done[99].backend, done[100].backend] == ["edgetpu", "cpu", "edgetpu"]
