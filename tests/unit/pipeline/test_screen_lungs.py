@@ -118,36 +118,11 @@ def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
     assert [(note.code, note.parameters) for note in outcome.notes] == [("evidence_outside", (("percent", "12"),))]
 
 
-def test_evidence_is_what_lies_above_the_operating_point_and_none_is_no_share() -> None:
-    outcome = screen(FakeFinder(MASK), engine=Mapped(np.full((4, 4), -0.1)))
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
-    assert (outcome.lungs.evidence_inside, outcome.notes) == (None, ())
-
-
 def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     cells = np.full((4, 4), -5.0)
     cells[3, 3] = 3.0
     limit = {"evidence_inside": {"limit": 0.6}}
     outcome = screen(FakeFinder(MASK), name="dark.png", engine=Mapped(cells), metrics=limit)
-    assert isinstance(outcome, Screened) and outcome.lungs is not None
-    assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
-
-
-def test_the_limit_of_the_pack_decides_what_is_little() -> None:
-    cells = np.full((4, 4), -5.0)
-    cells[1, 0] = 1.0  # half of it is lung
-    limit = {"evidence_inside": {"limit": 0.6}}
-    outcome = screen(FakeFinder(MASK), engine=Mapped(cells), metrics=limit)
-    assert isinstance(outcome, Screened)
-    assert [note.code for note in outcome.notes] == ["evidence_outside"]
-    enough = {"evidence_inside": {"limit": 0.5}}
-    assert screen(FakeFinder(MASK), engine=Mapped(cells), metrics=enough).notes == ()
-
-
-def test_where_no_limit_was_measured_nothing_is_pointed_out() -> None:
-    cells = np.full((4, 4), -5.0)
-    cells[3, 3] = 3.0
-    outcome = screen(FakeFinder(MASK), engine=Mapped(cells))
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
@@ -189,16 +164,6 @@ def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() 
 
 
 # ---- what stays as it was
-
-
-def test_the_hash_of_settings_tells_packs_with_lungs_from_packs_without() -> None:
-    alone, both = tiny_model(), replace(tiny_model(), lungs=tiny_lungs_model())
-    other = replace(tiny_model(), lungs=tiny_lungs_model(version="1.0.1"))
-    cropped = tiny_manifest(
-        input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),)
-    )
-    hashes = {choose(made).settings_hash for made in (alone, both, other, tiny_model(manifest=cropped))}
-    assert len(hashes) == 4
 
 
 def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> None:
