@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -403,22 +401,6 @@ store = ResultStore(Path(sys.argv[1]))
 print(store.open_run(run_spec()), flush=True)
 sys.stdin.read()
 """
-
-
-def test_the_lock_ends_with_the_process_that_held_it(store: ResultStore) -> None:
-    tests = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _HOLD, str(store.path), tests]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        held = int(process.stdout.readline())
-        with ResultStore(store.path) as second:
-            assert second.open_run(SPEC, fresh=False) != held
-            assert second.rival == str(process.pid)
-            second.set_state(held + 1, "cancelled")
-        process.kill()
-        process.wait()
-    store._all("DELETE FROM runs WHERE id > ?", held)
-    assert store.open_run(SPEC) == held
 
 
 def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
