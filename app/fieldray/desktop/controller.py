@@ -75,13 +75,13 @@ class Controller(QObject):
         self._last_bug: Reason | None = None
         self.bridge, self.board = Bridge(), NoticeBoard()
         self.background = background(self.board)
-        self.packs = PackChoice(self.background, self.board, self._default)
-        self.screening = Screening(self.background, self.board, self.packs, self._default)
+        self.packs = PackChoice(self.background, self.board, settings)
+        self.screening = Screening(self.background, self.board, self.packs)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self._patients = PatientCount()
-        self.judging = Judging(self.background, self.board, lambda: bool(settings["hide_patient"]))
+        self.judging = Judging(self.background, self.board, settings)
         self.rows = WorkListModel(translator, self.background, self.board, self.judging.verdicts, self)
         self.image = OpenImage(self.background, self.board)
         self.beside = OpenImage(self.background, self.board, channel="image beside")
@@ -93,7 +93,6 @@ class Controller(QObject):
 
     def _connect(self) -> None:
         self.bridge.published.connect(self.take)
-        self.packs.may_switch = lambda: not self.screening.is_busy
         self.screening.started.connect(self._run_started)
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
@@ -342,10 +341,6 @@ class Controller(QObject):
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()
-
-    def _default(self) -> tuple[str, str]:
-        """The names of the site's pack and of its operating point, "" for none."""
-        return str(self.settings["pack"]), str(self.settings["operating_point"])
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""

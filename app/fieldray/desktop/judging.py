@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from PySide6.QtCore import QObject, Signal
@@ -12,6 +12,7 @@ from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, Verdicts, Write
 from fieldray.domain.run import VerdictChoice
+from fieldray.settings import Settings
 from fieldray.translation import Translator
 
 _CHANNEL = "verdict"
@@ -23,9 +24,9 @@ class Judging(QObject):
     changed = Signal(object)
     settled = Signal()
 
-    def __init__(self, background: Background, board: NoticeBoard, hides_patient: Callable[[], bool]) -> None:
+    def __init__(self, background: Background, board: NoticeBoard, settings: Settings) -> None:
         super().__init__()
-        self._background, self._board, self._hides_patient = background, board, hides_patient
+        self._background, self._board, self._settings = background, board, settings
         self.verdicts = Verdicts()
         self._told: list[tuple[Judged, object]] = []
 
@@ -118,7 +119,8 @@ class Judging(QObject):
 
     def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
         """How it stands with an image, by its name."""
-        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=self._hides_patient())
+        is_hidden = bool(self._settings["hide_patient"])
+        image = image_title(translator, judged.row_id, judged.outcome, hides_patient=is_hidden)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:

@@ -43,13 +43,11 @@ class SeenRows(QObject):
         self.manifest: Manifest | None = None
         self._kept: OrderedDict[int, WorkRow] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
-        self._waiting: OrderedDict[int, Sequence[int]] = OrderedDict()
+        self._waiting: list[Sequence[int]] = []
         self._is_reading = False
         self._outdated: set[int] = set()  # done again since they are being read
         self._gone: set[int] = set()
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(0)
+        self._soon = QTimer(self, singleShot=True, interval=0)
         self._soon.timeout.connect(self._read)
 
     def clear(self, manifest: Manifest | None = None) -> None:
@@ -68,10 +66,7 @@ class SeenRows(QObject):
 
     def want(self, row_ids: Sequence[int]) -> None:
         """Read these rows soon, all of them at once. Of what waits, only what was wanted last is read."""
-        self._waiting[row_ids[0]] = row_ids
-        self._waiting.move_to_end(row_ids[0])
-        if len(self._waiting) > _MOST_WAITING:
-            self._waiting.popitem(last=False)
+        self._waiting = [*(others for others in self._waiting if others != row_ids), row_ids][-_MOST_WAITING:]
         if not self._is_reading and not self._soon.isActive():
             self._soon.start()
 
@@ -99,7 +94,7 @@ class SeenRows(QObject):
             self._kept.popitem(last=False)
 
     def _read(self) -> None:
-        wanted = dict.fromkeys(row_id for rows in self._waiting.values() for row_id in rows)
+        wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
         self._waiting.clear()
         missing = [row_id for row_id in wanted if row_id not in self._alive and row_id not in self._gone]
         if not missing:

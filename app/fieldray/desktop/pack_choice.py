@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +17,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 from fieldray.translation import LocalText
 
 QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
@@ -40,10 +41,9 @@ class PackChoice(QObject):
     asked = Signal()
     card_read = Signal(str)
 
-    def __init__(self, background: Background, board: NoticeBoard, default: Callable[[], tuple[str, str]]) -> None:
-        """`default` gives the names of the site's default pack and of its operating point, "" for none."""
+    def __init__(self, background: Background, board: NoticeBoard, settings: Settings) -> None:
         super().__init__()
-        self._background, self._board, self._default = background, board, default
+        self._background, self._board, self._settings = background, board, settings
         self.candidates: tuple[PackCandidate, ...] = ()
         self.drives: tuple[Drive, ...] = ()
         self.model: Model | None = None
@@ -55,7 +55,7 @@ class PackChoice(QObject):
         self.question: PackQuestion | None = None
         self._noticed: PackQuestion | None = None  # it waits behind a notice
         self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
-        self.may_switch: Callable[[], bool] = lambda: True
+        self.may_switch = True  # no run is under way
 
     # ---- what happens
 
@@ -199,9 +199,14 @@ class PackChoice(QObject):
         return self.in_reach.is_in_use(name)
 
     @property
+    def default_names(self) -> tuple[str, str]:
+        """The names of the site's default pack and of its operating point, "" for none."""
+        return str(self._settings["pack"]), str(self._settings["operating_point"])
+
+    @property
     def default(self) -> PackCandidate | None:
         """The site's default, if one was chosen and it needs no question."""
-        return self.in_reach.named(self._default()[0])
+        return self.in_reach.named(self.default_names[0])
 
     @property
     def source_is_here(self) -> bool:
@@ -214,7 +219,7 @@ class PackChoice(QObject):
             return
         default = self.default
         if default is not None:
-            self.use_known(default, point=self._default()[1])
+            self.use_known(default, point=self.default_names[1])
         elif self.model is not None:
             self._forget()
         elif not any(entry.can_screen for entry in self.candidates):
@@ -231,17 +236,17 @@ class PackChoice(QObject):
             if question is not None and not any(_is_same(question.candidate, entry) for entry in found):
                 self._lose(question)
         new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
-        if not self.source_is_here and not self.may_switch():
+        if not self.source_is_here and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if entry.folder != self.source.folder]
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
-        if best and self.may_switch():
+        if best and self.may_switch:
             self.use(best, asked_for=False)
         elif best:
             self._offer(best)
-        elif self.may_switch():
+        elif self.may_switch:
             self.settle()
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:

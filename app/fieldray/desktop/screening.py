@@ -49,12 +49,9 @@ class Screening(QObject):
     started = Signal()
     idle = Signal()
 
-    def __init__(
-        self, background: Background, board: NoticeBoard, packs: PackChoice, default: Callable[[], tuple[str, str]]
-    ) -> None:
-        """`default` gives the names of the site's default pack and of its operating point, "" for none."""
+    def __init__(self, background: Background, board: NoticeBoard, packs: PackChoice) -> None:
         super().__init__()
-        self._background, self._board, self._packs, self._default = background, board, packs, default
+        self._background, self._board, self._packs = background, board, packs
         self._playbook = IntentPlaybook()
         self._model: Model | None = None
         self._used: Model | None = None
@@ -210,7 +207,7 @@ class Screening(QObject):
     # ---- inside
 
     def _enter(self, state: State) -> None:
-        self.state = state
+        self.state, self._packs.may_switch = state, state not in _BUSY
         self.changed.emit()
 
     def _see_packs(self) -> None:
@@ -219,7 +216,7 @@ class Screening(QObject):
             self._model = self._packs.model
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.see(self._packs.in_reach, default=self._default()))
+        self._do(self._playbook.see(self._packs.in_reach, default=self._packs.default_names))
 
     def _do(self, commands: Commands) -> None:
         """Carry out what the playbook says; then tell whether another question is open."""
@@ -272,7 +269,7 @@ class Screening(QObject):
         """What a folder is screened with is known the next time. The site's default needs no remembering."""
         pack, point = intent.pack, self._packs.point_name or ""
         assert pack is not None
-        known = (remembered.pack, remembered.operating_point) if remembered else self._default()
+        known = (remembered.pack, remembered.operating_point) if remembered else self._packs.default_names
         if (pack.name, point) != known and pack.source.trust != "legacy":
             self._background.ask(
                 lambda services: services.memory.remember(intent.paths, pack.name, operating_point=point),

@@ -122,8 +122,7 @@ class Viewer(QWidget):
 
     def zoom(self, steps: int) -> None:
         """Zoom in (1) or out (-1) about the middle."""
-        if self.pyramid is not None:
-            self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
+        self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
         """Look further right or down (1), left or up (-1)."""
@@ -363,18 +362,13 @@ class Viewer(QWidget):
     def wheelEvent(self, event: QWheelEvent) -> None:
         self._wheel += event.angleDelta().y()
         notches = int(self._wheel / _WHEEL_NOTCH)
-        if notches:
-            self._wheel -= notches * _WHEEL_NOTCH
-            if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-                self._zoom_about(notches, event.position())
-            else:
-                self.stepped.emit(-notches)
-        event.accept()
-
-    def _zoom_about(self, notches: int, at: QPointF) -> None:
-        if self.pyramid is not None:
-            about = (at.x(), at.y())
+        self._wheel -= notches * _WHEEL_NOTCH
+        if notches and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            about = event.position().toTuple()
             self.apply(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
+        elif notches:
+            self.stepped.emit(-notches)
+        event.accept()
 
     def _dragged(self, tool: Tool, before: ViewState, start: QPointF, by: QPointF) -> ViewState:
         if tool == "pan":
