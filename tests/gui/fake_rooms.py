@@ -29,7 +29,6 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.events import BackendChanged, Count, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
-from fieldray.domain.history import RunSummary
 from fieldray.domain.image import Box, Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
@@ -531,13 +530,6 @@ class FakePriors:
         self.is_closed = True
 
 
-class NoHistory:
-    """A history without a run; tests of the history put a real one over a store of their own."""
-
-    def runs(self) -> tuple[RunSummary, ...]:
-        return ()
-
-
 class FakeRooms:
     """All rooms together; `open` is what the window is given."""
 
@@ -548,7 +540,7 @@ class FakeRooms:
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
-        self.history: History = NoHistory()  # type: ignore[assignment]
+        self.history: History | None = None  # else that of the database
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
@@ -574,7 +566,7 @@ class FakeRooms:
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,
-            history=self.history,
+            history=self.history or History(self.database),
             work_list=WorkList(self.database),
             priors=self.priors,
             export=self._export,

@@ -21,7 +21,6 @@ from fieldray.domain.run import RunSpec
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
 from fieldray.packs.site_choices import RememberedPack
-from fieldray.pipeline.history import History
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.store.results import ResultStore
@@ -290,8 +289,6 @@ def open_past(desk: Desk, folder: str) -> None:
         run_id = store.open_run(spec, fresh=True)
         store.save(run_id, screened(1, 0.9), spec=spec)
         store.finish(run_id)
-    background = desk.bench.background
-    background.services = replace(background.services, history=History(desk.rooms.database))
     desk.bench.past_runs.open(run_id)
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, press, texts
-from fake_rooms import FakeRooms, failed, refused, screened
+from desk import Desk, opened, press, texts
+from fake_rooms import FakeRooms, candidate, failed, refused, screened
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QFileDialog, QPushButton, QToolButton
+from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton, QToolButton
+from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.worklist_model import KEYS
@@ -19,6 +20,8 @@ from fieldray.domain.events import (
     Count,
     DeviceChanged,
     DeviceState,
+    Drive,
+    DrivesChanged,
     Progress,
     RunChanged,
     Speed,
@@ -27,9 +30,10 @@ from fieldray.domain.events import (
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
 from fieldray.domain.run import Verdict, Wishes
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
+from fieldray.settings import Settings
 
 
 def listed(desk: Desk) -> list[int]:
@@ -348,13 +352,6 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
     assert bar.note.text() == "as before"
 
 
-def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
-    desk.screen()
-    desk.bench.export(tmp_path)
-    desk.until(lambda: desk.rooms.exported == [(1, tmp_path, (), PLAIN)])
-    desk.until_told("2 files or folders were saved")
-
-
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
     def slow(tell: Count) -> None:
@@ -487,3 +484,37 @@ def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image
     work_list.filter_bar.search.clear()
     desk.until(lambda: model.rowCount() == 60)
     assert work_list.table.currentIndex().row() == 0
+
+
+# ---- what cannot be opened, and no pack
+
+
+def test_what_cannot_be_opened_says_why_and_a_button_tries_again(
+    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
+) -> None:
+    rooms.database = tmp_path / "results.sqlite"
+    rooms.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
+    with opened(rooms, qapp, qtbot, settings) as desk:
+        desk.until_told("another version")
+        rooms.open_problem = None
+        desk.window.banners.findChild(QPushButton).click()
+        desk.until(lambda: desk.bench.packs.model is not None)
+        desk.screen()
+        assert listed(desk) == [1, 4, 3, 2]
+
+
+def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(
+    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
+) -> None:
+    rooms.database, rooms.library.always = tmp_path / "results.sqlite", []
+    with opened(rooms, qapp, qtbot, settings) as desk:
+        desk.until_told("Plug in a model drive")
+        desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
+        desk.choose()
+        assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
+        assert rooms.session.started_with == []
+        stick = Path("/media/stick")
+        rooms.library.on_drives[stick] = [candidate(f"{stick}/fieldray/made-up-1.2.0", origin="drive")]
+        rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(stick), name="STICK"),)))
+        desk.until(lambda: rooms.session.started_with == [((Path("/images"),), None, False)])
+        assert not desk.window.banners.isVisible()

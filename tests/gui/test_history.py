@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
 def rooms(store: Path) -> FakeRooms:
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
-    made.history, made.database = History(store), store
+    made.database = store
     return made
 
 

@@ -17,7 +17,6 @@ from fieldray.domain.events import RunChanged
 from fieldray.domain.finding import Screened
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.errors import UsageProblem
-from fieldray.pipeline.history import History
 from fieldray.store.results import ResultStore
 from file_opens import FileOpens
 
@@ -56,7 +55,7 @@ def store(tmp_path: Path, text: str) -> Path:
 def rooms(store: Path, text: str) -> FakeRooms:
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
-    made.history, made.database = History(store), store
+    made.database = store
     made.audit.text = text
     return made
 
