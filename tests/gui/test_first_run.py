@@ -44,15 +44,20 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def rooms() -> FakeRooms:
+def rooms(two_packs: FakeRooms) -> FakeRooms:
+    return two_packs
+
+
+@pytest.fixture
+def two_packs() -> FakeRooms:
     """Two packs, for children and for adults."""
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9)]
     made.library.always = []
     for folder, pack_id in ((CHILDREN, "children"), (ADULTS, "adults")):
         of = manifest(**described(pack_id))
-        entry = candidate(str(folder), pack_id=pack_id, version=folder.name[-5:], names=of.names)
-        made.library.always.append(replace(entry, manifest=of))
+        entry = candidate(str(folder), pack_id=pack_id, version="1.0.0", names=of.names, manifest=of)
+        made.library.always.append(entry)
         made.library.models[folder] = model("builtin", **described(pack_id))
     return made
 

@@ -7,42 +7,30 @@ from pathlib import Path
 
 import pytest
 from desk import Desk
-from fake_rooms import FakeRooms, candidate, manifest, model, screened
+from fake_rooms import FakeRooms, screened
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QWidget
+from test_first_run import settings, two_packs
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.view_state import ViewState
 from fieldray.domain.run import Verdict
 from fieldray.reports.exporter import PLAIN
-from fieldray.settings import Settings
 
 Key, Modifier = Qt.Key, Qt.KeyboardModifier
 CONTROL, SHIFT = Modifier.ControlModifier, Modifier.ShiftModifier
 MOST_TABS = 80
 LEAST_MARK = 60
 
-
-@pytest.fixture
-def settings() -> Settings:
-    """Nobody has chosen a pack yet."""
-    return Settings({"language": "en", "theme": "light"})
+__all__ = ["settings", "two_packs"]  # fixtures
 
 
 @pytest.fixture
-def rooms() -> FakeRooms:
+def rooms(two_packs: FakeRooms) -> FakeRooms:
     """Two packs, and four images."""
-    made = FakeRooms()
-    made.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), screened(4, 0.7)]
-    made.library.always = []
-    for name in ("first", "second"):
-        folder = Path(f"/program/models/{name}-1.2.0")
-        about = {"pack_id": name, "names": {"en": name.capitalize()}}
-        entry = candidate(str(folder), manifest=manifest(**about), **about)
-        made.library.always.append(entry)
-        made.library.models[folder] = model("builtin", **about)
-    return made
+    two_packs.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), screened(4, 0.7)]
+    return two_packs
 
 
 def focus() -> QWidget:
@@ -96,7 +84,7 @@ def open_and_walk(desk: Desk, images: Path) -> int:
     tab_to(lambda: window.welcome.cards[1].button)
     press(Key.Key_Space)
     desk.until(lambda: bench.packs.model is not None)
-    assert bench.packs.model.manifest.pack_id == "second"
+    assert bench.packs.model.manifest.pack_id == "adults"
     press(Key.Key_O, CONTROL)
     type_path(desk, images)
     desk.until(lambda: bench.rows.total() == 4)
@@ -173,7 +161,7 @@ def judge_and_save(desk: Desk, out: Path) -> None:
 
 
 def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> None:
-    desk.screen(answer="first-1.2.0")
+    desk.screen(answer="children-1.0.0")
     desk.open_row(1)
     window = desk.window
     window.activateWindow()
@@ -198,7 +186,7 @@ def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> N
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_has_the_focus_looks_as_if_it_had_it(desk: Desk, theme: str) -> None:
     desk.application.change_settings({"theme": theme})
-    desk.screen(answer="first-1.2.0")
+    desk.screen(answer="children-1.0.0")
     desk.open_row(1)
     window = desk.window
     window.activateWindow()

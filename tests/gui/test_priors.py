@@ -324,7 +324,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
 @pytest.mark.parametrize(
     ("is_replaced", "words"),
     [
-        (False, "Not comparable. The lung-field pack of this program is missing"),
+        (False, "lung-field pack of this program is missing"),
         (True, "Not comparable. The prior image: The file has changed"),
     ],
 )

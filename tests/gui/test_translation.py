@@ -79,22 +79,16 @@ def fields(text: str) -> list[str]:
     return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name)
 
 
-def test_a_catalogue_has_every_text_and_no_other(catalogue: Catalog) -> None:
+def test_a_catalogue_is_whole(catalogue: Catalog) -> None:
+    """Every text and no other, in every form of the language for a number, with the fields of the English one.
+
+    The last form stands for any number, so it has every field; a form for one number may say it in words.
+    """
     assert keys(catalogue) == keys(translations.template())
-
-
-def test_nothing_is_left_untranslated(catalogue: Catalog) -> None:
     assert [english for english, other in forms(catalogue) if not other] == []
     assert [message.id for message in catalogue if message.id and message.fuzzy] == []
-
-
-def test_a_text_with_a_number_has_every_form_of_the_language(catalogue: Catalog) -> None:
     counted = [message for message in catalogue if isinstance(message.id, tuple)]
     assert {len(message.string) for message in counted} == {catalogue.num_plurals}
-
-
-def test_the_fields_are_the_same(catalogue: Catalog) -> None:
-    """The last form stands for any number, so it has every field; a form for one number may say it in words."""
     assert [english for english, other in forms(catalogue) if fields(english) != fields(other)] == []
 
 
