@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.domain.finding import (
     Category,
@@ -31,6 +31,9 @@ from fieldray.formatting import NamesClasses, score_digits
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason
 from fieldray.reports.patient import image_alias, own_uid, unnamed
+
+if TYPE_CHECKING:
+    from fieldray.reports.exporter import StoredRun
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
@@ -211,6 +214,13 @@ def export_rows(
     told = who if names_people else nobody | _unnamed(outcome, alias)
     more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in doubts) or None}
     return [_export_row(result, finding, run) | told | more for finding in findings]
+
+
+def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
+    """The rows of all results of a run, as a person chose them."""
+    named, key = stored.options.names_people, stored.pseudonym_key
+    for result in stored.results:
+        yield from export_rows(result, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=key)
 
 
 def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,19 +38,14 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 
 def write_csv(path: Path, stored: StoredRun) -> None:
     """Write one row per finding, and one per image without findings. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.content import COLUMNS, export_rows
+    from fieldray.reports.content import COLUMNS, rows_of
     from fieldray.reports.outputs import own_text
 
-    named = stored.options.names_people
-    told = partial(
-        export_rows, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=stored.pseudonym_key
-    )
     with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
-        for result in stored.results:
-            for row in told(result):
-                writer.writerow([harmless(value) for value in row.values()])
+        for row in rows_of(stored):
+            writer.writerow([harmless(value) for value in row.values()])
 
 
 def is_own(head: bytes) -> bool:

@@ -26,13 +26,10 @@ def write_json(path: Path, stored: StoredRun) -> None:
 
     Raises UsageProblem, StorageProblem.
     """
-    from fieldray.reports.content import about_run, export_rows
+    from fieldray.reports.content import about_run, rows_of
     from fieldray.reports.outputs import own_text
 
     named = stored.options.names_people
-    told = partial(
-        export_rows, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=stored.pseudonym_key
-    )
     about = about_run(
         stored.run,
         counts=stored.counts,
@@ -44,10 +41,9 @@ def write_json(path: Path, stored: StoredRun) -> None:
     with own_text(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
         separator = "\n"
-        for result in stored.results:
-            for row in told(result):
-                stream.write(separator + _text(row))
-                separator = ",\n"
+        for row in rows_of(stored):
+            stream.write(separator + _text(row))
+            separator = ",\n"
         stream.write("\n]}\n")
 
 
