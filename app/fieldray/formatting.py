@@ -182,6 +182,13 @@ def score_text(translator: Translator, score: float, point: OperatingPoint | Non
     return number(translator, score, digits=score_digits(score, point, least=least))
 
 
+def threshold_beside(translator: Translator, finding: Finding) -> str:
+    """The threshold beside a finding's score: both with the digits that tell them apart; empty without a point."""
+    point = finding.point
+    digits = score_digits(finding.score, point, least=2)
+    return number(translator, point.threshold, digits=digits) if point else ""
+
+
 def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
     """A threshold, or an end of the zone, where no score stands beside it: in full, up to a millionth."""
     written = f"{border:.6f}".rstrip("0").partition(".")[2]

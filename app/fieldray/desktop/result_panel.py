@@ -37,9 +37,8 @@ from fieldray.domain.finding import (
     can_be_turned,
     lungs_of,
     notes_of,
-    place_on_scale,
 )
-from fieldray.domain.model import Manifest, OperatingPoint
+from fieldray.domain.model import Manifest
 from fieldray.domain.run import Wishes
 from fieldray.formatting import (
     backend_name,
@@ -51,10 +50,12 @@ from fieldray.formatting import (
     measured_sentence,
     number,
     point_sentence,
-    score_digits,
+    score_text,
+    threshold_beside,
     what_to_do,
 )
 from fieldray.reasons import OF_MANY
+from fieldray.reports.document import Scale, scale_of
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
@@ -229,13 +230,12 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(decision_sentence(translator, finding)))
         meaning = label_meaning(translator, finding.label, manifest)
         column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meaning), role="muted"))
-        digits = score_digits(finding.score, point, least=2)
-        score = number(translator, finding.score, digits=digits)
+        score = score_text(translator, finding.score, point)
         column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
-            threshold = number(translator, point.threshold, digits=digits)
-            column.addWidget(label(point_sentence(translator, point, threshold), role="heading"))
-        column.addWidget(ScoreScale(finding, translator, self._theme))
+            used = point_sentence(translator, point, threshold_beside(translator, finding))
+            column.addWidget(label(used, role="heading"))
+        column.addWidget(ScoreScale(scale_of(translator, finding), self._theme))
         if point is not None:
             column.addWidget(label(measured_sentence(translator, point), role="muted"))
             for line in class_lines(translator, manifest, point):
@@ -308,9 +308,9 @@ _SCALE_SIDE: Final = 10
 class ScoreScale(QWidget):
     """below | not sure | above, with a mark at the score. Without an operating point: a plain 0 to 1."""
 
-    def __init__(self, finding: Finding, translator: Translator, theme: Theme) -> None:
+    def __init__(self, scale: Scale, theme: Theme) -> None:
         super().__init__()
-        self._finding, self._translator, self._theme = finding, translator, theme
+        self._scale, self._theme = scale, theme
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setMinimumWidth(180)
 
@@ -325,16 +325,16 @@ class ScoreScale(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setFont(scaled(self.font(), 0.9))
         bar = QRectF(_SCALE_SIDE, self._line_height() + 12, self.width() - 2 * _SCALE_SIDE, _BAR_HEIGHT)
-        point = self._finding.point
-        if point is None:
-            self._draw_plain(painter, bar)
+        low, high = self._scale.low, self._scale.high
+        if low is None or high is None:
+            painter.fillRect(bar, colour(self._theme, "pressed"))
         else:
-            self._draw_zones(painter, bar, point)
-        self._draw_mark(painter, bar, self._place(self._finding.score))
+            self._draw_zones(painter, bar, low, high)
+        self._write(painter, bar)
+        self._draw_mark(painter, bar)
         painter.end()
 
-    def _draw_zones(self, painter: QPainter, bar: QRectF, point: OperatingPoint) -> None:
-        low, high = self._place(point.unsure_low), self._place(point.unsure_high)
+    def _draw_zones(self, painter: QPainter, bar: QRectF, low: float, high: float) -> None:
         for start, end, name in ((0.0, low, "normal"), (low, high, "unsure"), (high, 1.0, "abnormal")):
             part = QRectF(bar.x() + start * bar.width(), bar.y(), (end - start) * bar.width(), bar.height())
             shade = colour(self._theme, name)
@@ -343,39 +343,25 @@ class ScoreScale(QWidget):
         middle = bar.center().x()
         painter.setPen(QPen(colour(self._theme, "text"), 2))
         painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
-        below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
-        painter.setPen(colour(self._theme, "muted"))
-        digits = score_digits(self._finding.score, point, least=2)
-        written = number(self._translator, point.threshold, digits=digits)
-        painter.drawText(below, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, written)
-        painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, self._translator.text("below"))
-        painter.drawText(below, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, self._translator.text("above"))
-        if high > low:
-            self._draw_zone_name(painter, bar, (low + high) / 2)
-
-    def _draw_zone_name(self, painter: QPainter, bar: QRectF, position: float) -> None:
-        words = self._translator.text("not sure")
+        words = self._scale.unsure
         width = painter.fontMetrics().horizontalAdvance(words)
-        left = min(max(bar.x() + position * bar.width() - width / 2, 0), self.width() - width)
+        left = min(max(bar.x() + (low + high) / 2 * bar.width() - width / 2, 0), self.width() - width)
+        painter.setPen(colour(self._theme, "muted"))
         painter.drawText(QRectF(left, 0, width + 2, self._line_height()), Qt.AlignmentFlag.AlignLeft, words)
 
-    def _draw_plain(self, painter: QPainter, bar: QRectF) -> None:
-        painter.fillRect(bar, colour(self._theme, "pressed"))
+    def _write(self, painter: QPainter, bar: QRectF) -> None:
         below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
         painter.setPen(colour(self._theme, "muted"))
-        painter.drawText(below, Qt.AlignmentFlag.AlignLeft, "0")
-        painter.drawText(below, Qt.AlignmentFlag.AlignRight, "1")
+        sides = (Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignHCenter, Qt.AlignmentFlag.AlignRight)
+        for side, words in zip(sides, (self._scale.ends[0], self._scale.threshold, self._scale.ends[1]), strict=True):
+            painter.drawText(below, side | Qt.AlignmentFlag.AlignTop, words)
 
-    def _draw_mark(self, painter: QPainter, bar: QRectF, position: float) -> None:
-        x = bar.x() + position * bar.width()
+    def _draw_mark(self, painter: QPainter, bar: QRectF) -> None:
+        x = bar.x() + self._scale.mark * bar.width()
         mark = QPolygonF([QPointF(x, bar.bottom() - 1), QPointF(x - 7, bar.top() - 8), QPointF(x + 7, bar.top() - 8)])
         painter.setPen(QPen(colour(self._theme, "surface"), 1.5))
         painter.setBrush(colour(self._theme, "text"))
         painter.drawPolygon(mark)
-
-    def _place(self, score: float) -> float:
-        point = self._finding.point
-        return place_on_scale(score, point.threshold) if point else score
 
     def _line_height(self) -> int:
         return self.fontMetrics().height()

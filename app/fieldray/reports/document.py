@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import Category
+from fieldray.domain.finding import Category, Finding, place_on_scale
+from fieldray.formatting import score_text, threshold_beside
 from fieldray.plain_text import visible
+from fieldray.translation import Translator
 
 MOST_LETTERS: Final = 300  # of one value; a note may be longer
 
@@ -36,6 +38,23 @@ class Scale:
     ends: tuple[str, str] = ("0", "1")
     unsure: str = ""
     spoken: str = ""
+
+
+def scale_of(translator: Translator, finding: Finding) -> Scale:
+    """A finding's score on its scale, as window and documents draw it."""
+    text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
+    if point is None:
+        return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
+    threshold = threshold_beside(translator, finding)
+    return Scale(
+        mark=place_on_scale(finding.score, point.threshold),
+        low=place_on_scale(point.unsure_low, point.threshold),
+        high=place_on_scale(point.unsure_high, point.threshold),
+        threshold=threshold,
+        ends=(text("below"), text("above")),
+        unsure=text("not sure") if point.unsure_low < point.unsure_high else "",
+        spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from fieldray.domain.finding import (
     leading_finding,
     lungs_of,
     notes_of,
-    place_on_scale,
     why_of,
 )
 from fieldray.domain.model import OperatingPoint
@@ -47,17 +46,17 @@ from fieldray.formatting import (
     region_sentence,
     research_only,
     run_state,
-    score_digits,
     score_text,
     sex_word,
     signer,
+    threshold_beside,
     unsigned,
     verdict_words,
     view_label,
     what_to_do,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Scale, Table, cut
+from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Table, cut, scale_of
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.patient import Patient, image_alias, own_uid, patient_of, unnamed
 from fieldray.translation import Translator
@@ -285,29 +284,10 @@ class Wording:
             meaning=label_meaning(translator, finding.label, self._stored.manifest),
             score=score,
             sentence=decision_sentence(translator, finding),
-            scale=self._scale(finding, score),
-            point=point_sentence(translator, point, self._threshold(finding.score, point)) if point else "",
+            scale=scale_of(translator, finding),
+            point=point_sentence(translator, point, threshold_beside(translator, finding)) if point else "",
             measured=measured_sentence(translator, point) if point else "",
             classes=self._classes(point),
-        )
-
-    def _threshold(self, score: float, point: OperatingPoint) -> str:
-        """Beside a score: both with the digits that tell them apart."""
-        return number(self.translator, point.threshold, digits=score_digits(score, point, least=2))
-
-    def _scale(self, finding: Finding, score: str) -> Scale:
-        text, point = self.translator.text, finding.point
-        if point is None:
-            return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
-        threshold = self._threshold(finding.score, point)
-        return Scale(
-            mark=place_on_scale(finding.score, point.threshold),
-            low=place_on_scale(point.unsure_low, point.threshold),
-            high=place_on_scale(point.unsure_high, point.threshold),
-            threshold=threshold,
-            ends=(text("below"), text("above")),
-            unsure=text("not sure") if point.unsure_low < point.unsure_high else "",
-            spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
         )
 
     def _classes(self, point: OperatingPoint | None) -> tuple[str, ...]:
