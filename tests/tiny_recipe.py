@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fieldray_adapt.command import adapt
+from fieldray_adapt.recipe import Recipe, rooted
+from fieldray_adapt.tables import Document
 from fieldray_adapt.train import Samples
 
 RECIPE = """
@@ -77,6 +80,11 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
         lines.append(f"{number}.png,{number % 2},p{number},{number // 2 % 3}")
     (folder / f"{name}.csv").write_text("\n".join(lines))
+
+
+def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
+    """A recipe, of a classifier if not of another kind, as a run gets it. Raises UsageProblem with all problems."""
+    return rooted(Document.read(path).parsed(kind), path)
 
 
 def adapted(step: str, recipe: Path) -> list[str]:

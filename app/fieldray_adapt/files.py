@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def publish(path: Path, data: bytes) -> None:
-    """Write a `.json`, `.html` or `.tflite` file where a person said. Raises UsageProblem, StorageProblem."""
+    """Write a `.json` or `.html` file where a person said. Raises UsageProblem, StorageProblem."""
     write_own(path, _kind(path), data)
 
 
@@ -42,8 +42,7 @@ def require_publishable(*paths: Path) -> None:
 
 
 def _kind(path: Path) -> Kind:
-    name = path.suffix.removeprefix(".")
-    return cast("Kind", name) if name in ("html", "tflite") else "json"
+    return "html" if path.suffix == ".html" else "json"
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from fieldray_adapt.recipe_data import (
     Texts,
     pack_id_problem,
 )
-from fieldray_adapt.tables import Document, Key, Rules, key, rooted_in, table
+from fieldray_adapt.tables import Key, Rules, key, rooted_in, table
 
 NAMED_WEIGHTS: Final = ("none", "imagenet")
 """Beginnings of a network that are no path."""
@@ -323,14 +323,6 @@ class Recipe(PackRecipe):
     def kept_labels(self) -> tuple[LabelRule, ...]:
         """The labels of the pack."""
         return tuple(label for label in self.labels if not label.auxiliary)
-
-
-def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
-    """Read a recipe, of a classifier if not of another kind; its relative paths count from its folder.
-
-    Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong.
-    """
-    return rooted(Document.read(path).parsed(kind), path)
 
 
 @table

@@ -13,9 +13,8 @@ import pytest
 from fieldray_adapt.cross import CROSS
 from fieldray_adapt.dataset import DATA
 from fieldray_adapt.pack import cross_validation_of, filled
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
-from tiny_recipe import RECIPE, draw
+from tiny_recipe import RECIPE, draw, read_recipe
 
 
 @pytest.mark.adapt

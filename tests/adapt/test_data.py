@@ -20,8 +20,8 @@ from fieldray_adapt.dataset import check_classes, targets_of
 from fieldray_adapt.files import content_digest
 from fieldray_adapt.image_set import CACHE, read_images, read_rows
 from fieldray_adapt.layouts import Row, patient_sha256, read_source, refuse_settled, split_rows
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.recipe_data import LabelRule, Source, Split
+from tiny_recipe import read_recipe
 
 A = patient_sha256("a")
 TEXTS = {"en": "Abnormal", "uk": "Зміни"}

@@ -23,12 +23,11 @@ from fieldray_adapt.cross import CROSS, learnt_without
 from fieldray_adapt.dataset import DATA, dataset_of
 from fieldray_adapt.files import digest
 from fieldray_adapt.prune.tasks import prune_by_recipe
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.specification import Weights, save_weights
 from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples
-from tiny_recipe import RECIPE, draw
+from tiny_recipe import RECIPE, draw, read_recipe
 
 NAMES = [step.name for step in STEPS]
 CROSS_FOLDS = "cross_folds = [0, 1, 2]\n"

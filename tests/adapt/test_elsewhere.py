@@ -14,10 +14,10 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.pack import PACK
-from fieldray_adapt.recipe import Recipe, read_recipe
+from fieldray_adapt.recipe import Recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.steps import QUANTISE, TRAIN
-from tiny_recipe import RECIPE, draw
+from tiny_recipe import RECIPE, draw, read_recipe
 
 ELSEWHERE = """
 [evaluation.elsewhere]

@@ -14,7 +14,6 @@ CONTENT = {
     "cross.json": b'{\n "pack": "tiny 1.0.0"}\n',
     "results.json": b'{\n "study": "quick"}\n',
     "report.html": page(Report(title="A study", sections=[])),
-    "net.tflite": b"\0\0\0\0TFL3",
 }
 
 

@@ -17,12 +17,11 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.command import adapt, check
 from fieldray_adapt.image_set import LungFinder, read_images, read_rows
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.recipe_data import Source
 from phantoms import write_dicom
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
-from tiny_recipe import RECIPE
+from tiny_recipe import RECIPE, read_recipe
 
 
 def _chest(*, abnormal: bool, number: int) -> np.ndarray:

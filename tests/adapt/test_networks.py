@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,11 @@ from fieldray_adapt.specification import (
     Specification,
     initial_weights,
     keep_channels,
-    load_weights,
+    load_network,
     multiply_adds,
     parameters,
-    save_weights,
+    save_network,
     shapes,
-    specification_from_json,
     weight_axes,
 )
 
@@ -59,17 +60,14 @@ def test_residual_sums_share_one_channel_set() -> None:
         )
 
 
-@pytest.mark.parametrize("network", [resnet50(height=32, width=48, labels=3), mobilenet(height=32, width=32, labels=1)])
-def test_a_specification_survives_its_text(network: Specification) -> None:
-    assert specification_from_json(network.to_json()) == network
-
-
-def test_weights_survive_their_file(tmp_path) -> None:
-    weights = initial_weights(vgg16(dense_units=8).scaled(0.125), seed=1)
-    save_weights(tmp_path / "run" / "weights.npz", weights)
-    back = load_weights(tmp_path / "run" / "weights.npz")
-    assert back.keys() == weights.keys() and all(np.array_equal(back[key], weights[key]) for key in weights)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["weights.npz"]
+@pytest.mark.parametrize("network", [resnet50(height=32, width=48, labels=3), vgg16(dense_units=8).scaled(0.125)])
+def test_a_network_survives_its_files(tmp_path: Path, network: Specification) -> None:
+    weights, files = initial_weights(network, seed=1), (tmp_path / "run" / "a.npz", tmp_path / "run" / "a.json")
+    save_network(*files, network, weights)
+    specification, back = load_network(*files)
+    assert specification == network and back.keys() == weights.keys()
+    assert all(np.array_equal(back[key], weights[key]) for key in weights)
+    assert sorted((tmp_path / "run").iterdir()) == sorted(files)
 
 
 @pytest.mark.parametrize("indices", [[], [0, 0], [3], [-1]])

@@ -14,11 +14,11 @@ from fieldray_adapt.dataset import targets_of
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.layouts import Row
 from fieldray_adapt.networks import convolutions, mobilenet, pack_channels, pack_weights, resnet50
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of
 from shipped_packs import CHILDREN, MODELS
+from tiny_recipe import read_recipe
 
 WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 

@@ -35,13 +35,13 @@ from fieldray_adapt.edgetpu import (
     placement_step,
 )
 from fieldray_adapt.pack import card
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.steps import specification_of
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
+from tiny_recipe import read_recipe
 
 RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 

@@ -12,10 +12,10 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.engine import Effort
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.prune.loop import (
+    AnyLaw,
     Constant,
     ContextDependent,
     Iteration,
-    Law,
     Linear,
     PruneRecipe,
     RunFolder,
@@ -74,8 +74,8 @@ def original() -> tuple[Specification, Weights]:
     return network, initial_weights(network, seed=0)
 
 
-def plan(stop: Stop, **changes: Law) -> PruneRecipe:
-    given: dict[str, Law] = {
+def plan(stop: Stop, **changes: AnyLaw) -> PruneRecipe:
+    given: dict[str, AnyLaw] = {
         "batch_size": Constant(start=32),
         "epochs": Constant(start=0.5),
         "learning_rate": Constant(start=1e-3),

@@ -19,8 +19,8 @@ from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import restore_scale
 from fieldray_adapt.prune.timing import Network
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
+from tiny_recipe import read_recipe
 
 pytestmark = pytest.mark.adapt
 SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)

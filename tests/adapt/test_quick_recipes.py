@@ -14,9 +14,8 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.command import STEPS
 from fieldray_adapt.engine import CHECKPOINT
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
-from tiny_recipe import adapted
+from tiny_recipe import adapted, read_recipe
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
 

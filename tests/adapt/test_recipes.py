@@ -16,8 +16,9 @@ from PIL import Image
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 from fieldray_adapt.command import KINDS, adapt, check, new
-from fieldray_adapt.recipe import read_recipe, what_is_trained
+from fieldray_adapt.recipe import what_is_trained
 from fieldray_adapt.tables import Document, KeyProblems, RecipeProblems, Rules, key, table, template
+from tiny_recipe import read_recipe
 
 ROOT = Path(__file__).parents[2]
 FIRST = """

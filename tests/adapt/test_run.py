@@ -16,11 +16,11 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.engine import Checkpoint
 from fieldray_adapt.image_set import read_images, read_rows
 from fieldray_adapt.pack import is_as_written, pack_facts
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import HISTORY, SPLIT, STATUS, Run, Step, keep_epoch
 from fieldray_adapt.specification import load_weights
 from fieldray_adapt.steps import network_of
 from packs_factory import make_pack
+from tiny_recipe import read_recipe
 
 RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
@@ -171,6 +171,7 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
         for content in ("", "[1]", '{"layers": 1}' if "train" in name else "7"):
             path = run.recipe.run / name
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_name("weights.npz").touch()
             path.write_text(content)
             with pytest.raises(StorageProblem) as caught:
                 read()

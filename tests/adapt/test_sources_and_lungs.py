@@ -13,12 +13,11 @@ from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
 from fieldray_adapt.networks import resnet50
-from fieldray_adapt.recipe import read_recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples, Schedule, train
-from tiny_recipe import RECIPE, bright_or_dark
+from tiny_recipe import RECIPE, bright_or_dark, read_recipe
 
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
 

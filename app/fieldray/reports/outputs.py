@@ -34,7 +34,7 @@ from fieldray.reports.exporters.csv import is_table
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
-Kind = Literal["lines", "json", "html", "svg", "png", "map", "tflite", "demo", "comparison"]
+Kind = Literal["lines", "json", "html", "svg", "png", "map", "demo", "comparison"]
 _MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
@@ -248,7 +248,6 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "svg": lambda head: head.startswith(b"<svg ") and _SVG_WORDS in head[:512],
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
     "map": lambda head: head.startswith(NPY_START),
-    "tflite": lambda head: head[4:8] == b"TFL3",
     "comparison": lambda head: head.startswith(b'{\n "comparable": ') and b'\n "similarity_before": ' in head,
     "demo": lambda head: b"Synthetic^" in head and b"Synthetic chest, not a patient" in head,
 }

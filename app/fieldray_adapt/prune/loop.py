@@ -71,17 +71,6 @@ class Context:
         )
 
 
-class Law(Protocol):
-    """A first value, and each next one from the one before."""
-
-    @property
-    def start(self) -> float:
-        """The value of the first iteration."""
-
-    def next(self, previous: float, context: Context) -> float:
-        """The value of the iteration after one that ran with `previous` and changed what `context` says."""
-
-
 @table
 class Range:
     """Bounds a law's values stay in."""

@@ -59,7 +59,7 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
         assert refusal(empty, "lines", empty) == "output_is_input"
 
 
-@pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "svg", "png", "tflite", "demo"])
+@pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "svg", "png", "demo"])
 def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind | Recognise) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"
@@ -118,8 +118,8 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
 
 
 def test_bytes_go_through_the_same_door(tmp_path: Path) -> None:
-    write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3")
-    write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3 again")
+    write_own(tmp_path / "own.json", "json", b'{\n "pack": "a"}')
+    write_own(tmp_path / "own.json", "json", b'{\n "pack": "b"}')
     image = image_file(tmp_path)
     with pytest.raises(UsageProblem):
-        write_own(image, "tflite", b"\0\0\0\0TFL3")
+        write_own(image, "json", b"{}")
