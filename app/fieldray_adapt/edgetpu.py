@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ai_edge_litert import schema_py_generated as schema
+
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral.compiled import OPERATOR, read_package
 from fieldray.reasons import reason
@@ -104,13 +106,11 @@ def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
 
 def place(data: bytes) -> Placement:
     """The report of a file's bytes. Raises UsageProblem (not_a_tflite) if they are not a TensorFlow Lite file."""
-    from ai_edge_litert import schema_py_generated as schema
-
     try:
         if data[4:8] != b"TFL3":
             raise ValueError("no TFL3 mark")
         model = schema.ModelT.InitFromPackedBuf(data, 0)
-        file = _File(schema, model)
+        file = _File(model)
         return file.compiled() if any(map(file.is_custom, file.graph.operators)) else file.forecast()
     except (ValueError, TypeError, IndexError, AttributeError, KeyError, OverflowError) as problem:
         raise UsageProblem(reason("not_a_tflite", detail=problem)) from problem
@@ -121,7 +121,7 @@ def place(data: bytes) -> Placement:
 class _File:
     """The first graph of a file, read by the schema that comes with LiteRT."""
 
-    def __init__(self, schema: Any, model: Any) -> None:
+    def __init__(self, model: Any) -> None:
         self._model, self.graph = model, model.subgraphs[0]
         self._names = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
         self._types = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}

@@ -34,10 +34,10 @@ from fieldray_adapt.evaluate import (
 from fieldray_adapt.files import save_arrays
 from fieldray_adapt.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.layouts import Row, refuse_leak, refuse_settled
-from fieldray_adapt.quantise import Answers, answer
+from fieldray_adapt.quantise import Answers
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
-from fieldray_adapt.steps import converted, last_network
+from fieldray_adapt.steps import answers_of
 
 
 def rows_elsewhere(run: Run) -> list[Row]:
@@ -106,11 +106,11 @@ _ELSEWHERE: Final = "external_test"
 def evaluate_step(run: Run) -> Mapping[str, Any]:
     """Evaluate the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
     data = dataset_of(run)
-    integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
-    whole = _answers(run, "float", data.samples("test").images, "test, float")
+    integer = {part: answers_of(run, "int8", data.samples(part).images, part) for part in _PARTS}
+    whole = answers_of(run, "float", data.samples("test").images, "test, float")
     others = images_elsewhere(run, data)
     if others is not None:
-        integer[_ELSEWHERE] = _answers(run, "int8", others.images, "images elsewhere")
+        integer[_ELSEWHERE] = answers_of(run, "int8", others.images, "images elsewhere")
     results: dict[str, Any] = {"labels": {}, "data": data.facts}
     gate, results["gate"] = _evaluate_gate(run, data, integer)
     aside = {part: data.image_set.aside[data.indices(part)] for part in _PARTS}
@@ -154,19 +154,6 @@ def _gated(aside: NDArray[np.str_], answers: Answers, gate: OodGate) -> NDArray[
     """The same (n,), with what the gate refuses among what is refused."""
     is_refused = (aside == "") & (distances(gate, answers.features) > gate.limit)
     return np.where(is_refused, "refused", aside)
-
-
-def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
-    file = converted(run, name)
-    specification, _ = last_network(run)
-    return answer(
-        file.data,
-        images,
-        spec=run.recipe.input,
-        outputs=file.roles(specification),
-        labels=len(run.recipe.kept_labels),
-        progress=lambda done, total: run.progress(what, done, total),
-    )
 
 
 def _evaluate_label(
@@ -235,7 +222,7 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
     """The gate from training features, its limit from validation; evaluated on test images and on the OOD images."""
     choice = run.recipe.evaluation
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
-    training = _answers(run, "int8", data.image_set.images[np.sort(images)], "features").features
+    training = answers_of(run, "int8", data.image_set.images[np.sort(images)], "features").features
     gate = fit_gate(
         training, integer["validation"].features, components=choice.ood_gate_components, keeps=choice.ood_gate_keeps
     )
@@ -260,9 +247,9 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
     return gate, facts | {
         "side": choice.ood_side,
         "ood_images": len(ood_images.rows),
-        "ood_refused": _refused(gate, _answers(run, "int8", ood_images.images, "ood_images"), ood_images.rows),
+        "ood_refused": _refused(gate, answers_of(run, "int8", ood_images.images, "ood_images"), ood_images.rows),
         "images_refused_at_equal_resolution": _refused(
-            gate, _answers(run, "int8", small.images, "small images"), small.rows
+            gate, answers_of(run, "int8", small.images, "small images"), small.rows
         ),
     }
 

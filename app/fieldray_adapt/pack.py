@@ -45,12 +45,11 @@ from fieldray.translation import Translator, languages
 from fieldray_adapt.cross import CROSS_RESULTS
 from fieldray_adapt.edgetpu import card_section
 from fieldray_adapt.files import content_digest, digest
-from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe import PackTexts, Recipe, what_is_made, what_is_trained
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import Specification, multiply_adds, parameters
-from fieldray_adapt.steps import converted, last_network
+from fieldray_adapt.steps import answers_of, converted, last_network
 
 Facts = Mapping[str, Any]
 
@@ -376,10 +375,7 @@ def _version(name: str) -> str:
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
     """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
     inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
-    file = converted(run, "int8")
-    scores = answer(
-        file.data, inputs, spec=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels)
-    ).scores
+    scores = answers_of(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
     return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
 

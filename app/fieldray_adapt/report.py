@@ -38,10 +38,9 @@ from fieldray_adapt.page import (
     training_curves,
 )
 from fieldray_adapt.profile import PROFILE_NAME, profile_parts
-from fieldray_adapt.quantise import answer
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.run import RECIPE_TEXT, Run, Step
-from fieldray_adapt.steps import converted, last_network
+from fieldray_adapt.steps import answers_of
 
 _DOES: Final = {
     "data": "read the images and freeze their split",
@@ -230,14 +229,7 @@ def _examples(run: Run) -> list[Part]:
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
-    file, (specification, _) = converted(run, "int8"), last_network(run)
-    found = answer(
-        file.data,
-        samples.images[chosen],
-        spec=run.recipe.input,
-        outputs=file.roles(specification),
-        labels=len(run.recipe.kept_labels),
-    )
+    found = answers_of(run, "int8", samples.images[chosen], "examples")
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
     known = {0.0: "without", 1.0: "with"}
     titles = [

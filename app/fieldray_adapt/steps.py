@@ -19,7 +19,7 @@ from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import content_digest, digest, write_atomically
 from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, pack_channels, pack_weights
-from fieldray_adapt.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import (
@@ -314,6 +314,19 @@ def converted(run: Run, name: str) -> Converted:
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
     return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
+
+
+def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
+    """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
+    file, (specification, _) = converted(run, name), last_network(run)
+    return answer(
+        file.data,
+        images,
+        spec=run.recipe.input,
+        outputs=file.roles(specification),
+        labels=len(run.recipe.kept_labels),
+        progress=lambda done, total: run.progress(what, done, total),
+    )
 
 
 QUANTISE: Final = Step(
