@@ -101,6 +101,7 @@ def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "csv": lambda path: write_csv(path, stored_run([])),
     "json": lambda path: write_json(path, stored_run([])),
+    "bytes": lambda path: write_own(path, "json", b'{\n "pack": "a"}'),
 }
 
 
@@ -115,11 +116,3 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) 
         WRITERS[kind](image)
     assert image.read_bytes() == before
     assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "image.png"]
-
-
-def test_bytes_go_through_the_same_door(tmp_path: Path) -> None:
-    write_own(tmp_path / "own.json", "json", b'{\n "pack": "a"}')
-    write_own(tmp_path / "own.json", "json", b'{\n "pack": "b"}')
-    image = image_file(tmp_path)
-    with pytest.raises(UsageProblem):
-        write_own(image, "json", b"{}")
