@@ -391,18 +391,6 @@ def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: R
         assert second.rival is None
 
 
-_HOLD = """
-import sys
-from pathlib import Path
-sys.path[:0] = [sys.argv[2]]
-from fieldray.store.results import ResultStore
-from outcomes import run_spec
-store = ResultStore(Path(sys.argv[1]))
-print(store.open_run(run_spec()), flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_withdrawal_is_written_even_where_there_is_no_verdict(store: ResultStore) -> None:
     """A verdict that a full disk refused may lie in the log, and would come back where nothing is written over it."""
     run_id = store.open_run(SPEC)
