@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -42,6 +41,7 @@ from fieldray.desktop.widgets import (
 from fieldray.formatting import number
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
+from fieldray.reports.document import ShareChart
 from fieldray.translation import Translator
 
 _FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
@@ -182,15 +182,10 @@ class AuditPage(Page):
         return grid
 
     def _make_charts(self, words: AuditText) -> QVBoxLayout:
-        text, found = self._translator.text, words.report.audit
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
-        titles = text("ROC curve"), text("1 – specificity"), text("Sensitivity")
-        self.curve = chart(titles, line=found.curve, spoken=words.area(found.area))
-        titles = text("Calibration"), text("Mean score"), text("Share of positives")
-        marks = [
-            (part.mean_score, part.positives.value, part.positives.low, part.positives.high) for part in found.bins
-        ]
-        self.calibration = chart(titles, marks=marks, spoken=words.figures()[-1].value)
+        curve, calibration = words.charts()
+        self.curve = chart(curve, spoken=words.area(words.report.audit.area))
+        self.calibration = chart(calibration, spoken=words.figures()[-1].value)
         return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
@@ -271,29 +266,18 @@ class LocalPointDialog(QDialog):
 
 # ---- A chart whose two axes go from 0 to 1: a line, or points with their intervals, over the diagonal.
 
-Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
 _SIDE: Final = 210
 _TICKS: Final = (0.0, 0.5, 1.0)
 _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """`titles` are those of the chart, the x axis and the y axis; `spoken` is what a screen reader says of it."""
+    """`spoken` is what a screen reader says of it."""
 
-    def __init__(
-        self,
-        titles: tuple[str, str, str],
-        *,
-        line: Sequence[tuple[float, float]] = (),
-        marks: Sequence[Mark] = (),
-        spoken: str,
-        translator: Translator,
-        theme: Theme,
-    ) -> None:
+    def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._titles, self._translator, self._theme = titles, translator, theme
-        self._line, self._marks = line, marks
-        self.setAccessibleName(plain(titles[0]))
+        self._chart, self._translator, self._theme = chart, translator, theme
+        self.setAccessibleName(plain(chart.titles[0]))
         self.setAccessibleDescription(plain(spoken))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
@@ -311,15 +295,15 @@ class UnitChart(QWidget):
         box = QRectF(3 * height, 1.5 * height, _SIDE, _SIDE)
         self._draw_axes(painter, box, height)
         painter.setPen(QPen(self._colour("accent"), 2))
-        painter.drawPolyline(QPolygonF([_at(box, x, y) for x, y in self._line]))
-        for x, y, low, high in self._marks:
+        painter.drawPolyline(QPolygonF([_at(box, x, y) for x, y in self._chart.line]))
+        for x, y, low, high in self._chart.marks:
             painter.drawLine(_at(box, x, low), _at(box, x, high))
             painter.setBrush(self._colour("accent"))
             painter.drawEllipse(_at(box, x, y), _DOT, _DOT)
         painter.end()
 
     def _draw_axes(self, painter: QPainter, box: QRectF, height: int) -> None:
-        title, x_title, y_title = map(plain, self._titles)
+        title, x_title, y_title = map(plain, self._chart.titles)
         painter.setPen(self._colour("text"))
         painter.drawText(QRectF(0, 0, self.width(), 1.4 * height), Qt.AlignmentFlag.AlignLeft, title)
         painter.setPen(QPen(self._colour("line"), 1))

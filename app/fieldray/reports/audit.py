@@ -12,7 +12,7 @@ from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray.formatting import border_text, category_word, moment, number, percent, research_only, score_text
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, Table, cut, cut_path
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -225,6 +225,19 @@ class AuditText:
     def notes(self) -> list[str]:
         """What a reader should bear in mind."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
+
+    # ---- charts
+
+    def charts(self) -> tuple[ShareChart, ShareChart]:
+        """The ROC curve, and how the scores are calibrated."""
+        text, found = self.translator.text, self.report.audit
+        marks = tuple(
+            (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
+        )
+        return (
+            ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
+            ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
+        )
 
     # ---- on paper
 

@@ -152,6 +152,18 @@ class Table:
 Block = Paragraph | Fields | Points | Table
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareChart:
+    """Two axes from 0 to 1 with a line, or with marks: x, y, and the ends of y's interval.
+
+    titles  of the chart, the x axis and the y axis
+    """
+
+    titles: tuple[str, str, str]
+    line: tuple[tuple[float, float], ...] = ()
+    marks: tuple[tuple[float, float, float, float], ...] = ()
+
+
 def cut(text: str, *, most: int = MOST_LETTERS) -> str:
     """The text on one line, all of it to be seen, at most so many letters long."""
     shown = visible(text[:most])

@@ -16,7 +16,7 @@ from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Field, FindingText, ImageText, cut
+from fieldray.reports.document import Field, FindingText, ImageText, ShareChart, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
@@ -217,12 +217,9 @@ _DOT: Final = 0.9
 _FRAME: Final[Colour] = (160, 168, 175)
 _TICKS: Final = (0.0, 0.5, 1.0)
 
-Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
-
 
 def audit_pdf(audit: AuditText) -> bytes:
     """The document of an audit. Texts are collected first: they decide which fonts are needed."""
-    text, found = audit.translator.text, audit.report.audit
     title, before, after = cut(audit.title), audit.before_charts(), audit.after_charts()
     with Fonts() as fonts:
         document = AuditDocument(
@@ -235,50 +232,27 @@ def audit_pdf(audit: AuditText) -> bytes:
         )
         document.heading(title, tag="H1", size=17)
         document.add(before)
-        marks = [(one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins]
-        document.charts(
-            (
-                Chart((text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
-                Chart((text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
-            ),
-            tuple(number(audit.translator, tick, digits=1) for tick in _TICKS),
-        )
+        document.charts(audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS))
         document.add(after)
         return document.finished()
-
-
-class Chart:
-    """Two axes from 0 to 1 with a line, or with points and their intervals.
-
-    titles  of the chart, the x axis and the y axis
-    """
-
-    def __init__(
-        self,
-        titles: tuple[str, str, str],
-        *,
-        line: Sequence[tuple[float, float]] = (),
-        marks: Sequence[Mark] = (),
-    ) -> None:
-        self.titles, self.line, self.marks = titles, line, marks
 
 
 class AuditDocument(Document):
     """A document that can draw charts, as lines and not as images."""
 
-    def charts(self, charts: Sequence[Chart], ticks: Sequence[str]) -> None:
+    def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
         """Side by side, each an element with a spoken text."""
         self._room(_SIDE + 24)
         self.ln(3)
         top = self.y
         for place, chart in enumerate(charts):
             left = MARGIN + 14 + place * (WIDTH / 2 + 2)
-            spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in (chart.marks or ()))))
+            spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
             with self._tagged("Figure", spoken=spoken):
                 self._chart(chart, left, top + 6, ticks)
         self.set_y(top + _SIDE + 20)
 
-    def _chart(self, chart: Chart, left: float, top: float, ticks: Sequence[str]) -> None:
+    def _chart(self, chart: ShareChart, left: float, top: float, ticks: Sequence[str]) -> None:
         def at(x: float, y: float) -> tuple[float, float]:
             return left + x * _SIDE, top + (1 - y) * _SIDE
 
@@ -292,7 +266,7 @@ class AuditDocument(Document):
             self.line(*at(x, low), *at(x, high))
             self.circle(*at(x, y), _DOT, style="F")
 
-    def _axes(self, chart: Chart, left: float, top: float, ticks: Sequence[str]) -> None:
+    def _axes(self, chart: ShareChart, left: float, top: float, ticks: Sequence[str]) -> None:
         self.set_draw_color(*_FRAME)
         self.set_line_width(0.2)
         self.rect(left, top, _SIDE, _SIDE)
