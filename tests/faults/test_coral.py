@@ -78,10 +78,9 @@ def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_a_compiled_file_says_what_it_is(dtype: TinyType) -> None:
     file = tiny_model_bytes(dtype)
-    assert read_compiled(fake_compile(file, oldest_runtime=13)) == CompiledFile(1, 0, 13)
+    assert read_compiled(fake_compile(file, oldest_runtime=13)) == CompiledFile(1, 13)
     plain = read_compiled(file)
     assert plain.on_edgetpu == 0
-    assert plain.on_cpu > 4
     assert plain.oldest_runtime is None
 
 

@@ -26,10 +26,9 @@ _LONGEST_VECTOR: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompiledFile:
-    """`on_edgetpu` and `on_cpu` count operators; `oldest_runtime` can run it, None if the file does not say."""
+    """`on_edgetpu` counts operators; `oldest_runtime` can run it, None if the file does not say."""
 
     on_edgetpu: int
-    on_cpu: int
     oldest_runtime: int | None
 
 
@@ -75,17 +74,16 @@ def _read(file: bytes) -> CompiledFile:
         raise ValueError("not a TensorFlow Lite file")
     model = _Table.root(file, 0)
     codes = [code.vector(1) for code in model.tables(1)]
-    on_edgetpu, on_cpu, oldest = 0, 0, None
+    on_edgetpu, oldest = 0, None
     for graph in model.tables(2):
         for operator in graph.tables(3):
             if codes[operator.number(0, "<I")] != OPERATOR:
-                on_cpu += 1
                 continue
             on_edgetpu += 1
             package = _package(operator.vector(5))
             needed = package.number(0, "<i") if package else None
             oldest = needed if oldest is None else max(oldest, needed or 0)
-    return CompiledFile(on_edgetpu, on_cpu, oldest)
+    return CompiledFile(on_edgetpu, oldest)
 
 
 def _package(options: bytes) -> _Table | None:
