@@ -85,20 +85,20 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
         done = fieldray("screen", tmp_path / "images", *options, *more, "--json", "-")
         assert done.returncode == 0, done.stderr
         (line,) = lines_of(done.stdout)
-        return line["reason_code"], [note["code"] for note in line["notes"]], line["taken_over_by"]
+        return line["reason_code"], [note["code"] for note in line["notes"]], line["taken_over_by"] is not None
 
     anyway = ["screened_anyway", "inverted"]
-    assert told("--anyway") == (None, anyway, None)
+    assert told("--anyway") == (None, anyway, False)
     shown = fieldray("history", "show", "1").stdout
     assert "Screened although it was refused" in shown and "Black and white are swapped" in shown
-    assert told() == ("inverted", [], None)
-    assert told("--turn") == ("inverted", [], None)
+    assert told() == ("inverted", [], False)
+    assert told("--turn") == ("inverted", [], False)
     both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]
-    assert told("--turn", "--anyway", "--out", tmp_path / "out") == (None, both, None)
+    assert told("--turn", "--anyway", "--out", tmp_path / "out") == (None, both, False)
     (table,) = (tmp_path / "out").glob("*.csv")
     assert f'"{" ".join(both)}"' in table.read_text(encoding="utf-8-sig")
-    assert told("--anyway") == (None, anyway, "content")
-    assert told() == ("inverted", [], "content")
+    assert told("--anyway") == (None, anyway, True)
+    assert told() == ("inverted", [], True)
 
 
 def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
