@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 from desk import Desk, opened, press, texts, turn_wheel
 from fake_rooms import FakeRooms
-from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -23,12 +23,14 @@ from PySide6.QtWidgets import (
     QPushButton,
     QSlider,
     QSpinBox,
+    QWidget,
 )
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
+from fieldray.desktop.result_panel import ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
@@ -72,6 +74,41 @@ def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home
     assert desk.window.viewer.opacity == 0.7
     assert desk.window.viewer.hide_patient
     assert load_settings(home / "settings.json")[0]["heat_map_opacity"] == 70
+
+
+class _Windows(QObject):
+    """Notes what is shown as a window of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+            self.shown.append(type(watched).__name__)
+        return False
+
+
+def test_another_theme_shows_the_window_and_no_part_of_it_alone(desk: Desk, qapp: QApplication) -> None:
+    desk.screen()
+    desk.open_row(1)
+    windows = _Windows()
+    qapp.installEventFilter(windows)
+    desk.application.change_settings({"theme": "dark"})
+    qapp.removeEventFilter(windows)
+    assert windows.shown == ["MainWindow"]
+
+
+@pytest.mark.parametrize("language", ["en", "uk"])
+def test_the_verdict_stands_directly_under_the_score(desk: Desk, language: str) -> None:
+    desk.screen()
+    desk.open_row(1)
+    desk.application.change_settings({"language": language})
+    panel = desk.window.result
+    scale = panel.findChild(ScoreScale)
+    below = scale.mapTo(panel.widget(), QPoint(0, scale.height())).y()
+    assert 0 <= panel.verdict.mapTo(panel.widget(), QPoint()).y() - below < 3 * scale.height()
+    assert panel.verdict.buttons["agree"].visibleRegion().isEmpty() is False  # without scrolling, at 1366 x 768
 
 
 def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:

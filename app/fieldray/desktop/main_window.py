@@ -81,7 +81,7 @@ class MainWindow(QMainWindow):
         self.viewer = self.area.viewer
         opacity = controller.settings.integer("heat_map_opacity")
         images = controller.image, controller.beside
-        self.prior_card = PriorCard(controller.comparing, self.area.prior_view, *images, translator)
+        self.prior_card = PriorCard(controller.comparing, self.area.prior_view, *images, translator, parent=self)
         self.result = ResultPanel(
             controller.image, controller.judging, self.prior_card, translator, theme, opacity_percent=opacity
         )

@@ -58,9 +58,16 @@ class PriorCard(QWidget):
     file_wanted = Signal()
 
     def __init__(
-        self, comparing: Comparing, view: PriorView, image: OpenImage, beside: OpenImage, translator: Translator
+        self,
+        comparing: Comparing,
+        view: PriorView,
+        image: OpenImage,
+        beside: OpenImage,
+        translator: Translator,
+        *,
+        parent: QWidget,
     ) -> None:
-        super().__init__()
+        super().__init__(parent)  # it shows itself: without one it would be a window
         self._comparing, self._view, self._translator = comparing, view, translator
         self._image, self._beside = image, beside
         self.start = push_button(translator.text("Compare (E)"), comparing.start_or_stop)

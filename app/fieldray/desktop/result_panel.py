@@ -92,7 +92,7 @@ class ResultPanel(QScrollArea):
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self._head = self._make_head()
         self._kept = label(role="warning")
-        self._result = QWidget()
+        self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map(opacity_percent)
         self.lungs = LungsCard(translator)
         self.verdict = VerdictBar(judging, translator)
@@ -102,10 +102,11 @@ class ResultPanel(QScrollArea):
             self._head,
             self._kept,
             self._result,
+            self._verdict_card,
+            self._measured,
             self._heat_map,
             self.lungs,
             prior,
-            self._verdict_card,
             self._pack,
         )
         self._layout = lay_column(page, self._empty, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
@@ -119,7 +120,15 @@ class ResultPanel(QScrollArea):
         """Show the open image's result."""
         row = self._image.row
         self._empty.setVisible(row is None)
-        for widget in (self._head, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack):
+        for widget in (
+            self._head,
+            self._result,
+            self._measured,
+            self._heat_map,
+            self.lungs,
+            self._verdict_card,
+            self._pack,
+        ):
             widget.setVisible(row is not None)
         self._show_kept()
         if row is None:
@@ -130,6 +139,7 @@ class ResultPanel(QScrollArea):
         self._result = self._exchange(self._result, self._make_result(row))
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
+        self._measured = self._exchange(self._measured, self._make_measured(screened, row))
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self.lungs.show_outcome(row.outcome)
         self._verdict_card.setVisible(self._judging.verdicts.open_image is not None)
@@ -187,9 +197,8 @@ class ResultPanel(QScrollArea):
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
                 role = "muted" if note.code in OF_MANY else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
-        for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
+        for finding in _findings(outcome, row):
             self._add_finding(column, finding, row.manifest)
-        column.addWidget(label(self._ran_on(outcome), role="muted"))
         if asked_for(outcome):
             self._add_wish(column, self._translator.text("Take it back: refuse the image again"), Wishes())
         return box
@@ -236,10 +245,19 @@ class ResultPanel(QScrollArea):
             used = point_sentence(translator, point, threshold_beside(translator, finding))
             column.addWidget(label(used, role="heading"))
         column.addWidget(ScoreScale(scale_of(translator, finding), self._theme))
-        if point is not None:
-            column.addWidget(label(measured_sentence(translator, point), role="muted"))
-            for line in class_lines(translator, manifest, point):
+
+    def _make_measured(self, outcome: Screened | None, row: WorkRow) -> QWidget:
+        """How good the pack was at the point of each finding, and what ran it; nothing where no image was screened."""
+        box = QWidget()
+        column = lay_column(box, spacing=6)
+        if outcome is None:
+            return box
+        for point in (finding.point for finding in _findings(outcome, row)):
+            lines = class_lines(self._translator, row.manifest, point) if point else ()
+            for line in (measured_sentence(self._translator, point), *lines) if point else ():
                 column.addWidget(label(line, role="muted"))
+        column.addWidget(label(self._ran_on(outcome), role="muted"))
+        return box
 
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
@@ -269,6 +287,11 @@ class ResultPanel(QScrollArea):
         self._layout.replaceWidget(old, new)
         discard(old)
         return new
+
+
+def _findings(outcome: Screened, row: WorkRow) -> list[Finding]:
+    """The one that decided first."""
+    return sorted(outcome.findings, key=lambda finding: finding is not row.finding)
 
 
 class LungsCard(QWidget):

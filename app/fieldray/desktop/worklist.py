@@ -120,8 +120,8 @@ class FilterBar(QWidget):
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
         self.unsigned.setText(self._translator.reason(mark) if self._model.is_by_larger else "")
-        self.unsigned.setVisible(self._model.is_by_larger)
         self._arrange()
+        self.unsigned.setVisible(self._model.is_by_larger)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -146,13 +146,13 @@ class FilterBar(QWidget):
         if self._arranged == (columns, *shown):
             return
         self._arranged = (columns, *shown)
-        for category, button in self._buttons.items():
-            button.setVisible(category in shown)
         for position, category in enumerate(shown):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self.search, len(self._buttons) + 1, 0, 1, columns)
         self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
+        for category, button in self._buttons.items():
+            button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
     def _room_for(self, words: Mapping[Category | None, str]) -> int:
         """How many buttons with these texts have room beside each other."""
