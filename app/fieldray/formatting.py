@@ -20,7 +20,7 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 _MOST_DIGITS: Final = 17  # of a double
-_DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
+DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
 def research_only(translator: Translator) -> str:
@@ -249,7 +249,7 @@ def date(translator: Translator, dicom_date: str) -> str:
 
     The year has four digits. English has two orders of day and month, so it gets ISO 8601.
     """
-    found = _DICOM_DATE.fullmatch(dicom_date)
+    found = DICOM_DATE.fullmatch(dicom_date)
     try:
         day = datetime.date(*map(int, found.groups())) if found else None
     except ValueError:  # such as the 31st of June

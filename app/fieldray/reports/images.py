@@ -174,7 +174,7 @@ class MapNames:
     def stem(self, ref: ImageRef) -> Path:
         """Folder and NAME for an image, each time another one. Raises StorageProblem where a link leads elsewhere."""
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
-        names = [_file_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
+        names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
             names[-1] += f"#{ref.frame}"
         free, number = self._folder.joinpath(*names), 1
@@ -202,7 +202,7 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
     return path.parts
 
 
-def _file_name(part: str) -> str:
+def safe_name(part: str) -> str:
     """A name that every system takes, like the one that it stands for."""
     name = _NOT_IN_NAMES.sub("_", part)
     if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:

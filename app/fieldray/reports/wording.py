@@ -26,6 +26,7 @@ from fieldray.domain.prior import PairRecord, doubts_about_pair
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import (
+    DICOM_DATE,
     backend_name,
     border_text,
     category_word,
@@ -227,6 +228,13 @@ class Wording:
     def study_title(self, ref: ImageRef) -> str:
         """Of a document about one study."""
         return _joined(self.translator.text("Results of a study"), self._date(ref.header))
+
+    def study_name(self, ref: ImageRef) -> tuple[str, str]:
+        """By what a file about one study is found: who it is of, and the day in an order that sorts, if known."""
+        patient = patient_of(ref, self._stored)
+        who = " ".join(filter(None, (person(patient.name), patient.number if patient.is_named else "")))
+        day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(ref.header.study_date)) else ""
+        return who or self._image_name(ref), day
 
     def _person(self, patient: Patient) -> str:
         return cut(_joined(person(patient.name), patient.number if patient.is_named else ""))

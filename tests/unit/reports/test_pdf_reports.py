@@ -57,6 +57,12 @@ def called(outcome: Screened, name: str, number: str = "7") -> Screened:
     return replace(outcome, ref=replace(outcome.ref, header=header))
 
 
+def only(folder: Path) -> Path:
+    """The one document in it."""
+    (path,) = folder.iterdir()
+    return path
+
+
 def streams(data: bytes, *, within: bytes = b" Td ") -> Iterator[bytes]:
     """What the pages draw, and nothing of fonts and pictures; or other parts, by what they hold."""
     for found in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", data, re.S):
@@ -109,7 +115,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     results = results_of([called(one, "Шевченко^Тарас")], verdict=Verdict(choice="disagree", note="тінь ребра"))
     write_studies(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
-    text = pdf_text(tmp_path / "s" / "00001.pdf")
+    text = pdf_text(only(tmp_path / "s"))
     pages = 2 if "2/2" in text else 1  # Ukrainian is longer
     assert text.count(NOTICES[language]) == pages
     said = {
@@ -124,7 +130,7 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path: Path) -> None:
     results = results_of([called(one, "", "")])
     write_studies(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
-    assert pdf_text(tmp_path / "s" / "00001.pdf").lstrip().startswith("one.dcm")
+    assert pdf_text(only(tmp_path / "s")).lstrip().startswith("one.dcm")
 
 
 @needs("pdftotext")
@@ -141,7 +147,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     other = replace(pair, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
     options = ReportOptions(language=language, pairs=(pair, other, replace(pair, current="f" * 64)))
     write_studies(tmp_path / "s", run_with(results_of([one]), options=options))
-    text = " ".join(pdf_text(tmp_path / "s" / "00001.pdf").split())
+    text = " ".join(pdf_text(only(tmp_path / "s")).split())
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
@@ -184,7 +190,7 @@ NAMES = {
 def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) -> None:
     options = ReportOptions(names_people=True)
     write_studies(tmp_path / "s", run_with(results_of([called(one, name)]), options=options))
-    assert NAMES[name] in pdf_text(tmp_path / "s" / "00001.pdf")
+    assert NAMES[name] in pdf_text(only(tmp_path / "s"))
     write_pdf(tmp_path / "run.pdf", run_with(results_of([called(one, name)]), options=options))
     assert NAMES[name].split(" ", maxsplit=1)[0] in pdf_text(tmp_path / "run.pdf")
 
@@ -195,7 +201,7 @@ def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_p
     options = ReportOptions(names_people=True)
     write_studies(tmp_path / "s", run_with(results, options=options))
     write_pdf(tmp_path / "run.pdf", run_with(results, options=options))
-    for path in (tmp_path / "s" / "00001.pdf", tmp_path / "run.pdf"):
+    for path in (only(tmp_path / "s"), tmp_path / "run.pdf"):
         assert b"/Count 1" in path.read_bytes() or b"/Count 2" in path.read_bytes() or b"/Count 3" in path.read_bytes()
 
 
@@ -224,25 +230,40 @@ def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) ->
     """Whatever stands between them in the work list."""
     other = replace(one, ref=replace(one.ref, header=replace(one.ref.header, study_instance_uid="1.2.3.4")))
     write_studies(tmp_path / "s", run_with(results_of([one, other, one])))
-    documents = sorted((tmp_path / "s").iterdir())
-    assert [path.name for path in documents] == ["00001.pdf", "00002.pdf"]
-    assert b"/Count 2" in documents[0].read_bytes()
-    assert b"/Count 1" in documents[1].read_bytes()
+    pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / "s").iterdir())
+    assert pages == [b"1", b"2"]
 
 
 def test_two_patients_of_one_study_have_a_document_each(one: Screened, tmp_path: Path) -> None:
     people = [called(one, name, number="") for name in ("Alpha^Anna", "Beta^Boris", "Alpha^Anna")]
     write_studies(tmp_path / "s", run_with(results_of(people)))
-    documents = sorted((tmp_path / "s").iterdir())
-    assert [path.name for path in documents] == ["00001.pdf", "00002.pdf"]
-    assert b"/Count 2" in documents[0].read_bytes()
-    assert b"/Count 1" in documents[1].read_bytes()
+    pages = sorted(re.findall(rb"/Count (\d)", path.read_bytes())[0] for path in (tmp_path / "s").iterdir())
+    assert pages == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_document_is_found_by_patient_and_day(is_named: bool, one: Screened, tmp_path: Path) -> None:
+    """Two studies of a day have two names, and no name leads out of the folder or is one that Windows lacks."""
+    people = ("Шевченко^Тарас", "шевченко^тарас", "../Con", "a" * 400, "")
+    dates = ("20260314", "20260314", "../../ab", "20260314", "20260314")
+    results = []
+    for number, (name, day) in enumerate(zip(people, dates, strict=True)):
+        ref = called(one, name, "").ref
+        header = replace(ref.header, study_date=day, study_instance_uid=f"1.2.{number}")
+        results.append(replace(one, ref=replace(ref, header=header)))
+    write_studies(tmp_path / "s", run_with(results_of(results), options=ReportOptions(names_people=is_named)))
+    names = {path.stem for path in (tmp_path / "s").iterdir()}
+    assert len(names) == len(people)
+    if is_named:
+        assert names >= {"Шевченко Тарас 2026-03-14", "шевченко тарас 2026-03-14 (2)", ".._Con", "one.dcm 2026-03-14"}
+    else:
+        assert all(re.fullmatch("FR-[A-Z2-7]{10}( 2026-03-14)?", name) for name in names)
 
 
 def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path) -> None:
     one.ref.path.unlink()
     write_studies(tmp_path / "s", run_with(results_of([one])))
-    assert b"/Subtype /Image" in (tmp_path / "s" / "00001.pdf").read_bytes()
+    assert b"/Subtype /Image" in only(tmp_path / "s").read_bytes()
     text = Wording(run_with([])).image(results_of([one])[0], problem=reason("missing"))
     assert text.caption == "The image could not be read for this report: The file is no longer there."
 
@@ -270,8 +291,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
     assert isinstance(results[1].outcome, Failed)
     write_studies(tmp_path / "s", run_with(results))
-    assert b"/Count 2" in (tmp_path / "s" / "00001.pdf").read_bytes()  # of one study
-    assert not (tmp_path / "s" / "00002.pdf").exists()  # a file that is no image is of nobody
+    assert b"/Count 2" in only(tmp_path / "s").read_bytes()  # of one study; a file that is no image is of nobody
 
 
 def test_the_usual_letters_need_no_further_font() -> None:
@@ -335,7 +355,7 @@ def test_reports_are_not_screened_in_the_next_run(one: Screened, tmp_path: Path)
 
 def test_pictures_are_in_the_document(one: Screened, tmp_path: Path) -> None:
     write_studies(tmp_path / "s", run_with(results_of([one])))
-    data = (tmp_path / "s" / "00001.pdf").read_bytes()
+    data = only(tmp_path / "s").read_bytes()
     start = data.index(b"\xff\xd8\xff")
     (tmp_path / "found.jpg").write_bytes(data[start:])
     with Image.open(tmp_path / "found.jpg") as picture:

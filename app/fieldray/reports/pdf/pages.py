@@ -18,7 +18,7 @@ from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Field, FindingText, ImageText, ShareChart, cut
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.images import has_map, image_as_shown, legend
+from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.pdf.fonts import Fonts
 from fieldray.reports.wording import Wording
@@ -55,8 +55,21 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
         for study in results.values():
             fonts.foresee(texts_of([wording.image(result) for result in study]))
         images = stored.read_images(together, _IMAGE_SIDE)
-        for number, study in enumerate(results.values(), 1):
-            yield f"{number:05}.pdf", _study(list(itertools.islice(images, len(study))), fonts, wording, stored)
+        taken = set[str]()
+        for study in results.values():
+            name = _free_name(wording.study_name(study[0].outcome.ref), taken)
+            yield f"{name}.pdf", _study(list(itertools.islice(images, len(study))), fonts, wording, stored)
+
+
+def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
+    """A file's name without its suffix from a person and a day, with a number where another study has it."""
+    name = first = " ".join(filter(None, (safe_name(parts[0]), parts[1])))
+    number = 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{first} ({number})"
+    taken.add(name.casefold())
+    return name
 
 
 def _study(
