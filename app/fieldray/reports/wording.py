@@ -56,6 +56,7 @@ from fieldray.formatting import (
     view_label,
     what_to_do,
 )
+from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Table, cut, scale_of
 from fieldray.reports.exporter import StoredRun
@@ -77,6 +78,7 @@ class Wording:
         self.language = self.translator.language
         self.notice = research_only(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
+        self.signature = self.translator.text("Name, signature, date")
 
     # ---- the run
 
@@ -86,7 +88,7 @@ class Wording:
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
             Paragraph(self.notice, "notice"),
-            Fields("", self.run_fields()),
+            Fields("", (*self.run_fields(), Field(text("Folder"), self._places()))),
             Paragraph(text("What came out"), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
@@ -159,6 +161,11 @@ class Wording:
             Field(text("Started"), self._moment(run.started_s)),
             *([Field(text("Ended"), self._moment(run.ended_s))] if run.ended_s else []),
         )
+
+    def _places(self) -> str:
+        """What was screened, by aliases where nobody asked for names: folders often are called as people are."""
+        key, is_named = self._stored.pseudonym_key, self._stored.options.names_people
+        return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
     def run_remarks(self) -> tuple[str, ...]:
         """What a person should know of the run as a whole."""

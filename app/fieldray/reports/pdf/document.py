@@ -12,7 +12,7 @@ import datetime
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -190,21 +190,45 @@ class Document(FPDF):
             self.set_x(column.left)
             self._lines(column.width, height, text)
 
-    def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38) -> None:
+    def beside(self, left: Callable[[], None], right: Callable[[], None]) -> None:
+        """Draw two columns from one height on, one below the other where the first needs a further page."""
+        top, page = self.y, self.page
+        left()
+        below = self.y
+        if self.page == page:
+            self.set_y(top)
+        right()
+        if self.page == page:
+            self.set_y(max(below, self.y))
+
+    def signature(self, label: str) -> None:
+        """A line to sign on."""
+        self._room(12)
+        self._set("", 8.5, MUTED)
+        self.set_xy(MARGIN, self.y + 7)
+        with self._tagged("P"):
+            self.cell(self.get_string_width(label) + 2, 4, label)
+        with self._artefact():
+            self.set_draw_color(*_LINE)
+            self.line(self.x, self.y + 4, MARGIN + WIDTH, self.y + 4)
+        self.set_y(self.y + 5)
+
+    def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38, size: float = 8.5) -> None:
         """Lines of a label and its value. A value that no page has room for goes on at the next."""
+        height = size * 0.494
         for field in fields:
             text = self._fonts.drawable(field.text)
-            self._set("", 8.5, TEXT)
-            self._room(self._height(text, column.width - label, 4.2) + 0.6)
+            self._set("", size, TEXT)
+            self._room(self._height(text, column.width - label, height) + 0.6)
             top = self.y
             with self._tagged("P"):
-                self._set("", 8.5, MUTED)
+                self._set("", size, MUTED)
                 self.set_x(column.left)
-                self._lines(label - 2, 4.2, field.label)
+                self._lines(label - 2, height, field.label)
                 below = self.y
                 self.set_xy(column.left + label, top)
-                self._set("", 8.5, TEXT)
-                self._lines(column.width - label, 4.2, text)
+                self._set("", size, TEXT)
+                self._lines(column.width - label, height, text)
             self.set_y(max(below, self.y) + 0.6)
 
     def _lines(self, width: float, height: float, text: str) -> None:

@@ -6,24 +6,25 @@ import datetime
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, Final
 
 from PIL import Image
 
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Outcome, lungs_of
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Field, FindingText, ImageText, ShareChart, cut
+from fieldray.reports.document import FindingText, ImageText, ShareChart, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.pdf.fonts import Fonts
 from fieldray.reports.wording import Wording
 
-_IMAGE_SIDE: Final = 1100  # pixels over 112 mm: 250 per inch
+_IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
 
 def run_document(stored: StoredRun) -> bytes:
@@ -31,12 +32,14 @@ def run_document(stored: StoredRun) -> bytes:
     wording = Wording(stored)
     table, run, title = wording.table(), wording.run(), wording.translator.text("Results of a screening run")
     with Fonts() as fonts:
-        document = _document(fonts, [*texts_of(run), *texts_of(table)], wording, stored, title=title)
+        letters = [*texts_of((run, table)), wording.signature]
+        document = _document(fonts, letters, wording, stored, title=title)
         document.heading(title, tag="H1", size=17)
         document.add(run)
         if table.rows:
             document.add_page()
             document.add((table,))
+        document.signature(wording.signature)
         return document.finished()
 
 
@@ -76,21 +79,24 @@ def _study(
     images: list[tuple[StoredResult, ShownImage | Reason]], fonts: Fonts, wording: Wording, stored: StoredRun
 ) -> bytes:
     texts = [wording.image(result, problem=_problem(image)) for result, image in images]
-    about = (*wording.pack(), *wording.run_fields(), *wording.provenance())
-    labels = _labels(wording)
+    about, made = (*wording.pack(), *wording.run_fields()), wording.provenance()
+    prior_title = wording.translator.text("Compared with a prior image")
     title = wording.study_title(images[0][0].outcome.ref)
-    letters = [*texts_of(texts), *texts_of(about), *labels.values(), *wording.legend]
+    letters = [*texts_of(texts), *texts_of((about, made)), prior_title, wording.signature, *wording.legend]
     document = _document(fonts, letters, wording, stored, title=title)
     for place, (text, (result, image)) in enumerate(zip(texts, images, strict=True)):
         if place:
             document.add_page()
         image_page(document, text, _illustration(result, image, wording, stored))
-        document.heading(labels["image"])
-        document.fields((*text.patient, *text.image))
         if text.priors:
-            document.heading(labels["prior"])
+            document.heading(prior_title)
             document.fields(text.priors)
-        _about(document, about, labels)
+        document.rule()
+        document.beside(
+            partial(document.fields, about, column=_LEFT, label=22, size=_SMALL),
+            partial(document.fields, (*text.image, *made), column=_RIGHT, label=22, size=_SMALL),
+        )
+    document.signature(wording.signature)
     return document.finished()
 
 
@@ -101,14 +107,13 @@ def _illustration(
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
         return None
+    has_colours = has_map(outcome, stored.manifest)
     return Illustration(
-        image_as_shown(outcome, shown, stored.manifest), has_map(outcome, stored.manifest), wording.legend
+        image_as_shown(outcome, shown, stored.manifest),
+        Image.fromarray(shown.pixels) if has_colours or lungs_of(outcome) else None,
+        has_colours,
+        wording.legend,
     )
-
-
-def _about(document: Document, about: tuple[Field, ...], labels: dict[str, str]) -> None:
-    document.heading(labels["pack"])
-    document.fields(about)
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
@@ -123,24 +128,18 @@ def _problem(image: ShownImage | Reason) -> Reason | None:
     return image if isinstance(image, Reason) else None
 
 
-def _labels(wording: Wording) -> dict[str, str]:
-    text = wording.translator.text
-    return {
-        "pack": text("The pack"),
-        "image": text("Patient and image"),
-        "prior": text("Compared with a prior image"),
-    }
-
-
 def _document(fonts: Fonts, texts: list[str], wording: Wording, stored: StoredRun, *, title: str) -> Document:
     made = datetime.datetime.fromtimestamp(stored.run.ended_s or stored.run.started_s, datetime.UTC)
     return Document(fonts, texts, title=title, notice=wording.notice, language=wording.language, made=made)
 
 
-_IMAGE_WIDTH: Final = 98.0
-_IMAGE_HEIGHT: Final = 112.0
-_IMAGE: Final = Column(MARGIN, _IMAGE_WIDTH)
-_BESIDE: Final = Column(MARGIN + _IMAGE_WIDTH + 6, WIDTH - _IMAGE_WIDTH - 6)
+_IMAGE_WIDTH: Final = 64.0  # of each of two; mm
+_IMAGE_HEIGHT: Final = 74.0
+_GAP: Final = 5.0
+_HALF: Final = (WIDTH - _GAP) / 2
+_LEFT: Final = Column(MARGIN, _HALF)
+_RIGHT: Final = Column(MARGIN + _HALF + _GAP, _HALF)
+_SMALL: Final = 7.0  # points
 
 
 def texts_of(value: Any) -> Iterator[str]:
@@ -157,46 +156,83 @@ def texts_of(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Illustration:
-    """An image as it was shown, and whether there are colours over it that need a legend; its ends: weak, strong."""
+    """An image as it was shown, without what was laid over it, and whether there are colours that need a legend.
+
+    clean  None where nothing lies over the image
+    ends   of the legend: weak, strong
+    """
 
     image: Image.Image
+    clean: Image.Image | None
     has_colours: bool
     ends: tuple[str, str]
 
 
 def image_page(document: Document, text: ImageText, illustration: Illustration | None) -> None:
-    """A page of one image: itself to the left, what the pack says to the right. What is known is added below."""
+    """A page of one image: itself, clean and as shown, beside it the result, below it what both mean."""
     document.heading(text.person or text.title, tag="H1", size=14)
     document.rule()
-    top, page = document.y, document.page
-    below = _figure(document, text, illustration, top)
-    document.set_y(top)
-    document.paragraph(text.word, tag="H2", style="B", size=16, colour=COLOURS[text.category], column=_BESIDE)
-    if text.why:
-        document.paragraph(text.why, size=9, column=_BESIDE)
-    for finding in text.findings:
-        _finding(document, finding)
-    for remark in text.remarks:
-        document.ln(1)
-        document.paragraph(remark, size=9, column=_BESIDE)
-    _fields(document, text.verdict)
-    if document.page == page:
-        document.set_y(max(below, document.y) + 2)
-    document.rule()
+    has_both = illustration is not None and illustration.clean is not None
+    images = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if has_both else _HALF)
+    result = Column(MARGIN + images.width + _GAP, WIDTH - images.width - _GAP)
+    document.beside(
+        partial(_figures, document, text, illustration, images), partial(_result, document, text, column=result)
+    )
+    document.ln(2)
+    document.beside(partial(_known, document, text), partial(_points, document, text.findings))
 
 
-def _figure(document: Document, text: ImageText, illustration: Illustration | None, top: float) -> float:
-    """The image with its caption; where it ends."""
-    below = top
-    if illustration is not None:
-        below += document.figure(
-            illustration.image, spoken=text.spoken, left=MARGIN, top=top, width=_IMAGE_WIDTH, height=_IMAGE_HEIGHT
-        )
+def _figures(document: Document, text: ImageText, illustration: Illustration | None, column: Column) -> None:
+    """The images side by side, and their caption."""
+    top = below = document.y
+    shown = [] if illustration is None else [(illustration.clean, text.title), (illustration.image, text.spoken)]
+    drawn = [(image, spoken) for image, spoken in shown if image is not None]
+    for place, (image, spoken) in enumerate(drawn):
+        width = column.width / len(drawn)
+        left = MARGIN + place * width
+        high = document.figure(image, spoken=spoken, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
+        below = max(below, top + high)
     document.set_y(below + 1.5)
     if illustration is not None and illustration.has_colours:
         _legend(document, illustration.ends)
-    document.paragraph(text.caption, column=_IMAGE, size=7.5, colour=MUTED)
-    return document.y
+    document.paragraph(text.caption, column=column, size=7.5, colour=MUTED)
+
+
+def _result(document: Document, text: ImageText, *, column: Column) -> None:
+    document.paragraph(text.word, tag="H2", style="B", size=14, colour=COLOURS[text.category], column=column)
+    if text.why:
+        document.paragraph(text.why, size=9, column=column)
+    for finding in text.findings:
+        document.ln(1)
+        document.paragraph(finding.meaning, style="B", size=10, column=column)
+        document.paragraph(finding.score, style="B", size=13, column=column)
+        document.scale(finding.scale, column=column)
+        document.paragraph(finding.sentence, size=9, column=column)
+    if not text.findings:
+        _remarks(document, text, column=column)
+
+
+def _known(document: Document, text: ImageText) -> None:
+    document.fields((*text.patient, *text.verdict), column=_LEFT, label=28)
+    if text.findings:
+        _remarks(document, text, column=_LEFT)
+
+
+def _remarks(document: Document, text: ImageText, *, column: Column) -> None:
+    for remark in text.remarks:
+        document.ln(1)
+        document.paragraph(remark, size=8.5, column=column)
+
+
+def _points(document: Document, findings: Sequence[FindingText]) -> None:
+    """What was measured at the operating point of each."""
+    for finding in findings:
+        if len(findings) > 1:
+            document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
+        if finding.point:
+            document.paragraph(finding.point, style="B", size=8.5, column=_RIGHT)
+            for line in (finding.measured, *finding.classes):
+                document.paragraph(line, size=_SMALL, colour=MUTED, column=_RIGHT)
 
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:
@@ -205,24 +241,6 @@ def _legend(document: Document, ends: tuple[str, str]) -> None:
     document.paragraph(ends[0], column=Column(MARGIN, 17), size=7.5)
     document.set_y(top)
     document.paragraph(ends[1], column=Column(MARGIN + 56, 30), size=7.5)
-
-
-def _finding(document: Document, finding: FindingText) -> None:
-    document.ln(1)
-    document.paragraph(finding.meaning, style="B", size=10, column=_BESIDE)
-    document.paragraph(finding.score, style="B", size=13, column=_BESIDE)
-    document.scale(finding.scale, column=_BESIDE)
-    document.paragraph(finding.sentence, size=9, column=_BESIDE)
-    if finding.point:
-        document.paragraph(finding.point, style="B", size=8.5, column=_BESIDE)
-        for line in (finding.measured, *finding.classes):
-            document.paragraph(line, size=8, colour=MUTED, column=_BESIDE)
-
-
-def _fields(document: Document, lines: Sequence[Field]) -> None:
-    if lines:
-        document.ln(2)
-        document.fields(lines, column=_BESIDE, label=26)
 
 
 _SIDE: Final = 66.0  # mm
