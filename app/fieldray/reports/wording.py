@@ -65,7 +65,7 @@ from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
 _MOST_REGIONS: Final = 12
-_WIDTHS: Final = (10.0, 30.0, 19.0, 43.0, 44.0, 14.0, 18.0)  # of the list of all images, mm
+_WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # of the list of all images, mm
 
 
 class Wording:

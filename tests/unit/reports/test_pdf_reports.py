@@ -34,6 +34,7 @@ from fieldray.reports.wording import Wording
 from outcomes import failed, image_ref, refused
 from phantoms import write_dicom
 from report_programs import needs, pdf_text
+from report_programs import said as printed
 from report_runs import results_of, run_with, screened_files
 
 LANGUAGES = ("en", "uk")
@@ -220,6 +221,20 @@ def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_p
     write_pdf(tmp_path / "run.pdf", run_with(results, options=options))
     for path in (only(tmp_path / "s"), tmp_path / "run.pdf"):
         assert b"/Count 1" in path.read_bytes() or b"/Count 2" in path.read_bytes() or b"/Count 3" in path.read_bytes()
+
+
+@needs("pdftotext")
+def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) -> None:
+    """Not even where a name has no place to break: two millimetres stay free."""
+    named = called(replace(one, ref=replace(one.ref, member="m" * 200)), "N" * 90, "")
+    write_pdf(tmp_path / "run.pdf", run_with(results_of([named]), options=ReportOptions(names_people=True)))
+    last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
+    words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
+    starts = {text: float(left) for left, _, text in words}
+    for letter, beside in (("N", "2024-01-02"), ("m", "Abnormal")):
+        ends = [float(right) for _, right, text in words if set(text) == {letter}]
+        assert len(ends) > 1
+        assert max(ends) + 2 / 25.4 * 72 < starts[beside]
 
 
 def test_nobody_is_named_unasked(one: Screened, tmp_path: Path) -> None:

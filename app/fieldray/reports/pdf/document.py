@@ -41,6 +41,7 @@ Colour = tuple[int, int, int]
 MARGIN: Final = 16.0
 WIDTH: Final = 210.0 - 2 * MARGIN
 _FOOT: Final = 18.0
+_APART: Final = 2.5  # mm
 TEXT: Final[Colour] = (28, 34, 38)
 MUTED: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
@@ -257,7 +258,7 @@ class Document(FPDF):
 
     def _row_height(self, table: Table, cells: Sequence[str]) -> float:
         self._set("B", 8, TEXT)  # the wider letters
-        heights = (self._height(text, width - 1.5, 3.8) for text, width in zip(cells, table.widths, strict=True))
+        heights = (self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.widths, strict=True))
         return max(heights) + 1.6
 
     def _row(
@@ -267,7 +268,7 @@ class Document(FPDF):
         for place, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
             self._set(style, 8, colours.get(place, TEXT))
             self.set_xy(left, top + 0.8)
-            self._lines(width - 1.5, 3.8, text)
+            self._lines(width - _APART, 3.8, text)
             left += width
         self.set_draw_color(*_LINE)
         self.set_line_width(0.2)
