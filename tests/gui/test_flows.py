@@ -421,6 +421,7 @@ def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
     chosen = desk.window.findChild(ExportDialog)
     assert chosen.formats() == ("count",)
     chosen.names_box.setChecked(True)
+    assert not chosen.comma_box.isEnabled()  # no table is chosen
     chosen.accept()
     dialog = desk.window.findChild(QFileDialog)
     dialog.filesSelected.emit(["/out"])
@@ -434,6 +435,8 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     dialog = desk.window.findChild(ExportDialog)
     assert dialog.formats() == ("csv", "json", "count")
     assert dialog.options() == ReportOptions(language="en", names_people=False)
+    dialog.comma_box.setChecked(True)
+    assert dialog.options().decimal_comma
     assert not dialog.boxes["absent"].isEnabled()
     for box in dialog.boxes.values():
         box.setChecked(False)

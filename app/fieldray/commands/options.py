@@ -236,6 +236,11 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
         help="write the names and numbers of patients, and names of files, into exports (default: pseudonyms)",
     )
     parser.add_argument(
+        "--decimal-comma",
+        action="store_true",
+        help="write csv as Excel reads it where numbers have a decimal comma: columns divided by semicolons",
+    )
+    parser.add_argument(
         "--language",
         choices=language_choices()[1:],
         help="language of PDF reports and of what is written into images (default: from the settings, else English)",
@@ -248,7 +253,11 @@ def report_options(options: argparse.Namespace, settings: Settings, console: Con
     if shows_images and not options.names:
         console.print_error(reason("pixels_not_cleaned").text)
     language = options.language or str(settings["language"])
-    return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
+    return ReportOptions(
+        language="en" if language == "system" else language,
+        names_people=options.names,
+        decimal_comma=options.decimal_comma,
+    )
 
 
 def _formats(text: str) -> Sequence[str]:

@@ -360,11 +360,14 @@ class ExportDialog(QDialog):
         self.setWindowTitle(translator.text("Save the results"))
         self.save = push_button(translator.text("Choose a folder…"), role="primary")
         self.boxes = {exporter.name: self._box(exporter, chosen) for exporter in EXPORTERS.entries()}
+        self.comma_box = QCheckBox(translator.text("CSV for Excel with decimal commas: columns divided by semicolons"))
+        self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
+        self.comma_box.setEnabled(self.boxes["csv"].isChecked())
         self.names_box = QCheckBox(translator.text("Name the patients"))
         page = QWidget()
         name_surface(page, "page")
         title = label(translator.text("Save the results"), role="title")
-        formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values())
+        formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         lay_column(page, title, formats, self._names_card(), spacing=12)
         lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save), width=_EXPORT_WIDTH)
         self.save.setEnabled(bool(self.formats()))
@@ -374,8 +377,12 @@ class ExportDialog(QDialog):
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
     def options(self) -> ReportOptions:
-        """Language and naming."""
-        return ReportOptions(language=self._translator.language, names_people=self.names_box.isChecked())
+        """Language, naming, and how the table is divided."""
+        return ReportOptions(
+            language=self._translator.language,
+            names_people=self.names_box.isChecked(),
+            decimal_comma=self.comma_box.isChecked(),
+        )
 
     def _box(self, exporter: Exporter, chosen: Sequence[str]) -> QCheckBox:
         box = QCheckBox(self._translator.text(exporter.title).replace("&", "&&"))

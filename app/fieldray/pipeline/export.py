@@ -399,6 +399,7 @@ class Order:
     spec: RunSpec | None
     language: str
     names_people: bool
+    decimal_comma: bool
     pairs: tuple[PairRecord, ...]
     pack: KnownPack | None
     settings: Mapping[str, Value]
@@ -445,6 +446,7 @@ def export_apart(
         spec=spec,
         language=options.language,
         names_people=options.names_people,
+        decimal_comma=options.decimal_comma,
         pairs=options.pairs,
         pack=pack and replace(pack, manifest=replace(pack.manifest, ood_gate=None)),  # no report says anything of it
         settings={row.key: settings[row.key] for row in TABLE},
@@ -498,7 +500,12 @@ def _export(order: Order) -> Exported:
         order.folder,
         order.formats,
         spec=order.spec,
-        options=ReportOptions(language=order.language, names_people=order.names_people, pairs=order.pairs),
+        options=ReportOptions(
+            language=order.language,
+            names_people=order.names_people,
+            decimal_comma=order.decimal_comma,
+            pairs=order.pairs,
+        ),
         pack=order.pack,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         tell=tell,

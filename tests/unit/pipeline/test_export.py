@@ -263,7 +263,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
             found = tuple(replace(finding, label=code) for finding in outcome.findings)
             store.save(run_id, replace(outcome, findings=found), spec=spec)
         store.finish(run_id)
-    options = ReportOptions(language="uk", names_people=True, pairs=pairs)
+    options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
     formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": KnownPack.of(model)}
     here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
     steps: list[tuple[int, int]] = []

@@ -12,7 +12,7 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reports.content import COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
-from fieldray.reports.exporters.csv import harmless, write_csv
+from fieldray.reports.exporters.csv import harmless, is_own, started_of, write_csv
 from fieldray.reports.exporters.json import write_json
 from hostile import ALL, forbidden_in
 from outcomes import failed, image_ref, refused, screened, stored_run
@@ -134,6 +134,29 @@ def test_every_field_is_quoted(tmp_path: Path) -> None:
     head, row, _ = path.read_bytes().decode("utf-8-sig").split("\r\n")
     assert head == ",".join(f'"{name}"' for name in COLUMNS)
     assert row.startswith('"') and row.endswith('"')
+
+
+def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replaced(tmp_path: Path) -> None:
+    path, with_comma = tmp_path / "results.csv", ReportOptions(decimal_comma=True)
+    write_csv(path, stored_run(results()))
+    (plain, *_) = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
+    for _ in range(2):
+        write_csv(path, replace(stored_run(results()), options=with_comma))
+    head = path.read_bytes()
+    (row, *_) = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines(), delimiter=";")
+    assert "." in plain["score"]
+    assert row["score"] == plain["score"].replace(".", ",")
+    assert row.keys() == plain.keys()
+    assert {name for name in row if row[name] != plain[name]} <= {
+        "score",
+        "threshold",
+        "unsure_low",
+        "unsure_high",
+        "decode_ms",
+        "inference_ms",
+    }
+    assert started_of(head) == plain["run_started"]
+    assert not is_own(head.replace(b'"', b""))  # as a spreadsheet saves it: perhaps with what a person added
 
 
 def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Results as a table for spreadsheets and scripts.
 
 UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Comma-separated, CRLF, with a
-header line. The columns are `content.COLUMNS`; new ones are only ever added at the end. Every row carries the notice.
+header line; on demand with semicolons and decimal commas, as Excel expects them in Ukraine and wherever numbers have a
+comma. The columns are `content.COLUMNS`; new ones are only ever added at the end. Every row carries the notice.
 
 No text in the table may become a formula (CWE-1236), however a spreadsheet splits the lines: a Ukrainian Excel splits
 at semicolons, others at tabs, and then quotes protect only the first field of a line. So every field is quoted, and an
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # Every table has these, whatever other versions add.
 _FIRST_COLUMNS: Final = ("path", "study", "image")
 _ITS_COLUMNS: Final = frozenset({"status", "score", "decision", "model_sha256", "content_sha256", "notice"})
+# As the program writes it: a spreadsheet that saves a table again leaves the quotes out.
+_WITH_SEMICOLONS: Final = '\ufeff"path";"study";'.encode()
 _UNSEEN: Final = "\\s\\x00-\\x20\\x7f-\\xa0\\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _QUOTES: Final = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SIGNS: Final = "=+\\-@\uff1d\uff0b\uff0d\uff20\u2212\ufe62\ufe63\ufe66\ufe6b"
@@ -42,15 +45,21 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import own_text
 
     with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
-        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        has_comma = stored.options.decimal_comma
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
         writer.writerow(COLUMNS)
         for row in rows_of(stored):
-            writer.writerow([harmless(value) for value in row.values()])
+            values = map(harmless, row.values())
+            writer.writerow([_with_comma(value) for value in values] if has_comma else list(values))
+
+
+def _with_comma(value: Value) -> Value:
+    return repr(value).replace(".", ",") if isinstance(value, float) else value
 
 
 def is_own(head: bytes) -> bool:
     """Whether a file that begins with `head` is such a table, of this version or another."""
-    return is_table(head, separators=",")
+    return is_table(head, separators=";," if head.startswith(_WITH_SEMICOLONS) else ",")
 
 
 def is_table(head: bytes, *, separators: str) -> bool:
@@ -76,7 +85,8 @@ def harmless(value: Value) -> Value:
 
 def started_of(head: bytes) -> str | None:
     """When the run of such a table began, if it has a row."""
-    rows = csv.DictReader(io.StringIO(head.decode("utf-8-sig", "replace"), newline=""))
+    separator = ";" if head.startswith(_WITH_SEMICOLONS) else ","
+    rows = csv.DictReader(io.StringIO(head.decode("utf-8-sig", "replace"), newline=""), delimiter=separator)
     row = next(rows, {})
     return row.get("run_started") or None
 
