@@ -363,6 +363,12 @@ class FakeLibrary:
 
     def trust(self, fingerprint: str) -> None:
         self.trusted.append(fingerprint)
+        for drive, found in self.on_drives.items():
+            was_asked = [entry.trust == "unknown_key" and entry.fingerprint == fingerprint for entry in found]
+            self.on_drives[drive] = [
+                replace(entry, trust="trusted", problem=None) if is_it else entry
+                for entry, is_it in zip(found, was_asked, strict=True)
+            ]
 
     def site_problem(self) -> Reason | None:
         return self.lost

@@ -371,6 +371,8 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # somebody changed the drive meanwhile
     desk.rooms.library.on_drives[EDGETPU] = [replace(entry, fingerprint=other)]
     question.yes_button.click()
+    desk.until_told("The key is trusted now")
+    press(desk.window.banners, "Use this pack")
     desk.until_told("another pack lies in its place")
     assert packs.question is None and in_use(desk) == ""
     assert desk.rooms.library.trusted == [entry.fingerprint]

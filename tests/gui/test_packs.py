@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, dialogs, texts
+from desk import Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
@@ -48,10 +48,10 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
     return rooms
 
 
-def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> None:
+def test_a_drive_with_a_trusted_pack_is_used(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    assert "you can remove the drive" in desk.window.toolbar.pack_chip.toolTip()
+    assert "goes on without its drive" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
@@ -87,8 +87,21 @@ def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
     desk.until(lambda: in_use(desk) == "made-up-1.2.0")
 
 
+def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_others_are_named(desk: Desk) -> None:
+    desk.bench.choose_default("")
+    plug_in(desk, on_edgetpu())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    pull_out(desk)
+    desk.until_told("so its pack is not in use any more", "Made-up lungs")
+    assert in_use(desk) == ""
+
+
 def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.screen()
+    plug_in(desk, on_edgetpu())
+    desk.until_told("A pack was found on a drive")
+    pull_out(desk)
+    desk.until(lambda: "A pack was found" not in desk.told)
     plug_in(desk, on_edgetpu())
     desk.until_told("A pack was found on a drive")
     assert in_use(desk) == "made-up-1.2.0"
@@ -113,8 +126,17 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
     assert asked.no_button.isDefault()
     (asked.yes_button if is_trusted else asked.no_button).click()
-    unknown.until(lambda: in_use(unknown) == ("lungs-2.0.0" if is_trusted else "made-up-1.2.0"))
-    assert unknown.rooms.library.trusted == [FINGERPRINT] * is_trusted
+    unknown.until(lambda: unknown.bench.packs.question is None)
+    unknown.until(lambda: unknown.rooms.library.trusted == [FINGERPRINT] * is_trusted)
+    unknown.until(lambda: "not trusted yet" not in unknown.told)
+    if is_trusted:
+        unknown.window.actions_by_name["packs"].trigger()
+        unknown.until(lambda: "Signed by a key you trust" in texts(unknown.window.packs_page))
+        assert "not trusted yet" not in texts(unknown.window.packs_page)
+    assert in_use(unknown) == "made-up-1.2.0"  # to trust a key is not to use its pack
+    if is_trusted:
+        press(unknown.window.banners, "Use this pack")
+        unknown.until(lambda: in_use(unknown) == "lungs-2.0.0")
 
 
 @pytest.mark.parametrize("is_open", [True, False])

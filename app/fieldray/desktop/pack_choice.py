@@ -34,7 +34,7 @@ class PackQuestion:
 
 
 class PackChoice(QObject):
-    """The packs in reach and the one in use. A pack is used from memory: its drive may be removed."""
+    """The packs in reach and the one in use. A run uses it from memory: without its drive it is in use to its end."""
 
     listed = Signal()
     model_changed = Signal()
@@ -92,7 +92,8 @@ class PackChoice(QObject):
         have another signer's name.
         """
         self.loading, self.question, self._noticed, self.is_persons_choice = candidate, None, None, True
-        self._board.withdraw("pack")
+        for key in ("pack", "offer"):
+            self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
         self._background.ask(
@@ -110,7 +111,10 @@ class PackChoice(QObject):
         self.is_persons_choice = False
 
     def answer_yes(self, question: PackQuestion) -> None:
-        """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once."""
+        """A person said yes to a question: trust the key, or use the namesake, the legacy or older pack this once.
+
+        To trust a key is not to use its pack.
+        """
         if question is not self.question:
             return
         self.loading = question.candidate
@@ -118,7 +122,7 @@ class PackChoice(QObject):
             self._background.ask(
                 lambda services: services.library.trust(question.fingerprint),
                 channel="packs",
-                done=lambda _: self.use(question.candidate),
+                done=lambda _: self._trusted(question.candidate),
                 failed=lambda error: self._problem(error, question.candidate),
             )
         else:
@@ -235,7 +239,10 @@ class PackChoice(QObject):
         for question in (self.question, self._noticed):
             if question is not None and not any(_is_same(question.candidate, entry) for entry in found):
                 self._lose(question)
-        new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
+        on_drives = [entry for entry in found if entry.origin == "drive"]
+        new = [entry for entry in on_drives if entry.folder not in known]
+        if not on_drives:
+            self._board.withdraw("offer")
         if not self.source_is_here and not self.may_switch:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
@@ -248,6 +255,18 @@ class PackChoice(QObject):
             self._offer(best)
         elif self.may_switch:
             self.settle()
+
+    def _trusted(self, candidate: PackCandidate) -> None:
+        self.loading = None
+        action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
+        name = candidate.pack_name
+        self._board.post(
+            "pack",
+            lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=name),
+            action=action,
+        )
+        self._put(None)
+        self.look()  # the list says who is trusted
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
         if not _is_of(model, candidate):
@@ -333,7 +352,16 @@ class PackChoice(QObject):
     def _forget(self) -> None:
         self.model, self.source, self.point_name = None, None, None
         self.model_changed.emit()
-        self._say_none()
+        others = [entry for entry in self.candidates if entry.can_screen]
+        if not others:
+            self._say_none()
+            return
+        self._say(
+            lambda t: t.text(
+                "The drive was removed, so its pack is not in use any more. You can choose under Packs: {names}.",
+                names=", ".join(t.pick(entry.names) or entry.pack_name for entry in others),
+            )
+        )
 
     def _offer(self, candidate: PackCandidate) -> None:
         action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))

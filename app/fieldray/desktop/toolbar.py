@@ -218,11 +218,11 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """The signer of the pack, and whether its drive can be removed."""
+    """The signer of the pack, and what its drive is needed for."""
     whose = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; you can remove the drive", signer=whose)
+            return translator.text("{signer}; a run under way goes on without its drive", signer=whose)
         return translator.text("{signer}; drive removed", signer=whose)
     return whose
 
