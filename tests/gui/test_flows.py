@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from desk import Desk, opened, press, texts
 from fake_rooms import FakeRooms, candidate, failed, refused, screened
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QObject, QPoint, Qt, QUrl, Slot
+from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton, QToolButton
 from pytestqt.qtbot import QtBot
 
@@ -137,6 +138,26 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     (failure,) = [notice for notice in desk.bench.board.notices if notice.level == "error"]
     desk.bench.board.withdraw(failure.key)
     desk.until(lambda: "The disk is full" not in desk.told)
+
+
+def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
+    desk.screen("/first")
+    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
+    desk.until_told("The disk is full")
+    desk.bench.start()
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.told)
+
+
+def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk) -> None:
+    desk.screen()
+    desk.rooms.publish(Progress(done=4, total=4, total_is_final=True, images_per_s=1.0, remaining_s=None))
+    desk.finish()
+    assert "4 / 4" in desk.window.toolbar.progress_text.text()
+    desk.bench.choose_default("")
+    desk.choose("/other")
+    desk.until(lambda: desk.asks == "pack")
+    assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
+    assert desk.window.toolbar.bar.value() == 0
 
 
 def test_stop_names_the_folder_that_waited_and_offers_it(desk: Desk) -> None:
@@ -430,6 +451,29 @@ def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
     dialog.close()
 
 
+class _FileManager(QObject):
+    """Takes the folders that are to be shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    @Slot(QUrl)
+    def show(self, address: QUrl) -> None:
+        self.shown.append(address.toLocalFile())
+
+
+def test_the_folder_of_what_was_saved_is_one_click_away(desk: Desk, tmp_path: Path) -> None:
+    desk.screen()
+    manager = _FileManager()
+    QDesktopServices.setUrlHandler("file", manager, "show")  # type: ignore[call-overload]  # its stub says bytes
+    desk.bench.export(tmp_path)
+    desk.until_told("saved in")
+    press(desk.window.banners, "Open the folder")
+    QDesktopServices.unsetUrlHandler("file")
+    assert manager.shown == [str(tmp_path)]
+
+
 def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None, desk: Desk) -> None:
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
@@ -468,9 +512,7 @@ def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
     desk.until(lambda: listed(desk) != [] and table.accessibleDescription() == "")
 
 
-def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image_is(
-    desk: Desk, rooms: FakeRooms
-) -> None:
+def test_the_image_follows_what_a_search_found(desk: Desk, rooms: FakeRooms) -> None:
     rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 61)]
     desk.screen()
     desk.open_row(1)
@@ -483,10 +525,10 @@ def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image
     work_list.filter_bar.search.setText("px-103")
     desk.until(lambda: listed(desk) == list(range(30, 40)))
     assert work_list.table.rowAt(0) == 0
-    assert desk.bench.image.row.row_id == 1
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 30)
     work_list.filter_bar.search.clear()
     desk.until(lambda: model.rowCount() == 60)
-    assert work_list.table.currentIndex().row() == 0
+    assert work_list.table.currentIndex().row() == 29
 
 
 # ---- what cannot be opened, and no pack

@@ -109,6 +109,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 # Modules that start other programs, and why these need no guard of their own.
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
+    "fieldray.desktop.past_runs": "the system's window on a folder, where a person asks to see what was saved",
     "fieldray.surroundings": "the installed window, which begins with the guard",
     "fieldray_cluster.node": "processes of a cluster, which begin with the guard and speak by asyncio",
     "fieldray_cluster.workflow.tasks": "the guard of a command",

@@ -23,7 +23,7 @@ class Action:
     """A button on a notice."""
 
     text: LocalText
-    command: Callable[[], None]
+    command: Callable[[], object]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -68,6 +68,11 @@ class NoticeBoard(QObject):
         """Take a notice away, if it is there."""
         if self._notices.pop(key, None):
             self.changed.emit()
+
+    def supersede(self, start: str) -> None:
+        """Take away the notices whose keys begin so: something newer is under way that they are about."""
+        for key in [key for key in self._notices if key.startswith(start)]:
+            self.withdraw(key)
 
 
 _SIGNS = {"info": "information", "warning": "warning", "error": "warning"}

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QUrl, Signal
+from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import Background
@@ -215,7 +216,9 @@ class Auditing(RunRoom):
 
     def _saved(self, folder: Path, written: Sequence[Path]) -> None:
         text = "{count} file was saved in {folder}.", "{count} files were saved in {folder}."
-        self._board.post("export", lambda t: t.plural(text[0], text[1], len(written), folder=folder))
+        self._board.post(
+            "export", lambda t: t.plural(text[0], text[1], len(written), folder=folder), action=_to_folder(folder)
+        )
 
     def _taken(self, model: Model) -> None:
         point = model.manifest.operating_points[-1]
@@ -251,6 +254,7 @@ class Exporting(QObject):
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Write a run into a folder in the background."""
         stop, notes = threading.Event(), list[Reason]()
+        self._board.supersede("export ")
         self._stops.append(stop)
         self._show(stop, 0, 0)
         self._background.ask(
@@ -326,8 +330,15 @@ class Exporting(QObject):
                 else t.text("Nothing was saved: no result of this run has what these formats need.")
             ),
             level="info" if count else "warning",
+            action=_to_folder(folder) if count else None,
         )
 
     def _failed(self, stop: threading.Event, error: FieldrayError) -> None:
         self._stops.remove(stop)
         self._board.post_error("export", error)
+
+
+def _to_folder(folder: Path) -> Action:
+    """Shows where something was saved, in the system's own window."""
+    address = QUrl.fromLocalFile(str(folder))
+    return Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))

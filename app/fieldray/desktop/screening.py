@@ -108,7 +108,7 @@ class Screening(QObject):
                 ),
             )
             return
-        self.paths, self.past = tuple(paths), None
+        self.paths, self.past, self.progress = tuple(paths), None, None
         self._enter("waiting")
         self._do(self._playbook.open(paths))
 
@@ -251,6 +251,7 @@ class Screening(QObject):
         assert model is not None
         for key in ("run", "question", *_RUN_NOTES):
             self._board.withdraw(key)
+        self._board.supersede(_failed(intent.paths))
         self.paths, self.manifest, self.run_model = intent.paths, model.manifest, model
         self.progress = self.run_id = self.past = None
         self._remember(intent, remembered)
@@ -299,10 +300,10 @@ class Screening(QObject):
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
-        """It stays until it is dismissed: nobody may have seen it when the next run starts."""
+        """It stays until the same is screened again: nobody may have seen it when the next run starts."""
         paths = _listed(self.paths)
         self._board.post(
-            f"failed {paths} {why.code}",
+            _failed(self.paths) + why.code,
             lambda t: t.text("Screening ended early: {paths}. {reason}", paths=paths, reason=t.reason(why)),
             level="error",
         )
@@ -338,6 +339,11 @@ class Screening(QObject):
 
 def _listed(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths))
+
+
+def _failed(paths: Sequence[Path]) -> str:
+    """What the keys of the notices begin with that a run of these ended early."""
+    return f"failed {_listed(paths)} "
 
 
 def _unscreened(paths: Sequence[Path]) -> str:

@@ -377,7 +377,7 @@ class WorkList(QWidget):
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
-        """A filter keeps the chosen image where it is still listed, else it shows what it found from the top on.
+        """A filter keeps the chosen image where it is still listed, else the first one that it found is chosen.
 
         An emptied list forgets it.
         """
@@ -390,3 +390,5 @@ class WorkList(QWidget):
             if self._chosen is not None:
                 self._chosen = None
                 self.row_chosen.emit(None)
+        elif self._chosen_id is not None and self._goal is None:
+            self.choose_end(last=False)
