@@ -13,6 +13,7 @@ from desk import Desk, opened, press, texts, turn_wheel
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
@@ -32,6 +33,7 @@ from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.result_panel import ScoreScale
 from fieldray.desktop.style import colours, style_sheet
+from fieldray.desktop.toolbar import Status
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
 from fieldray.desktop.worklist_model import KEYS as COLUMNS
@@ -109,6 +111,32 @@ def test_the_verdict_stands_directly_under_the_score(desk: Desk, language: str) 
     below = scale.mapTo(panel.widget(), QPoint(0, scale.height())).y()
     assert 0 <= panel.verdict.mapTo(panel.widget(), QPoint()).y() - below < 3 * scale.height()
     assert panel.verdict.buttons["agree"].visibleRegion().isEmpty() is False  # without scrolling, at 1366 x 768
+
+
+@pytest.mark.parametrize("page", ["packs", "audit", "history"])
+def test_escape_goes_back_to_the_images(desk: Desk, page: str) -> None:
+    desk.screen()
+    desk.window.actions_by_name[page].trigger()
+    assert not desk.window.images.isVisible()
+    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
+    assert desk.window.images.isVisible()
+
+
+def test_the_image_has_the_whole_screen_until_escape(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    window, wide = desk.window, desk.window.viewer.width()
+    QTest.keyClick(window, Qt.Key.Key_F11)
+    assert window.isFullScreen() and not window.work_list.isVisible() and not window.result.isVisible()
+    QTest.keyClick(window.viewer, Qt.Key.Key_Down)  # the list is still walked through
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
+    QTest.keyClick(window, Qt.Key.Key_Escape)
+    assert not window.isFullScreen() and window.work_list.isVisible() and window.result.isVisible()
+    desk.until(lambda: abs(window.viewer.width() - wide) < 10)
+    QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
+    assert window.isFullScreen()
+    QTest.mouseDClick(window.viewer, Qt.MouseButton.LeftButton)
+    assert not window.isFullScreen()
 
 
 def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
@@ -284,6 +312,23 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
     assert table.viewport().height() >= 3 * ROW_HEIGHT
     shown = [(button.toolTip(), button.text()) for button in bar.findChildren(QPushButton) if button.isVisible()]
     assert shown[:3] == [("All", "All  4"), ("Read first", "0"), ("Abnormal", "2")]
+
+
+@pytest.mark.parametrize("language", ["en", "uk"])
+def test_at_twice_the_size_neither_purpose_nor_filters_nor_chips_are_cut(desk: Desk, language: str) -> None:
+    """1366 x 768 at 200 %."""
+    desk.application.change_settings({"language": language})
+    window = desk.window
+    window.showNormal()
+    window.resize(683, 384)
+    window.actions_by_name["history"].trigger()
+    status, history = window.statusBar(), window.history_page
+    desk.until(lambda: window.width() == 683)
+    assert isinstance(status, Status)
+    bar = window.toolbar
+    for part in (status.research, bar.pack_chip, bar.backend_chip, bar.menu_button, *history.findChildren(QComboBox)):
+        desk.until(lambda part=part: part.isVisible() and part.width() >= part.sizeHint().width())
+        assert part.mapTo(window, QPoint(part.width(), 0)).x() <= window.width()
 
 
 def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(desk: Desk) -> None:

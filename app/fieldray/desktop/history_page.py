@@ -86,7 +86,7 @@ class HistoryPage(Page):
     def _make_filters(self) -> QHBoxLayout:
         translator, wanted = self._translator, self._runs.wanted
         self.search = search_field(translator.text("Search pack or folder"), wanted.text)
-        self.search.setFixedWidth(_SEARCH_WIDTH)
+        self.search.setMaximumWidth(_SEARCH_WIDTH)
         self.search.textChanged.connect(lambda _: self._filter())
         self.dates = choice_box(
             (  # by the day on which a run began: how many days before today at most
@@ -103,7 +103,7 @@ class HistoryPage(Page):
         boxes = self.dates, self.verdicts, self.devices
         for box in boxes:
             box.activated.connect(lambda _: self._filter())
-        return lay_row(None, self.search, *boxes, 1)
+        return lay_row(None, (self.search, 100), *boxes, 1)  # it gives way where the window is narrow
 
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text

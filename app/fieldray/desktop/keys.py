@@ -48,6 +48,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
+    Key("full_screen", ("F11",), "view", lambda t: t.text("The image on the whole screen, or the window again")),
     Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside the others, or close it")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
@@ -209,6 +210,7 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
         (translator.text("Middle drag"), translator.text("Pan the image")),
         (translator.text("Right drag"), translator.text("Zoom")),
         (translator.text("Right click"), translator.text("Menu")),
+        (translator.text("Double click"), translator.text("The image on the whole screen, or the window again")),
         (translator.text("Wheel"), translator.text("Next or previous image")),
         (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
     ]

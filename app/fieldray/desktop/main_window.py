@@ -132,6 +132,7 @@ class MainWindow(QMainWindow):
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
+            viewer.screen_wanted.connect(self._toggle_full_screen)
             result.heat_map_box.toggled.connect(viewer.show_heat_map)
             result.lungs.outline_box.toggled.connect(viewer.show_outline)
             result.opacity.valueChanged.connect(viewer.set_opacity)
@@ -163,6 +164,7 @@ class MainWindow(QMainWindow):
             "search": rows.filter_bar.search.setFocus,
             **self.area.commands(),
             "prior_file": self._choose_prior,
+            "full_screen": self._toggle_full_screen,
             "hide_patient": self._toggle_patient,
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
@@ -267,6 +269,14 @@ class MainWindow(QMainWindow):
         self.result.heat_map_box.setChecked(self.viewer.shows_heat_map)
         self.result.lungs.outline_box.setChecked(self.viewer.shows_outline)
 
+    def _toggle_full_screen(self) -> None:
+        """The image has the whole screen, without list and result; or all is as before."""
+        self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
+        is_alone = self.isFullScreen() and self.images.isVisible()
+        for beside in (self.work_list, self.result):
+            beside.setHidden(is_alone)
+        (self.viewer if is_alone else self.work_list.table).setFocus()
+
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
         self.settings_changed.emit({"hide_patient": hidden})
@@ -318,6 +328,12 @@ class MainWindow(QMainWindow):
             self.work_list.table.setFocus()
 
     def _cancel(self) -> None:
+        """Back from what is over the images: a page, then the whole screen."""
+        if self.pages.currentWidget() not in (self.images, self.welcome):
+            self._show_images_or_welcome()
+            return
+        if self.isFullScreen():
+            self._toggle_full_screen()
         self.area.cancel()
         self.work_list.filter_bar.search.clear()
         self.work_list.table.setFocus()

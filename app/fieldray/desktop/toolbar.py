@@ -34,8 +34,9 @@ _USB3_MBIT: Final = 5000
 _NARROW: Final = 1140
 _TINY: Final = 800
 _NARROW_CHIP: Final = 150
-_TINY_CHIP: Final = 96
+_TINY_CHIP: Final = 72
 _WIDE_CHIP: Final = 260
+_STATUS_GAP: Final = 24  # between the figures
 
 
 class Toolbar(QWidget):
@@ -266,8 +267,16 @@ class Status(QStatusBar):
         self.addWidget(self.speed)
         self.addWidget(self.load)
         self.addPermanentWidget(self.research)
+        self.setMinimumWidth(self.research.sizeHint().width())  # not that of all figures
         controller.measured.connect(self.show_speed)
         self.show_speed(controller.speed)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """A narrow window shows fewer figures: what the program is not for is never cut."""
+        super().resizeEvent(event)
+        room = self.width() - self.research.sizeHint().width() - self.speed.sizeHint().width()
+        self.load.setVisible(room > self.load.sizeHint().width() + _STATUS_GAP)
+        self.speed.setVisible(room > _STATUS_GAP)
 
     def show_speed(self, speed: Speed) -> None:
         """Write the figures; a dash for what is not measured yet."""

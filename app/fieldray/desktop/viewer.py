@@ -71,6 +71,7 @@ class Viewer(QWidget):
 
     stepped = Signal(int)
     menu_wanted = Signal(object)
+    screen_wanted = Signal()  # the whole of it
     state_changed = Signal()
     switched = Signal()  # the tool, or what is shown
 
@@ -353,6 +354,13 @@ class Viewer(QWidget):
             self.menu_wanted.emit(event.globalPosition().toPoint())
         elif self.state != before:
             self._undo.append(before)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        """Two points that are measured quickly are none."""
+        if event.button() == Qt.MouseButton.LeftButton and self.tool != "measure":
+            self.screen_wanted.emit()
+        else:
+            self.mousePressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Only the menu key comes here: the right button opens the menu when it is let go without a drag."""
