@@ -70,6 +70,8 @@ TABLE: Final[tuple[Row, ...]] = (
         high=16384),
     Row(key="pack", label="Pack for images of which nobody said otherwise", default="", in_dialog=False),
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
+    Row(key="window", label="Place and size of the window", default="", in_dialog=False),
+    Row(key="panes", label="Widths of list, image and result", default="", in_dialog=False),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False),

@@ -104,6 +104,14 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
     assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
 
 
+def test_the_card_that_was_chosen_is_marked(desk: Desk) -> None:
+    welcome = desk.window.welcome
+    desk.until(lambda: len(welcome.cards) == 2)
+    assert "In use" not in texts(welcome)
+    welcome.cards[0].button.click()
+    desk.until(lambda: ["In use" in texts(card) for card in welcome.cards] == [True, False])
+
+
 def test_a_card_is_the_answer_and_the_header_says_for_whom(desk: Desk) -> None:
     desk.rooms.lacks_ages = True
     desk.screen(answer="adults-1.0.0")

@@ -29,7 +29,7 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 _SAME = """
 AUC ROC abnormal positive our clinic z
     DICOM SR SC SEG PDF PACS FR
-    PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
+    PNG JPEG DICOMDIR Excel zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
     Intel AMD Linux Ctrl N H O E x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     yes all history compare list

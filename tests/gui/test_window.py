@@ -139,6 +139,33 @@ def test_the_image_has_the_whole_screen_until_escape(desk: Desk) -> None:
     assert not window.isFullScreen()
 
 
+def test_the_window_opens_as_it_was_left(
+    desk: Desk, rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, home: Path
+) -> None:
+    desk.screen()
+    desk.window.resize(790, 500)
+    desk.window.panes.setSizes([300, 200, 290])
+    desk.until(lambda: desk.window.width() == 790)
+    sizes = desk.window.panes.sizes()
+    desk.window.close()
+    press(desk.dialog(QMessageBox), "Stop and close")
+    desk.until(lambda: desk.has_ended and (home / "settings.json").exists())
+    settings, problems = load_settings(home / "settings.json")
+    assert problems == ()
+    with opened(rooms, qapp, qtbot, settings) as again:
+        assert (again.window.width(), again.window.height()) == (790, 500) and not again.window.isMaximized()
+        again.screen()
+        again.until(lambda: again.window.panes.sizes() == sizes)
+
+
+def test_a_place_that_makes_no_sense_opens_the_whole_screen(
+    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, tmp_path: Path
+) -> None:
+    rooms.database = tmp_path / "results.sqlite"
+    with opened(rooms, qapp, qtbot, Settings({"window": "!", "panes": "!", "language": "en"})) as desk:
+        assert desk.window.isMaximized()
+
+
 def test_the_wheel_sets_nothing_that_the_pointer_comes_over(desk: Desk) -> None:
     desk.screen()
     desk.window.actions_by_name["settings"].trigger()

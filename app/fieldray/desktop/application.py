@@ -137,16 +137,27 @@ class Application(QObject):
         self._speak(chosen_language(str(self.settings["language"])))
         before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
         self.window.settings_changed.connect(self.change_settings)
-        self.window.close_confirmed.connect(self.controller.close)
+        self.window.close_confirmed.connect(self._close)
         if before is None:
             self.window.resize(1366, 768)
-            self.window.showMaximized()
+            self.window.panes.restoreState(_unpacked(self.settings["panes"]))
+            is_known = self.window.restoreGeometry(_unpacked(self.settings["window"]))
+            (self.window.show if is_known else self.window.showMaximized)()
             return
         self.window.restoreGeometry(before.saveGeometry())
         self.window.panes.restoreState(QByteArray(before.panes.saveState()))
         self.window.show()
         before.let_go()
         before.deleteLater()
+
+    def _close(self) -> None:
+        """The next window opens as this one was left."""
+        assert self.window is not None
+        self.window.leave_full_screen()
+        for key, state in (("window", self.window.saveGeometry()), ("panes", self.window.panes.saveState())):
+            self.settings.set(key, bytes(state.toBase64().data()).decode())
+        self.controller.save_settings()
+        self.controller.close()
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""
@@ -173,6 +184,11 @@ class Application(QObject):
         if self.window is not None:
             self.window.let_go()
         self.ended.emit()
+
+
+def _unpacked(setting: Value) -> QByteArray:
+    """What Qt wrote of a window; what makes no sense to it is left aside."""
+    return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
 def favour_the_window(application: Application) -> None:

@@ -277,6 +277,11 @@ class MainWindow(QMainWindow):
             beside.setHidden(is_alone)
         (self.viewer if is_alone else self.work_list.table).setFocus()
 
+    def leave_full_screen(self) -> None:
+        """Be a window again."""
+        if self.isFullScreen():
+            self._toggle_full_screen()
+
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
         self.settings_changed.emit({"hide_patient": hidden})
@@ -332,8 +337,7 @@ class MainWindow(QMainWindow):
         if self.pages.currentWidget() not in (self.images, self.welcome):
             self._show_images_or_welcome()
             return
-        if self.isFullScreen():
-            self._toggle_full_screen()
+        self.leave_full_screen()
         self.area.cancel()
         self.work_list.filter_bar.search.clear()
         self.work_list.table.setFocus()

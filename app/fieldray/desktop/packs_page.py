@@ -277,11 +277,14 @@ class PackCard(QFrame):
         choose: Callable[[], None],
         *,
         show_card: Callable[[], None],
+        is_used: bool,
     ) -> None:
         super().__init__()
         self.setObjectName("card")
+        self.setProperty("chosen", is_used)
         name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
         words = [label(f"{name} {candidate.version}", role="title")]
+        words += [label(translator.text("In use"), role="heading")] if is_used else []
         words += purpose(translator, manifest) if manifest is not None else []
         if candidate.problem is not None:
             words.append(label(translator.reason(candidate.problem), role="muted"))

@@ -42,7 +42,7 @@ class Welcome(QWidget):
         self._bench, self._translator, self._theme = controller, translator, theme
         self.cards: list[PackCard] = []
         self._shown: list[QWidget] = []
-        self._answers: tuple[IntentQuestion | None, list[PackCandidate]] | None = None
+        self._answers: tuple[IntentQuestion | None, list[PackCandidate], PackCandidate | None] | None = None
         self._title, self._lead = label("", role="title"), label("", role="muted")
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
@@ -104,9 +104,11 @@ class Welcome(QWidget):
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
         found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
-        if self._answers == (question, found):
+        packs = self._bench.packs
+        used = packs.source if packs.model is not None else None
+        if self._answers == (question, found, used):
             return
-        self._answers = question, found
+        self._answers = question, found, used
         focused = QApplication.focusWidget()
         had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         if had_focus:
@@ -117,7 +119,8 @@ class Welcome(QWidget):
                 entry,
                 self._translator,
                 partial(self._choose, question, entry),
-                show_card=partial(self._bench.packs.show_card, entry),
+                show_card=partial(packs.show_card, entry),
+                is_used=used is not None and used.folder == entry.folder,
             )
             for entry in found
         ]
