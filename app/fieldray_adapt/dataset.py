@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,6 +348,8 @@ DATA: Final = Step(
 
 
 _MOST: Final = 20
+_FEW: Final = 3
+_VARIES: Final = re.compile(r"\S*[\d./\\]\S*")
 _SHORTEST_WORD: Final = 4
 
 
@@ -363,7 +366,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
     Returns
     -------
     list of Problem
-        Each at the recipe's key that it is about. Of one kind of problem in one source the first twenty are named.
+        Each at the recipe's key that it is about. Equal ones of a source are one, with their number.
     """
     problems: list[Problem] = []
     rows: list[Row] = []
@@ -409,10 +412,16 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
-    for detail in details[:_MOST]:
-        yield Problem(at, lead + detail.removesuffix("."))  # it is told inside a sentence
-    if len(details) > _MOST:
-        yield Problem(at, f"has {len(details) - _MOST} more problems of this kind")
+    """Those that differ in names of files and numbers of rows alone are one: a wrong pattern is wrong for all files."""
+    groups: dict[str, list[str]] = {}
+    for detail in details:
+        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # it is told inside a sentence
+    for alike in list(groups.values())[:_MOST]:
+        shown = alike if len(alike) <= _FEW else alike[:1]
+        more = f" (and {len(alike) - 1} more like it)" if len(alike) > len(shown) else ""
+        yield from (Problem(at, lead + detail + more) for detail in shown)
+    if len(groups) > _MOST:
+        yield Problem(at, f"has {sum(map(len, list(groups.values())[_MOST:]))} more problems of this kind")
 
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:

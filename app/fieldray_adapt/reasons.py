@@ -38,7 +38,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_column": "{path} has no column named {column}. It has: {known}.",
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",
-    "data_patient": "The pattern {pattern} finds no patient in the file name {name}.",
+    "data_patient": "The pattern {pattern} finds no patient in the file name {name}: what its first group in (parentheses) matches is the patient.",
     "data_leak": "The patient {patient} is on two sides of the split: {first} and {second}. Nothing was trained, "
                  "because results would look better than they are.",
     "data_changed": "{path} does not match the images and tables, which have changed. Run the command again: every "

@@ -34,7 +34,11 @@ def texts_problem(texts: Mapping[str, str]) -> str | None:
 def pattern_problem(pattern: str) -> str | None:
     """What is wrong with a regular expression that finds the patient in its first group."""
     try:
-        return None if not pattern or re.compile(pattern).groups else "needs a group in (parentheses)"
+        return (
+            None
+            if not pattern or re.compile(pattern).groups
+            else "needs a group in (parentheses): what the first one matches is the patient"
+        )
     except re.error as error:
         return f"is no regular expression: {error}"
 

@@ -135,6 +135,21 @@ def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None
     assert [line for line in _problems(path) if line.endswith("no positive images in the training part")]
 
 
+def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "images", count=40)
+    path = tmp_path / "recipe.toml"
+    path.write_text(FIRST + 'patient = "nobody(x+)"\n')
+    (found,) = _problems(path)
+    assert "what its first group in (parentheses) matches is the patient (and 39 more like it)" in found
+    rows = "".join(f"gone{number}.png,sick,p{number}\n" for number in range(9))
+    (tmp_path / "rows.csv").write_text("path,label,patient\na.png,sick,p\na.png,healthy,p\n" + rows)
+    path.write_text(FIRST.replace('"images"', '"rows.csv"\nlayout = "csv"'))
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "a.png")
+    found = _problems(path)
+    assert [line for line in found if "gone0.png" in line and line.endswith("(and 8 more like it)")]
+    assert len([line for line in found if ".png" in line]) == 2  # the other is the contradiction
+
+
 def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> None:
     """Else a pack made again would leave out the figures of the cross-validation that there is."""
     models = Path(__file__).parents[2] / "models"
