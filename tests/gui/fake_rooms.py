@@ -36,6 +36,7 @@ from fieldray.domain.run import RunSpec, StoredResult, Verdict, Wishes
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Cancelled, FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
+from fieldray.imaging.quality import are_empty
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPack, with_site_points
@@ -569,6 +570,7 @@ class FakeRooms:
             session=self.session,
             library=self.library,
             memory=self.memory,
+            are_empty=are_empty,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,

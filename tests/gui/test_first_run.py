@@ -104,6 +104,27 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(desk: Desk) -> None:
     assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_empty_folder_is_said_before_any_question_and_leaves_all_as_it_was(
+    desk: Desk, tmp_path: Path, is_first: bool
+) -> None:
+    if not is_first:
+        desk.screen(answer="adults-1.0.0")
+        desk.finish()
+    screening, before = desk.bench.screening, desk.window.toolbar.progress_text.text()
+    started = len(desk.rooms.session.started_with)
+    folder = tmp_path / "card"
+    (folder / "below").mkdir(parents=True)
+    desk.choose(str(folder))
+    desk.until_told(f"There is no image file in {folder}")
+    assert desk.asks == "" and screening.question is None and len(desk.rooms.session.started_with) == started
+    assert desk.window.toolbar.progress_text.text() == before
+    assert desk.window.images.isVisible() is not is_first
+    (folder / "below" / "image").touch()
+    desk.choose(str(folder))
+    desk.until(lambda: desk.asks == "pack")
+
+
 def test_the_card_that_was_chosen_is_marked(desk: Desk) -> None:
     welcome = desk.window.welcome
     desk.until(lambda: len(welcome.cards) == 2)

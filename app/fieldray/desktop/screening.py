@@ -19,7 +19,7 @@ from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
 from fieldray.packs.legacy import known_manifest
 from fieldray.packs.naming import PackCandidate
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
@@ -57,6 +57,7 @@ class Screening(QObject):
         self._used: Model | None = None
         self._batch: Batch | None = None
         self._next: tuple[Path, ...] = ()
+        self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._told: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
@@ -108,6 +109,8 @@ class Screening(QObject):
                 ),
             )
             return
+        if self.state != "waiting":
+            self._before = self.state, self.paths, self.past, self.progress
         self.paths, self.past, self.progress = tuple(paths), None, None
         self._enter("waiting")
         self._do(self._playbook.open(paths))
@@ -240,11 +243,26 @@ class Screening(QObject):
     def _look(self, intent: Intent) -> None:
         """What is known of these paths; the disk may be slow."""
         self._background.ask(
-            lambda services: (services.memory.find(intent.paths), services.may_lack_ages(intent.paths)),
+            lambda services: (
+                services.are_empty(intent.paths),
+                services.memory.find(intent.paths),
+                services.may_lack_ages(intent.paths),
+            ),
             channel="whose",
-            done=lambda known: self._do(self._playbook.looked(intent, *known)),
+            done=lambda known: self._looked(intent, *known),
             newest_only=True,
         )
+
+    def _looked(self, intent: Intent, are_empty: bool, remembered: RememberedPack | None, lacks_ages: bool) -> None:
+        """Nothing is asked about folders without any file, and no run of them is kept: all stays as it was."""
+        if not are_empty or self._playbook.intent != intent:
+            self._do(self._playbook.looked(intent, remembered, lacks_ages))
+            return
+        self._do(self._playbook.drop(instead=intent.paths))
+        self.tell([reason("no_image_in", path=path) for path in intent.paths])
+        if self.state == "waiting":
+            state, self.paths, self.past, self.progress = self._before
+            self._enter(state)
 
     def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
         model = self._model

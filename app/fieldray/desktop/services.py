@@ -35,12 +35,14 @@ Export = Callable[[int, Path, Sequence[str], ReportOptions, Count, Note], tuple[
 class Services:
     """The rooms at work.
 
+    are_empty      whether these paths are folders without any file
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
     """
 
     session: Session
     library: PackLibrary
     memory: PackMemory
+    are_empty: Callable[[Sequence[Path]], bool]
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DriveWatch
     audit: Auditor
@@ -55,7 +57,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
-    from fieldray.imaging.quality import may_lack_ages
+    from fieldray.imaging.quality import are_empty, may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
@@ -76,6 +78,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         session=session,
         library=library,
         memory=PackMemory(user_data()),
+        are_empty=are_empty,
         may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(database, library.site_points),

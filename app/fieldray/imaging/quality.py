@@ -98,6 +98,18 @@ def _is_blank(image: Image) -> bool:
     return bool(white - black < _LEAST_SHOWN)
 
 
+def are_empty(paths: Sequence[Path]) -> bool:
+    """Whether these are folders without any file, however deep. One that cannot be read is not called empty."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    try:
+        return all(path.is_dir() and not any(names for *_, names in os.walk(path, onerror=refuse)) for path in paths)
+    except OSError:
+        return False
+
+
 _WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")
 _MOST_NAMES: Final = 20_000
 
