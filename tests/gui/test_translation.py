@@ -13,11 +13,12 @@ from babel.messages.catalog import Catalog
 from babel.messages.mofile import read_mo
 from desk import Desk
 from PySide6.QtCore import QLocale
-from PySide6.QtWidgets import QApplication, QComboBox
+from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog
 
 import translations
 from fieldray.desktop.application import chosen_language
 from fieldray.desktop.dialogs import SettingsDialog
+from fieldray.desktop.widgets import ask_for_paths
 from fieldray.formatting import date, number
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
@@ -137,6 +138,15 @@ def test_a_number_in_a_reason_has_the_decimal_mark_of_the_language_and_a_name_ke
 def test_an_english_number_is_followed_by_its_form() -> None:
     assert "1 result file of" in reason("own_reports", count=1).text
     assert "2 result files of" in Translator("en").reason(reason("own_reports", count=2))
+
+
+def test_the_dialog_of_files_is_translated_where_qt_has_no_word(desk: Desk) -> None:
+    mode, words = QFileDialog.FileMode.Directory, Translator("uk")
+    ask_for_paths(desk.window, "Тека", mode, lambda _paths: None, translator=words)
+    dialog = desk.dialog(QFileDialog)
+    labels = (QFileDialog.DialogLabel.LookIn, QFileDialog.DialogLabel.FileType)
+    assert [dialog.labelText(label) for label in labels] == ["Шукати в:", "Тип файлів:"]
+    dialog.close()
 
 
 # ---- a language that no module knows

@@ -100,7 +100,8 @@ class AuditPage(Page):
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
-        ask_for_paths(self, title, QFileDialog.FileMode.ExistingFile, lambda paths: self.use_table(*paths))
+        mode, words = QFileDialog.FileMode.ExistingFile, self._translator
+        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator=words)
 
     def use_table(self, path: Path) -> None:
         """Take the labels from this file."""
@@ -211,10 +212,9 @@ class AuditPage(Page):
     # ---- what is done with it
 
     def _save(self) -> None:
-        title, language = self._translator.text("Save the report to a folder"), self._translator.language
-        ask_for_paths(
-            self, title, QFileDialog.FileMode.Directory, lambda paths: self._auditing.save(paths[0], language)
-        )
+        title, words = self._translator.text("Save the report to a folder"), self._translator
+        mode = QFileDialog.FileMode.Directory
+        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], words.language), translator=words)
 
     def _take(self) -> None:
         report = self._auditing.report

@@ -257,7 +257,8 @@ def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
 def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -> None:
     """Ask for the file of a prior image."""
     title = translator.text("Choose the file of a prior image")
-    ask_for_paths(parent, title, QFileDialog.FileMode.ExistingFile, lambda paths: comparing.choose_file(*paths))
+    mode = QFileDialog.FileMode.ExistingFile
+    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), translator=translator)
 
 
 def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:
