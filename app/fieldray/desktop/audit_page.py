@@ -101,7 +101,7 @@ class AuditPage(Page):
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
         mode, words = QFileDialog.FileMode.ExistingFile, self._translator
-        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator=words)
+        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), words=words)
 
     def use_table(self, path: Path) -> None:
         """Take the labels from this file."""
@@ -214,7 +214,7 @@ class AuditPage(Page):
     def _save(self) -> None:
         title, words = self._translator.text("Save the report to a folder"), self._translator
         mode = QFileDialog.FileMode.Directory
-        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], words.language), translator=words)
+        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], words.language), words=words)
 
     def _take(self) -> None:
         report = self._auditing.report

@@ -190,7 +190,7 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _open(self, title: str, mode: QFileDialog.FileMode) -> None:
-        ask_for_paths(self, title, mode, self._choose, translator=self._translator)
+        ask_for_paths(self, title, mode, self._choose, words=self._translator)
 
     def _choose(self, paths: Sequence[Path]) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
@@ -212,7 +212,7 @@ class MainWindow(QMainWindow):
             self._bench.export(paths[0], formats, options, run_id=run_id)
 
         title = self._translator.text("Save the results to a folder")
-        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export, translator=self._translator)
+        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export, words=self._translator)
 
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)

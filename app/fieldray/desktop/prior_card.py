@@ -258,7 +258,7 @@ def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -
     """Ask for the file of a prior image."""
     title = translator.text("Choose the file of a prior image")
     mode = QFileDialog.FileMode.ExistingFile
-    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), translator=translator)
+    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), words=translator)
 
 
 def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:

@@ -308,19 +308,14 @@ def search_field(words: str, text: str = "") -> QLineEdit:
 
 
 def ask_for_paths(
-    parent: QWidget,
-    title: str,
-    mode: QFileDialog.FileMode,
-    chosen: Callable[[list[Path]], object],
-    *,
-    translator: Translator,
+    parent: QWidget, title: str, mode: QFileDialog.FileMode, chosen: Callable[[list[Path]], object], words: Translator
 ) -> None:
     """Let a person choose a folder, a file or files."""
     dialog = QFileDialog(parent, title)
     dialog.setFileMode(mode)
     # Qt's catalogues lack these two.
-    dialog.setLabelText(QFileDialog.DialogLabel.LookIn, translator.text("Look in:"))
-    dialog.setLabelText(QFileDialog.DialogLabel.FileType, translator.text("Files of type:"))
+    dialog.setLabelText(QFileDialog.DialogLabel.LookIn, words.text("Look in:"))
+    dialog.setLabelText(QFileDialog.DialogLabel.FileType, words.text("Files of type:"))
     dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
     dialog.open()
 
