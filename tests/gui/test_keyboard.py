@@ -67,6 +67,7 @@ def type_path(desk: Desk, path: Path) -> None:
 
 def test_a_reading_from_the_folder_to_the_report_without_a_mouse(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "image.dcm").touch()  # a folder without any file is not screened
     (tmp_path / "out").mkdir()
     first = open_and_walk(desk, tmp_path / "images")
     look_and_measure(desk)
