@@ -117,6 +117,7 @@ class WindowFrontEnd(QObject):
             library=self._run.packs,
             memory=OnePack(self._run.load_pack().manifest.pack_id),
             may_lack_ages=lambda paths: False,
+            are_empty=lambda paths: False,
             drives=NoDrives(),
             audit=Auditor(session.database, self._run.packs.site_points),
             history=History(session.database),

@@ -7,6 +7,7 @@ was read stands behind `guarded`: whatever a pack does to it is a problem of tha
 Arrays are one a file, in NumPy's .npy format, read without pickle and without trusting the header.
 Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. Only version 1.0, little-endian or
 single-byte values, C order; the header's size must be what the bytes hold, so nothing is allocated on its word.
+NumPy would evaluate the header as Python; here it must be, character by character, one that NumPy writes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import logging
 import math
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -134,7 +136,12 @@ def _is_there(folder: Path) -> bool:
 
 
 npy: Final[Any] = npy_format  # typed in some releases of NumPy only
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
 _LONGEST_HEADER: Final = 256
+_HEADER: Final = re.compile(
+    rb"\{'descr': '(?P<dtype>[<|][a-z][0-9]{1,2})', 'fortran_order': (?P<order>False|True), "
+    rb"'shape': \((?P<shape>(?:[0-9]{1,10},|[0-9]{1,10}(?:, [0-9]{1,10}){1,7})?)\), \} *\n"
+)
 
 
 def pack_array(array: NDArray[Any]) -> bytes:
@@ -148,20 +155,29 @@ def pack_array(array: NDArray[Any]) -> bytes:
 def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
     """The read-only array in `data`, of this dtype and number of dimensions. Raises ValueError."""
     wanted = np.dtype(dtype).newbyteorder("<")
-    stream = io.BytesIO(data)
-    if npy.read_magic(stream) != (1, 0):
-        raise ValueError("not an array file of version 1.0")
-    shape, is_column_major, found = npy.read_array_header_1_0(stream, max_header_size=_LONGEST_HEADER)
-    is_right = found == wanted and not is_column_major and len(shape) == dimensions
-    if not is_right or not all(type(side) is int and side > 0 for side in shape):
-        raise ValueError(f"expected {dtype} with {dimensions} dimensions, found {found} of the shape {shape}")
-    start = stream.tell()
+    header, start = _read_header(data)
+    shape = tuple(int(side) for side in header["shape"].split(b",") if side)
+    is_right = header["dtype"] == wanted.str.encode() and header["order"] == b"False"
+    if not is_right or len(shape) != dimensions or 0 in shape:
+        raise ValueError(f"expected {dtype} with {dimensions} dimensions, found {header[0].decode().strip()}")
     if len(data) - start != math.prod(shape) * wanted.itemsize:
         raise ValueError(f"{shape} does not fit {len(data) - start} bytes")
     array = np.frombuffer(data, dtype=wanted, offset=start).reshape(shape)
     if wanted.kind == "f" and not np.isfinite(array).all():
         raise ValueError("not all values are finite")
     return array
+
+
+def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
+    """The header's parts, and where the values begin. Raises ValueError."""
+    start = len(_MAGIC) + 2
+    if not data.startswith(_MAGIC) or len(data) < start:
+        raise ValueError("not an array file of version 1.0")
+    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
+    header = _HEADER.fullmatch(data, start, end) if end - start <= _LONGEST_HEADER else None
+    if header is None or len(data) < end:
+        raise ValueError("the array's header is not one that NumPy writes")
+    return header, end
 
 
 # ---- JSON
