@@ -99,13 +99,20 @@ def _is_blank(image: Image) -> bool:
 
 
 def are_empty(paths: Sequence[Path]) -> bool:
-    """Whether these are folders without any file, however deep. One that cannot be read is not called empty."""
+    """Whether these are folders without any file, however deep.
+
+    One that cannot be read is not called empty, nor is one with a link to a folder: a run says of both what they are.
+    """
 
     def refuse(error: OSError) -> None:
         raise error
 
+    def holds_something(found: tuple[str, list[str], list[str]]) -> bool:
+        folder, folders, names = found
+        return bool(names) or any(Path(folder, name).is_symlink() for name in folders)
+
     try:
-        return all(path.is_dir() and not any(names for *_, names in os.walk(path, onerror=refuse)) for path in paths)
+        return all(path.is_dir() and not any(map(holds_something, os.walk(path, onerror=refuse))) for path in paths)
     except OSError:
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import Image, Window
 from fieldray.domain.model import InputSpec, Label, Manifest, OutputRoles
 from fieldray.domain.study import ImageHeader
-from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.quality import are_empty, check_header, check_pixels
 from fieldray.imaging.synthetic import chest_phantom
 
 TEXT = {"en": "x", "uk": "x"}
@@ -159,3 +160,14 @@ def test_a_blank_image_in_a_frame_of_padding_is_blank() -> None:
     framed = np.full((300, 300), 1500, np.uint16)
     framed[:40] = 0
     assert _pixel_code(framed, padding=0) == "blank"
+
+
+def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "deeper").mkdir(parents=True)
+    (tmp_path / "full" / "deeper").mkdir(parents=True)
+    (tmp_path / "full" / "deeper" / "note.txt").touch()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "studies").symlink_to(tmp_path / "full", target_is_directory=True)
+    found = {name: are_empty([tmp_path / name]) for name in ("empty", "full", "linked", "gone")}
+    assert found == {"empty": True, "full": False, "linked": False, "gone": False}
+    assert not are_empty([tmp_path / "empty", tmp_path / "full"])
