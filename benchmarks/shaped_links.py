@@ -28,7 +28,6 @@ from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, estimated
-from fieldray_cluster.training.simulator import simulated_s
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15
@@ -68,7 +67,7 @@ LINKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training: measured seconds, and what was predicted: the mean, the applicable bound, and simulated."""
+    """One training: measured seconds, and what was predicted: the mean, and the applicable bound."""
 
     link: str
     mode: str
@@ -77,7 +76,6 @@ class Case:
     measured_s: float
     mean_s: float
     bound_s: float
-    simulated_s: float
 
     def error(self, kind: str) -> float:
         """Of a prediction, relative to what was measured."""
@@ -175,9 +173,6 @@ def cases(link: Link, *, most_workers: int, batches: int, notify: Notify) -> Ite
                             mean_s=span.mean_s,
                             # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15.
                             bound_s=span.best_s if mode == "async" else span.worst_s,
-                            simulated_s=simulated_s(
-                                measured, mode=mode, server=server, workers=workers, links="shared"
-                            ),
                         ),
                     )
 
@@ -217,7 +212,7 @@ _HOW: Final = (
     "A first training of all machines, in which they read their modules, is left out.",
     "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
 )
-_KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies", "simulated_s": "simulated, shared links"}
+_KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies"}
 
 
 def _pairs() -> Iterator[tuple[str, str]]:

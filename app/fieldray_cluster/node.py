@@ -3,7 +3,7 @@
 Dask reads settings from files and variables that name code to load and addresses to ask, serves web pages, keeps what
 does not fit into memory on the disk, and writes the arguments of what failed into its log. All of that is off here:
 the settings are this program's own (`require_own_settings`), nothing is spilled, no name of an image gets into a log,
-and no page is served unless a person asks for the scheduler's.
+and no page is served.
 
 A task that was running when its worker died ends with `distributed.KilledWorker` at once and is not tried again by the
 scheduler: whoever submitted it counts its attempts (`allowed-failures` is 0). A worker runs one task at a time.
@@ -34,8 +34,6 @@ import dask.config
 import distributed
 import msgspec
 from distributed import Scheduler, Security, Worker
-from distributed.http.scheduler.info import routes as _all_pages
-from distributed.http.scheduler.json import routes as _all_counts
 
 from fieldray.errors import EnvironmentProblem
 from fieldray.offline import reach
@@ -63,8 +61,6 @@ _SETTINGS: Final = {
     "distributed.comm.timeouts.connect": "10s",
     "distributed.comm.timeouts.tcp": "60s",
 }
-# Those of Dask's pages that show and change nothing, and no text of a task or of its errors: they name files.
-_PAGES: Final = ["fieldray_cluster.node", *(f"distributed.http.{name}" for name in ("health", "statics"))]
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +90,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         What a worker has to give, by name, for tasks that ask for it.
     cores
         How many of this computer's cores a worker may use, 0 for all.
-    dashboard
-        The port for a scheduler's web pages, at its own address alone; 0 for none.
     """
 
     role: str
@@ -109,7 +103,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str = ""
     resources: dict[str, float] = {}
     cores: int = 0
-    dashboard: int = 0
 
     def __post_init__(self) -> None:
         if not self.certificates and not self.unencrypted:
@@ -163,15 +156,6 @@ class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
     pass
 
 
-class _ShownScheduler(Scheduler):  # type: ignore[misc]
-    """With web pages at the port that a person named, or not at all: Dask would take another one."""
-
-    def start_http_server(self, routes: Any, address: Any, default_port: int = 0, ssl_options: Any = None) -> None:
-        host, _, port = address.rpartition(":")
-        socket.create_server((host.strip("[]"), int(port))).close()  # raises OSError where it is not free
-        super().start_http_server(routes, address, default_port, ssl_options)
-
-
 class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
     """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
 
@@ -196,7 +180,9 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     protocol = "tls" if encryption else "tcp"
     server: Server
     if settings.role == "scheduler":
-        server = _scheduler(settings, protocol=protocol, security=encryption)
+        server = _SilentScheduler(
+            host=settings.host, port=settings.port, protocol=protocol, security=encryption, dashboard=False
+        )
     else:
         server = _SilentWorker(
             settings.scheduler,
@@ -216,22 +202,6 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
         shutil.rmtree(server.local_directory, ignore_errors=True)
     return code
-
-
-def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:
-    options |= {"host": settings.host, "port": settings.port}
-    if not settings.dashboard:
-        return _SilentScheduler(**options, dashboard=False)
-    pages: dict[str, Any] = {"distributed.scheduler.http.routes": list(_PAGES)}
-    if settings.certificates:
-        certificate, key = map(str, pair(Path(settings.certificates), "node"))
-        pages |= {
-            "distributed.scheduler.dashboard.tls.cert": certificate,
-            "distributed.scheduler.dashboard.tls.key": key,
-        }
-    dask.config.set(pages)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return _ShownScheduler(**options, dashboard=True, dashboard_address=f"{host}:{settings.dashboard}")
 
 
 async def _serve(server: Server, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
@@ -437,12 +407,3 @@ class NodeGroup:
         node = NodeProcess(settings, told=told)
         self._nodes.append(node)
         return node
-
-
-# ---- web pages
-
-
-_SHOWN: Final = frozenset({"info", "info/main/workers.html", "json/counts.json"})
-
-routes: Final[list[tuple[Any, ...]]] = [route for route in (*_all_pages, *_all_counts) if route[0] in _SHOWN]
-"""What Dask asks a module of pages for: an address and a handler for each."""

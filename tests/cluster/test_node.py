@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import msgspec
 import psutil
 import pytest
 
-from cluster.test_connection import free_port
 from fieldray.errors import EnvironmentProblem
 from fieldray.paths import python_command
 from fieldray_cluster.connection import ConnectionSettings, open_client, require_same_version
@@ -60,35 +58,6 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
             worker.stdin.close()
             assert worker.wait(25) == 0  # Dask alone would wait half a minute for the task
             future.cancel()
-
-
-@needs_addresses
-def test_web_pages_are_shown_at_the_named_address_where_they_are_asked_for() -> None:
-    port = free_port()
-    settings = NodeSettings(
-        role="scheduler", unencrypted=True, host="127.0.0.2", networks=("127.0.0.2",), dashboard=port
-    )
-    with node(settings) as (process, address):
-        assert address.startswith("tcp://127.0.0.2:")
-        with urllib.request.urlopen(f"http://127.0.0.2:{port}/info/main/workers.html", timeout=30) as page:
-            assert b"<html" in page.read().lower()
-        for page in ("main/exceptions.html", "task/any.html", "logs/any.html", "call-stack/any.html"):
-            with pytest.raises(OSError, match="404"):  # an error's text may name a patient's file
-                urllib.request.urlopen(f"http://127.0.0.2:{port}/info/{page}", timeout=30)
-        with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
-        listening = [each for each in psutil.Process(process.pid).net_connections("inet") if each.status == "LISTEN"]
-        assert {each.laddr.ip for each in listening} == {"127.0.0.2"}
-
-
-def test_a_port_for_web_pages_that_is_taken_is_not_replaced_by_another() -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken, NodeGroup() as nodes:
-        port = int(taken.getsockname()[1])
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True, dashboard=port))
-        with pytest.raises(EnvironmentProblem, match=r"could not be started \(exit code 1: .*OSError.*in use"):
-            scheduler.address()
 
 
 def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:

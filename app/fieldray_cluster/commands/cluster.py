@@ -32,13 +32,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"
     )
-    start.add_argument(
-        "--dashboard",
-        type=whole_number(1, 65535),
-        default=0,
-        metavar="N",
-        help="show Dask's web pages at this port of --host: whoever reaches it can read them (default: none)",
-    )
     _add_network_option(start)
     _add_encryption_options(start)
     start.set_defaults(command=run_start)
@@ -133,14 +126,10 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         networks=(options.host, *options.network),
         certificates=_text(options.certificates),
         unencrypted=options.unencrypted,
-        dashboard=options.dashboard,
     )
     with NodeGroup() as nodes:
         address = nodes.add(settings, told=console.print_error).address()
         console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
-        if options.dashboard:
-            protocol = "https" if options.certificates else "http"
-            console.print_line(f"Its web pages: {protocol}://{options.host}:{options.dashboard}/info/main/workers.html")
         _stay(nodes.wait)
     return 0
 

@@ -26,13 +26,11 @@ from fieldray_cluster.training.formulas import (
     estimates,
 )
 from fieldray_cluster.training.placement import REFERENCE_NETWORKS
-from fieldray_cluster.training.simulator import MOST_TRANSFERS, simulated_s, transfers_of
 
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
 
 _USUAL_SERVER: Final[Server] = "distributed"
-_SUFFIXES: Final = (".svg", ".png")
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
 """Whole tensors are placed again for each number of workers."""
@@ -55,10 +53,9 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--server",
-        choices=("none", *SERVERS),
+        choices=SERVERS,
         default="central",
-        help="where the weights are: with every worker (needs PyTorch; processes of this computer only), in one "
-        "process, or shared among as many as workers (default: central)",
+        help="where the weights are: in one process, or shared among as many as workers (default: central)",
     )
     group.add_argument(
         "--placement",
@@ -172,12 +169,9 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument(
         "--output",
-        choices=("single", "csv", "plot"),
+        choices=("single", "csv"),
         default="single",
-        help="words for N workers; a table for 1 to N, separated by semicolons; a picture (default: single)",
-    )
-    parser.add_argument(
-        "--picture", type=given_path, metavar="FILE", help="where --output plot draws to (.svg or .png)"
+        help="words for N workers; a table for 1 to N, separated by semicolons (default: single)",
     )
     _add_corrections(parser)
     parser.set_defaults(command=run_estimate)
@@ -198,31 +192,22 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
         choices=REFERENCE_NETWORKS,
         help="distributed servers hold whole tensors of this network, as the source's algorithm places them",
     )
-    group.add_argument("--simulate", action="store_true", help="also play every transfer through, as a cross-check")
 
 
 def run_estimate(options: argparse.Namespace, console: Console) -> int:
-    """Estimate; the exit code. Raises UsageProblem, StorageProblem."""
+    """Estimate; the exit code. Raises UsageProblem."""
     console.machine_reads = options.output == "csv"
-    from fieldray_adapt.adapt_command import toolchain  # it has this command among its own
-
-    with toolchain(console):
-        measured, workers = _measured(options), options.workers
-        _check(options, measured, workers)
-        if options.output == "single":
-            print_estimate(
-                console, measured, mode=options.mode, server=options.server, workers=workers,
-                is_simulated=options.simulate,
-            )  # fmt: skip
-            return 0
-        _write(options, console, measured, workers)
-        _print_advice(console, measured, options.mode, options.server, workers)
+    measured, workers = _measured(options), options.workers
+    _require_possible(measured, workers)
+    if options.output == "single":
+        print_estimate(console, measured, mode=options.mode, server=options.server, workers=workers)
+        return 0
+    _print_table(options, console, measured, workers)
+    _print_advice(console, measured, options.mode, options.server, workers)
     return 0
 
 
-def print_estimate(
-    console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int, is_simulated: bool = False
-) -> None:
+def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int) -> None:
     """Say what so many workers bring, as `--output single` does, and what would be best up to that number.
 
     server  that was asked for; with None what is best is looked for among all
@@ -239,9 +224,6 @@ def print_estimate(
     console.print_line(f"Training takes {one.span.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
     if not math.isclose(one.printed_speed_up, one.speed_up):
         console.print_line(f"By the formulas as printed, without corrections: {one.printed_speed_up:.3f}.")
-    if is_simulated:
-        exclusive, shared = _simulated(measured, mode, server, workers)
-        console.print_line(f"Simulated: {exclusive:.3f} with transfers one after another, {shared:.3f} all at once.")
     _print_advice(console, measured, mode, asked, workers)
 
 
@@ -251,29 +233,13 @@ def _print_advice(console: Console, measured: Measured, mode: Mode, server: Serv
         console.print_line(sentence.text)
 
 
-def _write(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
+def _print_table(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
     server = options.server or _USUAL_SERVER
     known = list(estimates(measured, mode=options.mode, server=server, most_workers=workers))
-    if options.output == "plot":
-        from fieldray_cluster.training.plot import write_plot
-
-        write_plot(options.picture, known)
-        console.print_line(f"Written: {options.picture}")
-        return
-    more = ("simulated_exclusive", "simulated_shared") if options.simulate else ()
-    console.emit(";".join(("workers", "speed_up", "worst", "best", "printed", *more)))
+    console.emit(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
-        figures = [one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up]
-        if options.simulate:
-            figures += _simulated(measured, one.mode, one.server, one.workers)
+        figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
         console.emit(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
-
-
-def _simulated(measured: Measured, mode: Mode, server: Server, workers: int) -> tuple[float, float]:
-    """The speed-ups with exclusive and with shared links."""
-    exclusive_s = simulated_s(measured, mode=mode, server=server, workers=workers)
-    shared_s = simulated_s(measured, mode=mode, server=server, workers=workers, links="shared")
-    return measured.serial_s / exclusive_s, measured.serial_s / shared_s
 
 
 def _measured(options: argparse.Namespace) -> Measured:
@@ -287,19 +253,10 @@ def _measured(options: argparse.Namespace) -> Measured:
     )
 
 
-def _check(options: argparse.Namespace, measured: Measured, workers: int) -> None:
+def _require_possible(measured: Measured, workers: int) -> None:
     """Raises UsageProblem for what does not go together."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
     limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS
     if workers > limit:
         raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=limit))
-    if options.output == "plot" and (options.picture is None or options.picture.suffix.lower() not in _SUFFIXES):
-        raise UsageProblem(reason("estimate_plot"))
-    if options.simulate:
-        asked = range(1, workers + 1) if options.output == "csv" else (workers,)
-        transfers = sum(
-            transfers_of(measured, mode=options.mode, server=options.server, workers=count) for count in asked
-        )
-        if transfers > MOST_TRANSFERS:
-            raise UsageProblem(reason("estimate_too_large", transfers=transfers, limit=MOST_TRANSFERS))

@@ -47,10 +47,6 @@ class Span:
         """4.11 and 4.20: the mean of the times. The mean of their speed-ups would be another number, and wrong."""
         return (self.best_s + self.worst_s) / 2
 
-    def holds(self, seconds: float, *, tolerance: float = 1e-9) -> bool:
-        """Whether a time lies in 4.10 or 4.19, but for rounding: `tolerance` is relative."""
-        return self.best_s * (1 - tolerance) <= seconds <= self.worst_s * (1 + tolerance)
-
     def times(self, factor: float) -> Span:
         """4.2: so many iterations, all of which take the same time."""
         return Span(factor * self.best_s, factor * self.worst_s)
@@ -167,7 +163,7 @@ class Asynchronous:
 
         The machine whose link is busiest decides: it sends its own share to all others, and gets all other shares.
         An estimate: a machine that has its weights early gives its gradient while others still get theirs, so that
-        with one very large share it takes up to half as long (`simulator` plays it through). Raises ValueError unless
+        with one very large share it takes up to half as long (decision 44). Raises ValueError unless
         each machine has a share.
         """
         if len(shares) != self.workers:

@@ -2,8 +2,7 @@
 
 Dask places and replaces, the weights travel by channels of their own (`channel`). A worker whose process died is given
 to another process, and takes up where the servers are. A server that dies ends the session: what it held is gone; the
-training resumes from the checkpoint of the last epoch. Where there is no server, the workers of an epoch add up their
-gradients: with one of them the sum of the others is lost, and the epoch begins again from the state before it.
+training resumes from the checkpoint of the last epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,8 +37,6 @@ from fieldray_cluster.training.tasks import DividedTask, Plan
 from fieldray_cluster.training.worker import (
     WorkerResult,
     WorkerSpec,
-    free_address,
-    reduce_epoch,
     start_server,
     stop_server,
     work,
@@ -52,7 +49,7 @@ Say = Callable[[str], None]
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 _LIVES: Final = 3
-"""So often a worker may be lost within an epoch before the training is given up; any of them where they add up."""
+"""So often a worker may be lost within an epoch before the training is given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -102,13 +99,10 @@ def epochs(
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
-    training_node_other, training_needs_torch), EnvironmentProblem (training_server_lost, training_server_unreached,
-    training_worker_lost, training_workers_lost), ConnectionLost, NodesUnfit.
+    training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
+    ConnectionLost, NodesUnfit.
     """
     plan.require_room(batches=task.batches, sizes=task.sizes)
-    if plan.server == "none":
-        yield from _reduced_epochs(client, plan, task, state, layout=layout, first_epoch=first_epoch, say=say)
-        return
     with ExitStack() as ends:
         session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)
@@ -335,73 +329,3 @@ def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]])
         began=facts[0]["began"] or ended,
         ended=ended,
     )
-
-
-# ---- without a server
-
-
-def _reduced_epochs(
-    client: Client, plan: Plan, task: DividedTask, state: ShardState, *, layout: Layout, first_epoch: int, say: Say
-) -> Iterator[Epoch]:
-    lost, registry = 0, registry_of(client, say)
-    for number in range(first_epoch + 1, task.epochs + 1):
-        while (results := _reduced(client, registry, plan, task, state, layout=layout, number=number)) is None:
-            lost += 1
-            if lost > _LIVES:
-                raise EnvironmentProblem(reason("training_workers_lost", times=lost))
-            say(reason("training_epoch_again", epoch=number).text)
-        values, facts = results[0]
-        found = epoch_of(number, ShardState.split(np.frombuffer(values, np.float32), steps=facts["steps"]), [facts])
-        state = found.state
-        yield found
-
-
-def _reduced(
-    client: Client,
-    registry: WorkerRegistry,
-    plan: Plan,
-    task: DividedTask,
-    state: ShardState,
-    *,
-    layout: Layout,
-    number: int,
-) -> list[Any] | None:
-    """What the workers of an epoch came to; None where one was lost. Raises UsageProblem, EnvironmentProblem."""
-    registry.look(at_once=True)
-    places = places_of(registry, plan)
-    try:
-        with noticing_loss():
-            meeting = result_of(client.submit(free_address, workers=[places[0]], pure=False), timeout_s=_PATIENCE_S)
-        if meeting is None:
-            raise UsageProblem(reason("training_needs_torch"))
-        more = {"layout": layout, "number": number, "meeting": meeting, "pure": False}
-        tasks = {
-            place: client.submit(reduce_epoch, task, plan, state, rank=rank, workers=[place], **more)
-            for rank, place in enumerate(places)
-        }
-        with noticing_loss():
-            return _results(client, registry, tasks)
-    except WorkerLost:
-        return None
-
-
-def _results(client: Client, registry: WorkerRegistry, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
-    """What the tasks of an epoch came to, by their places; None where one was lost. Raises WorkerLost, ConnectionLost.
-
-    With one of them the sum of the others is lost too: they are not waited for.
-    """
-    done: dict[str, Any] = {}
-    try:
-        while True:
-            registry.look()
-            ended = [place for place, task in tasks.items() if place not in done and task.done()]
-            done |= {place: result_of(tasks[place], timeout_s=_PATIENCE_S) for place in ended}
-            if any(result is None for result in done.values()):
-                return None
-            if len(done) == len(tasks):
-                return [done[place] for place in tasks]
-            if any(place not in registry.workers for place in tasks.keys() - done.keys()):
-                return None
-            time.sleep(_TICK_S)
-    finally:
-        client.cancel(list(tasks.values()))

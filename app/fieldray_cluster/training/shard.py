@@ -157,12 +157,6 @@ class ShardState:
         """The four vectors one after another, as they travel."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
-    @classmethod
-    def split(cls, joined: Vector, *, steps: int) -> ShardState:
-        """The inverse of `joined`."""
-        values, average, first, second = np.split(joined, 4)
-        return cls(values, average, first, second, steps)
-
 
 class Shard:
     """The elements of some runs at learning. Every update makes new arrays: who has the old ones may read on."""

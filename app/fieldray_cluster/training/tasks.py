@@ -29,10 +29,10 @@ from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import CLIP, MaskEngine, StageSamples, rates, use_threads
 from fieldray_adapt.specification import Specification, Weights
 from fieldray_adapt.train import Samples, Schedule, augmented_batch, balanced_draw, smoothed
+from fieldray_cluster.training.formulas import Server
 from fieldray_cluster.training.shard import Rule
 
 Mode = Literal["local", "sync-join", "sync-split", "async"]
-ServerKind = Literal["none", "central", "distributed"]
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
@@ -49,9 +49,7 @@ class Plan:
         sync-join: each a batch of its own, one update of all of them; sync-split: each a part of one batch; async: each
         by itself; local: one process, as without a plan.
     server
-        none: all-reduce between the workers (PyTorch), for the synchronous modes and processes of this computer, as
-        it is not encrypted; central: one parameter server;
-        distributed: as many as workers, each with a share of the weights.
+        central: one parameter server; distributed: as many as workers, each with a share of the weights.
     places_evenly
         Whether the shares of distributed servers are equal, or whole tensors as printed.
     staleness
@@ -62,7 +60,7 @@ class Plan:
 
     workers: int = 1
     mode: Mode = "local"
-    server: ServerKind = "central"
+    server: Server = "central"
     places_evenly: bool = True
     staleness: int | None = None
     address: str | None = None
@@ -71,10 +69,6 @@ class Plan:
     def __post_init__(self) -> None:
         if self.mode == "local" and self.workers > 1:
             raise UsageProblem(reason("training_needs_mode", workers=self.workers))
-        if self.mode == "async" and self.server == "none":
-            raise UsageProblem(reason("training_needs_server"))
-        if self.server == "none" and (self.address or self.certificates):
-            raise UsageProblem(reason("training_none_elsewhere"))
         if self.staleness is not None:
             if self.mode != "async":
                 raise UsageProblem(reason("training_staleness_sync"))
@@ -91,7 +85,7 @@ class Plan:
     @property
     def servers(self) -> int:
         """How many hold the weights."""
-        return {"none": 0, "central": 1, "distributed": self.workers}[self.server]
+        return self.workers if self.server == "distributed" else 1
 
     def updates(self, batches: int) -> int:
         """Updates in an epoch of so many batches; joined batches that do not divide evenly leave a smaller last one."""

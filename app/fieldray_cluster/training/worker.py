@@ -1,22 +1,16 @@
 """What a process of the cluster does for a divided training: it serves a shard, or it takes gradients.
 
-With servers a worker fetches weights, takes a gradient of its part, and gives it to them. Without any, each worker
-holds all weights; the workers add up their gradients by `torch.distributed` (gloo) and make the same update by the same
-mean, so they stay alike. PyTorch is needed on every computer then; which engine takes the gradients does not matter.
+A worker fetches weights from the servers, takes a gradient of its part, and gives it to them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import importlib.util
 import math
-import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from distributed import get_worker
@@ -27,10 +21,9 @@ from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Vector, open_channels
 from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.server import ServedShard, Service
-from fieldray_cluster.training.shard import Layout, Shard, ShardState, clipped, gathered, scatter
+from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
 from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
 
-_PATIENCE_S: Final = 60
 _SERVED: Final[dict[str, ServedShard]] = {}
 """The servers of this process, by their session, until they end."""
 
@@ -231,101 +224,3 @@ class _Work:
         # All at once: one after another, a server that is slow to take would hold up what others wait for.
         for _ in self._threads.map(exchange, self._places):
             pass
-
-
-# ---- without a server
-
-
-_REPLICAS: Final[dict[str, Replica]] = {}
-"""Of this process, by the task with the SHA-256 of its arrays: a network is made once, not for every epoch."""
-
-
-def free_address() -> tuple[str, int] | None:
-    """A task: where the workers can meet, None without PyTorch."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    with socket.create_server((host_here(), 0)) as server:
-        return host_here(), int(server.getsockname()[1])
-
-
-def reduce_epoch(
-    task: DividedTask,
-    plan: Plan,
-    state: ShardState,
-    *,
-    layout: Layout,
-    number: int,
-    rank: int,
-    meeting: tuple[str, int],
-) -> tuple[bytes, dict[str, Any]] | None:
-    """A task: one worker's part of an epoch; None where another worker was lost.
-
-    Else the state as bytes, and facts as a server has them, with the step where a loss was no number.
-    """
-    import torch
-    from torch import distributed
-
-    use_threads(cores_of_worker())
-    try:
-        distributed.init_process_group(
-            "gloo",
-            init_method=f"tcp://{meeting[0]}:{meeting[1]}",
-            rank=rank,
-            world_size=plan.workers,
-            timeout=datetime.timedelta(seconds=_PATIENCE_S),
-        )
-
-        def summed(vector: Vector) -> Vector:
-            tensor = torch.from_numpy(vector)
-            distributed.all_reduce(tensor)
-            return cast(Vector, tensor.numpy())
-
-        replica = _replica(task)
-        found, facts = reduced(replica, task, plan, state, layout=layout, number=number, rank=rank, summed=summed)
-        return found.joined().tobytes(), facts
-    except RuntimeError:
-        return None
-    finally:
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-
-
-def reduced(
-    replica: Replica,
-    task: DividedTask,
-    plan: Plan,
-    state: ShardState,
-    *,
-    layout: Layout,
-    number: int,
-    rank: int,
-    summed: Callable[[Vector], Vector],
-) -> tuple[ShardState, dict[str, Any]]:
-    """State after an epoch counted from 1, and facts as a server has them; with `diverged` the step that ended it."""
-    shard = Shard(state, layout=layout, runs=((0, layout.size),), rule=task.rule)
-    losses, updates, began_s = list[float](), plan.updates(task.batches), None
-    for step in range(updates):
-        replica.set_weights(layout.weights(shard.state.values))
-        sent = np.zeros(layout.size + 3, np.float32)
-        if (batch := plan.batch(task.batches, rank, step)) is not None:
-            taken = replica.gradient(number - 1, batch, plan, rank)
-            sent[:-3] = layout.vector(taken.gradient) * np.float32(taken.weight)
-            sent[-3:] = taken.weight, taken.loss, 1
-        whole = summed(sent)
-        weight, loss, count = (float(value) for value in whole[-3:])
-        if not math.isfinite(loss):
-            return shard.state, {"diverged": step + 1, "steps": shard.state.steps}
-        mean = whole[:-3] / np.float32(weight or 1.0)  # where nothing is known of a batch, nothing is learnt of it
-        shard.update(mean, rate=task.rate(number - 1, step / updates))
-        began_s = time.time() if began_s is None else began_s
-        losses.append(loss / count)
-    facts = {"losses": losses, "began": began_s, "ended": time.time(), "steps": shard.state.steps}
-    return shard.state, {**facts, "is_finite": shard.state.is_finite, "staleness": {}}
-
-
-def _replica(task: DividedTask) -> Replica:
-    key = repr(task)
-    if key not in _REPLICAS:
-        _REPLICAS.clear()
-        _REPLICAS[key] = task.open()
-    return _REPLICAS[key]

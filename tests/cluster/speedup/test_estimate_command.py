@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -45,17 +44,6 @@ def test_every_mode_and_server_in_words_and_as_a_table(mode: str, server: str) -
     assert "training is fastest on" in error  # what a person reads does not reach the table
 
 
-def test_a_simulation_stands_beside_the_prediction() -> None:
-    _, out, _ = estimate(*SQUEEZENET, "--server", "central", "--simulate")
-    assert "Worst case 4.715, best case 5.748." in out
-    assert "Simulated: 5.748 with transfers one after another, 4.715 all at once." in out
-    _, out, _ = estimate(*SQUEEZENET, "--server", "central", "--simulate", "--output", "csv")
-    rows = [line.split(";") for line in out.splitlines()]
-    assert rows[0][-2:] == ["simulated_exclusive", "simulated_shared"]
-    dividing = [row for row in rows[1:] if row[0] in "1248"]  # with others whole batches differ from D/N
-    assert [row[2:4] for row in dividing] == [row[:4:-1] for row in dividing]
-
-
 def test_the_sentence_is_about_the_server_that_was_asked_for() -> None:
     given = (*SQUEEZENET, "--mode", "sync-split")
     said = {name: estimate(*given, "--server", name)[1] for name in ("central", "distributed")}
@@ -77,32 +65,12 @@ def test_corrections_are_named() -> None:
     assert "as printed, without corrections: 7.434." in out
 
 
-@pytest.mark.adapt
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_a_picture_replaces_its_own_kind_and_nothing_else(tmp_path: Path, suffix: str) -> None:
-    picture = tmp_path / f"speed.{suffix}"
-    plot = (*SQUEEZENET, "--server", "central", "--mode", "sync-split", "--output", "plot", "--picture", str(picture))
-    assert estimate(*plot)[0] == 0
-    first = picture.read_bytes()
-    assert b"DTD" not in first
-    assert estimate(*plot)[0] == 0
-    assert picture.read_bytes() == first
-    picture.write_bytes(b"a holiday")
-    code, _, error = estimate(*plot)
-    assert code == 2 and "not an earlier output" in error
-    assert picture.read_bytes() == b"a holiday"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((*SQUEEZENET, "--workers", "129"), "There are 129 workers for 128 batches"),
         ((*SQUEEZENET, "--workers", "10001", "--batches", "20000"), "At most 10000 can"),
         ((*SQUEEZENET, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"), "At most 1000 can"),
-        ((*SQUEEZENET, "--output", "plot"), "--output plot needs --picture"),
-        ((*SQUEEZENET, "--output", "plot", "--picture", "a.jpg"), "--output plot needs --picture"),
-        ((*SQUEEZENET, "--simulate", "--mode", "async", "--batches", "9000000"), "takes too long"),
-        ((*SQUEEZENET, "--simulate", "--batches", "1000", "--workers", "500"), "takes too long"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:

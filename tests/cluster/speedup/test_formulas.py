@@ -67,11 +67,6 @@ def test_4_12_and_4_21_distributed_servers() -> None:
     assert ASYNCHRONOUS.distributed_s == pytest.approx(4 * (2 * 2 * 2 / 3 + 5))
 
 
-def test_a_time_lies_between_the_best_and_the_worst_case() -> None:
-    assert Span(13, 17).holds(13) and Span(13, 17).holds(17)
-    assert not Span(13, 17).holds(12.9) and not Span(13, 17).holds(17.1)
-
-
 def test_a_synchronous_training_is_so_many_iterations() -> None:
     assert span_of(MEASURED, mode="sync-join", server="central", workers=3) == Span(4 * 13, 4 * 17)
     split = training(3, batches=3, gradient_s=5 / 3).central.times(12)

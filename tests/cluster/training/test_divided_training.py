@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import signal
 import socket
@@ -252,10 +251,3 @@ def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
     monkeypatch.setattr(trainer, "round_trips", kill_first)
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1, with which transfers are measured"):
         trainer._transfers(1000, address=None, certificates=None, repeats=3)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-@pytest.mark.parametrize("engine", ["tensorflow", "torch"])
-def test_gradients_added_up_without_a_server_come_to_the_same(client: Client, tmp_path: Path, engine: Any) -> None:
-    found, _ = _train(client, Plan(workers=2, mode="sync-split", server="none"), tmp_path / "divided", engine=engine)
-    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)

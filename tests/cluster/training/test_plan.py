@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,6 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
     ("wrong", "said"),
     [
         ({"workers": 2}, "need a way to work together"),
-        ({"workers": 2, "mode": "async", "server": "none"}, "needs a server"),
-        ({"workers": 2, "mode": "sync-join", "server": "none", "address": "10.0.0.5:8786"}, "of this computer only"),
-        ({"workers": 2, "mode": "sync-join", "server": "none", "certificates": Path("own")}, "of this computer only"),
         ({"workers": 2, "mode": "sync-join", "staleness": 3}, "Leave --staleness out"),
         ({"workers": 4, "mode": "async", "staleness": 2}, "up to 3 updates late"),
     ],
