@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench.machine import machine_facts
-from fieldray.bench.report import Block, Points, Report, Table, when_and_where
+from fieldray.bench.report import Report, when_and_where
 from fieldray.reports.outputs import own_text
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
+TEMPLATES: Final = CHECKOUT / "benchmarks" / "templates"
 
 
 class PageRefused(Exception):
@@ -55,8 +58,7 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
     path = folder / f"{report.kind}.json"
     with own_text(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **facts, **report.data}, indent=1))
-    head = [f"# {report.title}", "", ", ".join(map(str, facts.values()))]
-    return path, _written(path.with_suffix(".md"), head, report)
+    return path, _written(path.with_suffix(".md"), report, facts)
 
 
 # ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)
@@ -97,16 +99,18 @@ def write_page(report: Report, page: Page) -> Path:
         "machine": machine_line(),
         "command": page.command,
     }
-    lines = ["---", *(f"{key}: {value}" for key, value in facts.items()), "paths:"]
-    lines += [*(f"  - {path}" for path in page.paths), "---", "", f"# {facts['title']}"]
-    return _written(page.path, lines, report)
+    return _written(page.path, report, facts, page.paths)
 
 
-def _written(path: Path, lines: list[str], report: Report) -> Path:
-    """The file of these first lines and the report's blocks."""
-    for block in report.blocks:
-        lines += ["", *_markdown(block)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequence[str] = ()) -> Path:
+    """The file of the report's blocks; with paths the facts are its front matter."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["plain"] = lambda text: escape(str(text), quote=False)
+    text = environment.get_template("page.md").render(report=report, facts=facts, paths=paths)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -124,20 +128,6 @@ def machine_line() -> str:
     machine = machine_facts()
     name = machine.processor.name.replace(":", " ") or "an unknown processor"
     return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"
-
-
-def _markdown(block: Block) -> Iterator[str]:
-    yield from (f"## {block.title}", "")
-    if isinstance(block, Table):
-        yield _row(block.columns)
-        yield _row(["---", *["---:"] * (len(block.columns) - 1)])
-        yield from map(_row, block.rows)
-    elif isinstance(block, Points):
-        yield from (f"- {escape(sentence, quote=False)}" for sentence in block.sentences)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(escape(str(cell), quote=False).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _git(root: Path, *arguments: str) -> str:
