@@ -43,7 +43,7 @@ powercut: $(STAMP)            ## the power goes, disks and drives fail, at every
 attack: $(STAMP)              ## all that was once tried against the program, a line per case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
 
-bench: $(STAMP)               ## from files to scores, compared with the usual scripts; JSON and a page in build/bench
+bench: $(STAMP)               ## from files to scores, compared with the usual script; JSON and a page in build/bench
 	$(BIN)/python -m benchmarks pipeline --out build/bench
 
 # SCALE_ROWS is how many images the run has; a million of them take 9 GB in the folder for temporary files (TMPDIR).

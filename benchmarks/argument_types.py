@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from benchmarks.image_files import KINDS
 from fieldray.commands.bench import number_from
-
-
-def checkout(text: str) -> Path:
-    """The root of a checkout. Raises ArgumentTypeError."""
-    path = Path(text).resolve()
-    if not (path / "app" / "fieldray" / "__main__.py").is_file():
-        raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
-    return path
 
 
 def counts(text: str) -> tuple[int, ...]:

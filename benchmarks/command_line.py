@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, checkout, counts, file_kinds, low_and_high
+from benchmarks.argument_types import amount, counts, file_kinds, low_and_high
 from fieldray import cli
 from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
@@ -109,7 +109,7 @@ _TRAINING: Final = "app/fieldray_cluster/training"
 COMMANDS: Final = (
     Command(
         name="pipeline",
-        help="from files to scores, compared with the usual scripts",
+        help="from files to scores, compared with the usual script",
         paths=_SCREENING,
         takes="options",
         arguments=(
@@ -117,7 +117,6 @@ COMMANDS: Final = (
             *_archive(files=144, others=6),
             _number("--repeats", 3, "rounds"),
             _number("--minutes", 60, "start no new round after so many"),
-            _folder("--float-file", "a float32 network (.tflite) to compare with", metavar="FILE"),
         ),
     ),
     Command(
@@ -136,21 +135,6 @@ COMMANDS: Final = (
             _folder("source", f"images to screen {_DRAWN}", nargs="?"),
             _numbers("--counts", (200, 2000), "numbers of images, one run each"),
             _number("--starts", 5, "short runs"),
-        ),
-    ),
-    Command(
-        name="compare-checkouts",
-        help="compare the programs of two checkouts: speed and decisions",
-        module="checkouts",
-        paths=(_APP,),
-        takes="screen",
-        arguments=(
-            ("old", {"type": checkout, "help": "root of the checkout to compare with"}),
-            ("new", {"type": checkout, "help": "root of the checkout to measure"}),
-            _folder("--source", f"images to enlarge {_DRAWN}", metavar="DIR"),
-            *_archive(files=36, others=0),
-            _number("--images", 288, "per run"),
-            _number("--repeats", 7, "rounds"),
         ),
     ),
     Command(

@@ -1,42 +1,40 @@
-"""What `pipeline` and `decisions` do once their arguments are known: who takes part, and what is measured when."""
+"""What `pipeline` does once its arguments are known: an archive, the rounds, and a few starts."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks import pipeline_report as names
+import numpy as np
+
 from benchmarks.archive import Archive, Wanted, make_archive
-from benchmarks.contestants import Contestant, compare_runs
+from benchmarks.contestants import PROGRAM, SCRIPT, compare_runs
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
-from benchmarks.program import make_float_file
 from benchmarks.screening import fill, screen_once
 from fieldray.bench.report import Report
-from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
 from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
-from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.model import Model
 from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import Message
 
 _STARTING_IMAGES: Final = 12
 
 
 def report(options: argparse.Namespace, console: Console) -> Report:
-    """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
+    """From files to scores, compared with the usual script. Raises PackProblem, UsageProblem, ScreeningFailed."""
     library = pack_library()
     options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
     model, cores = load_pack(library, options.pack, options), usable_cores()
-    float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)
         results = compare_runs(
-            tuple(_contestants(model, options, float_file, unavailable_reason)),
+            _openings(model, options, archive),
             archive,
             repeats=options.repeats,
             notify=console.bar,
@@ -63,24 +61,16 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
     archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
     for kind in KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:
-            console.print_line(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
+            console.print_line(f"{kind.name} is left out: without python-gdcm the usual script cannot read it here")
     return archive
 
 
-def _contestants(
-    model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
-) -> Iterator[Contestant]:
+def _openings(model: Model, options: argparse.Namespace, archive: Archive) -> dict[str, Message]:
+    """What each is opened with: the program with the pack, the script with its network."""
+    first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
-    yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.files["litert"])
-    yield Contestant(
-        name=names.DISSERTATION,
-        service="benchmarks.scripts:dissertation",
-        model=float_file,
-        unavailable_reason=unavailable_reason,
-    )
-    yield Contestant(name=names.FULL_DECODE, service="benchmarks.scripts:decode_in_full")
-    yield Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
+    network = np.frombuffer(model.files["litert"], np.uint8)
+    return {PROGRAM: Message({**first, **rules}), SCRIPT: Message(first, {"model": network})}
 
 
 def _starts(
@@ -96,14 +86,3 @@ def _starts(
     for number in range(options.repeats):
         console.bar(f"start {number + 1} of {options.repeats}")
         yield screen_once(few, rules).first_s
-
-
-def _float_file(path: Path | None, spec: InputSpec, console: Console) -> tuple[bytes | None, str]:
-    """A float32 network for the dissertation's way: the file given, else one made where TensorFlow is installed."""
-    if path is not None:
-        return file_bytes(path), ""
-    if importlib.util.find_spec("tensorflow") is None:
-        return None, "it needs a float32 file (--float-file), or TensorFlow to make one"
-    console.bar("making a float32 network of full width")
-    made = make_float_file(spec)
-    return (made, "") if isinstance(made, bytes) else (None, made)

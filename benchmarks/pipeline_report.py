@@ -8,17 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.archive import USUAL
-from benchmarks.contestants import MIXED, Results
+from benchmarks.contestants import MIXED, PROGRAM, SCRIPT, Results
 from benchmarks.reports import Mark
 from fieldray.bench.report import Block, Points, Report, Table
 
-PROGRAM: Final = "fieldray"
-CONVENTIONAL: Final = "conventional script"
-DISSERTATION: Final = "the dissertation's way"
-FULL_DECODE: Final = "full decode alone"
-BYTES: Final = "file read alone"
-
-# What the program has to reach, as multiples of the conventional script's rate in the same round
+# What the program has to reach, as multiples of the script's rate in the same round
 MARKS: Final[Mapping[str, float]] = {
     MIXED: 7.0,
     "JPEG 2000": 20.0,
@@ -71,7 +65,7 @@ def pipeline_report(measured: PipelineRun) -> Report:
     blocks += [Points("How it was measured, and what was not", tuple(_notes(measured)))]
     return Report(
         kind="pipeline",
-        title="Fieldray: from files to scores, compared with the usual scripts",
+        title="Fieldray: from files to scores, compared with the usual script",
         blocks=tuple(blocks),
         data=_data(measured, marks),
     )
@@ -80,9 +74,7 @@ def pipeline_report(measured: PipelineRun) -> Report:
 def _marks(measured: PipelineRun) -> Iterator[Mark]:
     results = measured.results
     for kind, goal in MARKS.items():
-        is_there = results.has(PROGRAM, kind) and results.has(CONVENTIONAL, kind)
-        times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind) if is_there else None
-        yield Mark(name=f"{kind}, against the conventional script", measured=times, goal=goal)
+        yield Mark(name=f"{kind}, against the {SCRIPT}", measured=results.times_as_fast(kind), goal=goal)
     yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
     first = statistics.median(measured.first_result_s) if measured.first_result_s else None
     yield _at_most("Start to first result", first, MOST_START_S, unit="s")
@@ -95,13 +87,11 @@ def _at_most(name: str, measured: float | None, goal: float, *, unit: str = "x")
 def _overall(measured: PipelineRun) -> Table:
     results = measured.results
     rows = []
-    for name in dict.fromkeys(name for name, _ in results.runs):
-        if not results.has(name):
-            continue
-        times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
-        cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
-        rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
-    columns = ("", "images / s", "times conventional", "CPU s / image", "peak MB")
+    for name, times in ((PROGRAM, results.times_as_fast()), (SCRIPT, None)):
+        if results.has(name):
+            cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
+            rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
+    columns = ("", "images / s", "times the script", "CPU s / image", "peak MB")
     count = len(results.archive.mixed)
     kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
     return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
@@ -113,12 +103,10 @@ def _by_kind(measured: PipelineRun) -> Table:
     for kind in measured.kinds:
         if not results.has(PROGRAM, kind):
             continue
-        rate, times = results.images_per_s(PROGRAM, kind), None
-        if results.has(CONVENTIONAL, kind):
-            times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind)
-        cells = (f"{rate:.1f}", _rate(results, CONVENTIONAL, kind), _number(times, 1), _number(MARKS.get(kind), 1))
-        rows.append((kind, _megapixels(results, kind), *cells, _rate(results, FULL_DECODE, kind)))
-    columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode")
+        rates = (_rate(results, name, kind) for name in (PROGRAM, SCRIPT))
+        ratios = (_number(results.times_as_fast(kind), 1), _number(MARKS.get(kind), 1))
+        rows.append((kind, _megapixels(results, kind), *rates, *ratios))
+    columns = ("images / s", "Mpixel", PROGRAM, SCRIPT, "ratio", "to reach")
     return Table("By kind of file", columns, tuple(rows))
 
 
@@ -126,15 +114,15 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
     results = measured.results
     yield f"Run on {measured.images}, {measured.cores} cores. The files are in the system's cache."
     yield (
-        "Medians over rounds. Within a round all contestants process the same kind of file in turn; ratios are taken "
-        "within a round."
+        "Medians over rounds. Within a round both process the same kind of file in turn; ratios are taken within a "
+        "round."
     )
     yield (
-        "Before the time begins, every contestant has processed one image of each kind, and the program's processes "
-        "are started. The program's time runs from the search for files to the last result in its database."
+        "Before the time begins, both have processed one image of each kind, and the program's processes are started. "
+        "The program's time runs from the search for files to the last result in its database."
     )
     yield (
-        "A script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
+        "The script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
         "of each kind."
     )
     for name, detail in results.details.items():
@@ -145,8 +133,6 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
         yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
-    for name, why in results.absent.items():
-        yield f"Not measured: {name}. {why}."
 
 
 def _rate(results: Results, name: str, kind: str) -> str:
@@ -176,5 +162,4 @@ def _data(measured: PipelineRun, marks: Sequence[Mark]) -> dict[str, Any]:
         "details": results.details,
         "first_result_s": list(measured.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
-        "not_measured": dict(results.absent),
     }

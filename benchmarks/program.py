@@ -1,8 +1,8 @@
 """The program itself as a contestant: a real run over a folder, in a process of its own.
 
 Every run has fresh decoding processes, a fresh engine and a fresh database. Before the time begins all of them are
-ready, every decoder has read one image of each kind, and one run has been through these images: the scripts that the
-program is compared with have processed one image of each kind, too.
+ready, every decoder has read one image of each kind, and one run has been through these images: the script that the
+program is compared with has processed one image of each kind, too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from benchmarks.processes import cpu_s
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Category
-from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
@@ -38,7 +37,7 @@ _READY_S: Final = 60.0
 
 
 class ScreenService:
-    """The child's side (messages: see `scripts`). Holds the pack and the images to warm up with."""
+    """The child's side (messages: see `contestants`). Holds the pack and the images to warm up with."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
@@ -107,24 +106,6 @@ def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
             list(threads.map(lambda again: workers.look(Look(ref=again), model=model), [ref] * workers.size))
-
-
-def make_float_file(spec: InputSpec) -> bytes | str:
-    """A float32 ResNet50 of full width with drawn weights, made by TensorFlow in a process of its own; or why not."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        try:
-            return process.submit(_full_width, spec).result(timeout=600)
-        except Exception as problem:  # whatever the toolchain raises, and a TimeoutError, which says nothing
-            return f"a float32 network could not be made: {str(problem) or 'it took too long'}"
-
-
-def _full_width(spec: InputSpec) -> bytes:
-    from fieldray_adapt.networks import resnet50
-    from fieldray_adapt.quantise import to_float_file
-    from fieldray_adapt.specification import initial_weights
-
-    network = resnet50(height=spec.height, width=spec.width, labels=1, input_channels=spec.channels)
-    return to_float_file(network, initial_weights(network, seed=1)).data
 
 
 handle = ScreenService().handle

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from benchmarks.processes import CHECKOUT, MemoryWatch, cpu_s
+from benchmarks.processes import MemoryWatch, cpu_s
 from fieldray.bench.report import Points, Report, Table
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
@@ -45,8 +44,6 @@ class Screening:
         CPU seconds of all its processes; None where the system does not tell.
     pss_mb, rss_mb, processes
         Peak memory in megabytes (see `MemoryWatch`) and most processes at once; 0 where it was not watched.
-    outcomes
-        (status, decision) by the file's name.
     """
 
     images: int
@@ -57,12 +54,9 @@ class Screening:
     pss_mb: float
     rss_mb: float
     processes: int
-    outcomes: Mapping[str, tuple[str, str]]
 
 
-def screen_once(
-    folder: Path, options: Sequence[str] = (), *, checkout: Path = CHECKOUT, is_watched: bool = False
-) -> Screening:
+def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool = False) -> Screening:
     """Screen a folder on the CPU with a fresh user data folder, which is removed.
 
     Parameters
@@ -71,8 +65,6 @@ def screen_once(
         What is screened.
     options
         More options of `fieldray screen`.
-    checkout
-        The checkout whose program runs.
     is_watched
         Whether memory is sampled; it slows the run down.
 
@@ -84,7 +76,7 @@ def screen_once(
     arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
     with tempfile.TemporaryFile("w+") as said:
         before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
-        code, lines, watch = _run(arguments, checkout / "app", said, is_watched=is_watched)
+        code, lines, watch = _run(arguments, said, is_watched=is_watched)
         total_s, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
         said.seek(0)
         if code not in _COUNTED or not lines:
@@ -98,18 +90,16 @@ def screen_once(
         pss_mb=watch.pss_mb,
         rss_mb=watch.rss_mb,
         processes=watch.processes,
-        outcomes=dict(_outcome(line) for _, line in lines),
     )
 
 
 def _run(
-    arguments: Sequence[str], app: Path, said: IO[str], *, is_watched: bool
+    arguments: Sequence[str], said: IO[str], *, is_watched: bool
 ) -> tuple[int, list[tuple[float, bytes]], MemoryWatch]:
-    """Run the program of `app`: its exit code, its lines with the time each came, and the watch, stopped."""
-    command = python_command("fieldray.__main__", *arguments, folders=(app,))
+    """Run the program: its exit code, its lines with the time each came, and the watch, stopped."""
+    command = python_command("fieldray.__main__", *arguments)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
-        # Older programs start their children by `python -m`, which takes the package from PYTHONPATH.
-        environment = {**os.environ, "FIELDRAY_HOME": home, "PYTHONPATH": str(app)}
+        environment = {**os.environ, "FIELDRAY_HOME": home}
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as process:
             watch = MemoryWatch(process.pid)
             if is_watched:
@@ -119,11 +109,6 @@ def _run(
         if is_watched:
             watch.stop()
     return process.returncode, lines, watch
-
-
-def _outcome(line: bytes) -> tuple[str, tuple[str, str]]:
-    said = json.loads(line)
-    return Path(said["path"]).name, (str(said["status"]), str(said["decision"]))
 
 
 def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
@@ -205,7 +190,7 @@ def _report(runs: Sequence[Screening], first_s: Sequence[float], whose: str) -> 
         kind="screening",
         title="Fieldray: screening as a person starts it",
         blocks=(Table("Long runs", columns, rows), Points("Starts", (start,)), Points("How it was measured", (note,))),
-        data={"first_result_s": list(first_s), "runs": [{**asdict(run), "outcomes": None} for run in runs]},
+        data={"first_result_s": list(first_s), "runs": [asdict(run) for run in runs]},
     )
 
 

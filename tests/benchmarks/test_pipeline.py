@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import pipeline_report as names
 from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, is_read_by_scripts, make_archive
 from benchmarks.command_line import run
-from benchmarks.contestants import MIXED, Contestant, ContestantFailed, Results, Run, compare_runs, together
+from benchmarks.contestants import (
+    MIXED,
+    PROGRAM,
+    SCRIPT,
+    SERVICES,
+    Contestant,
+    Results,
+    Run,
+    compare_runs,
+    opened,
+    together,
+)
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.reports import Mark
+from benchmarks.screening import ScreeningFailed
 from fieldray.bench.report import Table
 from fieldray.commands.console import Console
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode
+from fieldray.processes.wire import Message
 from tiny_models import tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -68,27 +82,29 @@ def test_real_images_are_enlarged_with_grain(tmp_path: Path) -> None:
 # ---- contenders in their own processes
 
 
-def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive) -> None:
-    broken = Contestant(name="broken", service="benchmarks.scripts:conventional", model=b"no network")
-    away = Contestant(name="away", service="benchmarks.nowhere:handle", unavailable_reason="not installed")
-    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
-    results = compare_runs((broken, away, reads), archive, repeats=2, notify=lambda _: None)
-    assert results.absent["away"] == "not installed" and "broken" in results.absent
-    assert results.has(names.BYTES) and not results.has("broken")
-    assert [run.files for run in results.runs[names.BYTES, MIXED]] == [6, 6]
-    assert results.peak_mb[names.BYTES] > 0
-
-
-def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "bad.dcm").write_bytes(b"no image")
-    script = Contestant(name="script", service="benchmarks.scripts:decode_in_full")
-    with script.opened(()) as opened:
-        assert opened.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
-
-
-def test_a_process_that_ends_is_a_failure_with_words() -> None:
-    with pytest.raises(ContestantFailed), Contestant(name="none", service="benchmarks.none:handle").opened(()):
+@pytest.mark.parametrize(
+    ("service", "said"), [("benchmarks.scripts:handle", "model"), ("benchmarks.none:handle", "benchmarks.none")]
+)
+def test_who_cannot_be_opened_says_why(service: str, said: str) -> None:
+    with pytest.raises(ScreeningFailed, match=said), opened("none", service, Message({"ask": "open", "first": []})):
         pass
+
+
+@contextlib.contextmanager
+def the_script() -> Iterator[Contestant]:
+    with opened(SCRIPT, SERVICES[SCRIPT], script_opening()) as script:
+        yield script
+
+
+def script_opening() -> Message:
+    network = np.frombuffer(tiny_model_bytes(), np.uint8)
+    return Message({"ask": "open", "first": []}, {"model": network})
+
+
+def test_files_that_the_script_cannot_do_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "bad.dcm").write_bytes(b"no image")
+    with the_script() as script:
+        assert script.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 
 
 # ---- the arithmetic
@@ -99,9 +115,9 @@ def results_of(archive: Archive) -> Results:
     results = Results(archive=archive)
     for kind in (MIXED, *archive.files):
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
-            results.add(names.PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
-            results.add(names.CONVENTIONAL, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
-    results.peak_mb = {names.PROGRAM: 200.0, names.CONVENTIONAL: 100.0}
+            results.add(PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
+            results.add(SCRIPT, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
+    results.peak_mb = {PROGRAM: 200.0, SCRIPT: 100.0}
     return results
 
 
@@ -116,9 +132,9 @@ def run_of(archive: Archive) -> PipelineRun:
 
 def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     results = results_of(archive)
-    assert results.images_per_s(names.PROGRAM) == pytest.approx(25)
-    assert results.times_as_fast(names.PROGRAM, names.CONVENTIONAL) == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
-    assert results.cpu_s(names.PROGRAM) == pytest.approx(0.06)
+    assert results.images_per_s(PROGRAM) == pytest.approx(25)
+    assert results.times_as_fast() == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
+    assert results.cpu_s(PROGRAM) == pytest.approx(0.06)
 
 
 def test_marks_of_a_run(archive: Archive) -> None:
@@ -131,24 +147,18 @@ def test_marks_of_a_run(archive: Archive) -> None:
 
 
 def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
-    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
-    results = compare_runs((reads,), archive, repeats=5, notify=lambda _: None, most_s=0)
-    assert len(results.runs[names.BYTES, MIXED]) == 1
-
-
-def test_the_table_says_who_was_not_there(archive: Archive) -> None:
-    measured = run_of(archive)
-    measured.results.absent[names.DISSERTATION] = "there is no TensorFlow"
-    report = pipeline_report(measured)
-    tables = [block for block in report.blocks if isinstance(block, Table)]
-    assert [row[0] for row in tables[0].rows][:2] == [names.PROGRAM, names.CONVENTIONAL]
-    assert "there is no TensorFlow" in json.dumps(report.data["not_measured"])
+    results = compare_runs({SCRIPT: script_opening()}, archive, repeats=5, notify=lambda _: None, most_s=0)
+    assert [run.files for run in results.runs[SCRIPT, MIXED]] == [6]
+    assert results.peak_mb[SCRIPT] > 0
 
 
 def test_a_script_that_cannot_do_a_kind_has_no_rate_there(archive: Archive) -> None:
     results = results_of(archive)
-    results.runs[names.CONVENTIONAL, "HTJ2K"] = [Run(seconds=1, cpu_s=1, files=3, failed=3)]
-    assert not results.has(names.CONVENTIONAL, "HTJ2K") and results.has(names.CONVENTIONAL, "RLE")
+    results.runs[SCRIPT, "HTJ2K"] = [Run(seconds=1, cpu_s=1, files=3, failed=3)]
+    assert results.times_as_fast("HTJ2K") is None and results.times_as_fast("RLE")
+    rows = {row[0]: row for block in pipeline_report(run_of(archive)).blocks if isinstance(block, Table)
+            for row in block.rows}  # fmt: skip
+    assert [*rows][:2] == [PROGRAM, SCRIPT]
 
 
 def test_runs_one_after_another_add_up() -> None:
@@ -177,20 +187,17 @@ def test_marks(mark: Mark, is_met: bool | None) -> None:
 
 def test_the_whole(tmp_path: Path) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
-    float_file = tmp_path / "float.tflite"
-    float_file.write_bytes(tiny_model_bytes("float32"))
     out, error = io.StringIO(), io.StringIO()
-    arguments = ["pipeline", "--pack", pack, "--trust", fingerprint(pack), "--float-file", float_file]
+    arguments = ["pipeline", "--pack", pack, "--trust", fingerprint(pack)]
     arguments += ["--kinds", "uncompressed,jpeg,deflated", "--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
     arguments += ["--repeats", 1, "--out", tmp_path / "out"]
     code = run([str(argument) for argument in arguments], console=Console(out, error))
     assert code == 0, error.getvalue()
     data = json.loads((tmp_path / "out" / "pipeline.json").read_text(encoding="utf-8"))
     ran = {one["contestant"]: one for one in data["runs"] if one["kind"] == MIXED}
-    there = {names.PROGRAM, names.CONVENTIONAL, names.DISSERTATION, names.FULL_DECODE, names.BYTES}
-    assert there <= set(ran), data["not_measured"]
+    assert set(ran) == {PROGRAM, SCRIPT}
     assert all(one["rounds"][0]["failed"] == 0 for one in ran.values())
-    assert ran[names.PROGRAM]["rounds"][0]["files"] == 2
+    assert ran[PROGRAM]["rounds"][0]["files"] == 2
     assert len(data["first_result_s"]) == 1
     assert set(data["files"]) == {"uncompressed", "JPEG", "deflated"}
     assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.md").exists()
@@ -209,7 +216,7 @@ def test_file_facts() -> None:
     assert ImageFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
 
 
-def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path) -> None:
+def test_what_the_usual_script_cannot_read_is_left_out(tmp_path: Path) -> None:
     wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
     made = make_archive(
         tmp_path / "made", wanted, source=None, notify=lambda _: None, is_readable=lambda kind: kind.syntax is None
@@ -217,5 +224,5 @@ def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path) -> None:
     assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1
 
 
-def test_scripts_read_what_pydicom_has_a_decoder_for() -> None:
+def test_the_script_reads_what_pydicom_has_a_decoder_for() -> None:
     assert all(is_read_by_scripts(KINDS[name]) for name in USUAL)

@@ -37,7 +37,7 @@ def test_a_child_is_isolated_and_takes_both_packages_from_here(tmp_path: Path) -
     for name in ("benchmarks", "fieldray", "numpy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('taken from a strange folder')")
-    command = child_command("benchmarks.scripts:read_bytes")
+    command = child_command("benchmarks.scripts:handle")
     assert command[:2] == [sys.executable, "-I"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -60,8 +60,8 @@ def test_a_child_serves_the_benchmarks_only(service: str) -> None:
 
 
 def test_a_child_opens_no_socket(tmp_path: Path) -> None:
-    begin, *rest = child_command("benchmarks.scripts:read_bytes")[-6:]
-    assert rest[-2:] == ["benchmarks.child_main", "benchmarks.scripts:read_bytes"]
+    begin, *rest = child_command("benchmarks.scripts:handle")[-6:]
+    assert rest[-2:] == ["benchmarks.child_main", "benchmarks.scripts:handle"]
     attempt = begin.replace("sys.exit(", "import_module(module).main(); import socket; socket.socket() #")
     command = [sys.executable, "-I", "-c", attempt, *rest]
     done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
