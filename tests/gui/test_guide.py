@@ -18,6 +18,7 @@ from pytestqt.qtbot import QtBot
 
 import fieldray
 from fieldray.desktop.dialogs import GuideDialog, guide_text
+from fieldray.desktop.keys import KEYS
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder
 from fieldray.settings import Settings
@@ -85,6 +86,19 @@ def test_what_the_guide_calls_a_label_is_one(language: str) -> None:
     named = set(LABEL.findall(guide_text(guide_folder(), language))) - STRESSED
     assert len(named) > 8
     assert named <= known
+
+
+def test_every_key_of_the_window_stands_in_the_guide(language: str) -> None:
+    """Of a row of digits the ends do, of arrows with Alt, Ctrl or Shift the word *arrow* beside it."""
+    written = {"Down": "↓", "Up": "↑", "Space": "Пробіл"} if language == "uk" else {}
+    bold = set(re.findall(r"\*\*([^*]+)\*\*", guide_text(guide_folder(), language)))
+    missing = [
+        key.command
+        for key in KEYS
+        if not {written.get(own, re.sub(r"^(\w+)\+(Left|Right|Up|Down)$", r"\1", own)) for own in key.keys} & bold
+        and key.command not in ("preset_2", "preset_3", "preset_4")
+    ]
+    assert missing == []
 
 
 def test_a_language_without_a_guide_reads_the_english_one(tmp_path: Path) -> None:

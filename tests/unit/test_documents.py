@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import tomllib
@@ -80,6 +81,25 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
     assert COMMANDS not in text
     assert len(command_pages()) > 12
     assert all(f"## `fieldray {name}`" in text for name in ("screen", "packs list", "doctor", "bench device", "adapt"))
+
+
+def typed(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What may be typed: each command below the program with the one above it, and each long option."""
+    for action in parser._actions:
+        yield from (option for option in action.option_strings if option.startswith("--"))
+        for below in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield below.prog.removeprefix("fieldray ")
+            yield from typed(below)
+
+
+def test_every_command_and_option_is_named_by_a_person() -> None:
+    """On a page beside that of all commands, which is made of their help. (Keys of recipes: test_recipes.py; of the
+    window: test_guide.py.)
+    """
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if "decisions" not in page.parts)
+    names = list(typed(command_parser()))
+    assert len(names) > 100
+    assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
 
 
 def test_the_architecture_names_every_layer() -> None:
