@@ -260,6 +260,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "files of this folder, name the folder (.) or write ./* instead of *. If the command is meant, "
                        "write ./ before the names of files.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
+    "watch_no_folder": "Only a folder can be watched: {path} is none.",
+    "watch_waits": "{path} cannot be read now. Is its drive connected? Watching goes on when it is back.",
+    "watch_goes_on": "{path} can be read again. Watching goes on.",
+    "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",

@@ -103,14 +103,18 @@ class RunReport:
         Takes the JSON lines; None where nobody asked for them.
     has_list
         Whether the work list is printed at the end.
+    watches
+        Whether folders are watched: without JSON lines, each result has a line as it comes.
     """
 
-    def __init__(self, console: Console, emit: Say | None, *, model: Model, has_list: bool) -> None:
+    def __init__(
+        self, console: Console, emit: Say | None, *, model: Model, has_list: bool, watches: bool = False
+    ) -> None:
         self._console = console
         self._emit = emit
         self._model = model
         self._texts = class_texts(model.manifest)
-        self._has_list = has_list
+        self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
         self._counts: Counter[Category] = Counter()
         self._folders = 0
@@ -195,7 +199,7 @@ class RunReport:
         if self._problem:
             self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
-        if batch.state == "cancelled":
+        if batch.state == "cancelled" and not self._watches:
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
         if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
             return 1
@@ -253,13 +257,17 @@ class RunReport:
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
-        if self._emit:
+        if self._emit or self._watches:
             model = self._model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(event.outcome, **made)
             known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
             images = None if stands_for_folder else is_image
-            self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
+            if self._emit:
+                self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
+            elif not known_by:
+                shown = self._texts[event.outcome.category], event.outcome.ref.key, line["score"], line["reason"]
+                self._console.print_line("  ".join(str(part) for part in shown if part is not None))
 
     def _count(self, event: ResultsTakenOver) -> None:
         for kind in event.kinds:

@@ -43,6 +43,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="go on screening what comes into these folders, until Ctrl-C; the next watch goes on from there",
+    )
     add_run_options(parser)
 
 
@@ -110,13 +115,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
 
+    if options.watch and options.maps:
+        console.print_error("--maps is not written of a watch: screen the folder without --watch afterwards")
+        return 2
+
     def lines() -> contextlib.AbstractContextManager[Say | None]:
         from fieldray.commands.run import json_lines
 
         return json_lines(options.json, console, inputs=options.paths)
 
     _require_folders(options)
-    with screened(options, console, lines, has_list=options.json is None) as done:
+    with screened(options, console, lines, has_list=options.json is None, watches=options.watch) as done:
         code = done.report.finish(
             done.batch,
             done.session,
@@ -145,8 +154,11 @@ def screened(
     lines: Callable[[], contextlib.AbstractContextManager[Say | None]],
     *,
     has_list: bool,
+    watches: bool = False,
 ) -> Iterator[Done]:
     """Screen `options.paths` to the end. `lines` opens what takes the lines of JSON; it is closed afterwards.
+
+    With `watches` the end is that somebody stops it.
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
@@ -161,7 +173,7 @@ def screened(
         from fieldray.pipeline.session import Session
 
         with lines() as emit:
-            report = RunReport(console, emit, model=model, has_list=has_list)
+            report = RunReport(console, emit, model=model, has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(
@@ -171,8 +183,11 @@ def screened(
                     resuming=Resuming(verifies=options.verify, tells_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     wishes=Wishes(overrules=options.anyway, turns=options.turn),
+                    watches=watches,
                 )
                 report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
+                if watches:
+                    console.print_line(f"Watching {', '.join(batch.spec.paths)}. Ctrl-C stops.")
                 _wait(batch, console)
                 yield Done(model=model, report=report, batch=batch, session=session, settings=settings)
 

@@ -26,6 +26,7 @@ from fieldray.paths import VERSION
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
+from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.workers.pool import Workers
@@ -45,39 +46,37 @@ def assemble(
     keeps_previews: bool = True,
     resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
     found: Sequence[ImageRef] | None = None,
+    watch: Watch | None = None,
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
-    With `found`, the images that were looked for already, `paths` are only what the run is known by.
+    With `found`, the images that were looked for already, `paths` are only what the run is known by; with
+    `watch` the run ends when it is cancelled.
     """
     statistics, cancelled, model, noticed = Statistics(), threading.Event(), assessment.model, list[Reason]()
-    screen = functools.partial(
-        screen_image,
-        assessment=assessment,
-        workers=workers,
-        engine=engine,
-        observe=statistics.add,
-        is_cancelled=cancelled.is_set,
-    )
+    screen = functools.partial(screen_image, assessment=assessment, workers=workers, engine=engine)
 
     def release() -> None:
         cancelled.set()
         workers.give_up()
 
-    search = functools.partial(discover, paths, is_own_report=is_own_report, tell=noticed.append)
+    search = functools.partial(discover, members=workers.members, is_own_report=is_own_report)
     work = Work(
         spec=spec_of(paths, assessment),
-        discover=lambda is_known: search(members=workers.members, is_known=is_known) if found is None else iter(found),
+        discover=functools.partial(watch.arrivals, search, rest=cancelled.wait)
+        if watch
+        else lambda is_known: search(paths, is_known=is_known, tell=noticed.append) if found is None else iter(found),
         noticed=lambda: noticed,
         doubts=functools.partial(_doubts, database, model.manifest),
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
         check_header=functools.partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
-        screen=screen,
+        screen=functools.partial(screen, observe=statistics.add, is_cancelled=cancelled.is_set),
         release=release,
         keeps_previews=keeps_previews,
         resuming=resuming,
+        watch=watch,
     )
     return Batch(
         work, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics

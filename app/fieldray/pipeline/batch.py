@@ -27,6 +27,7 @@ from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
 from fieldray.pipeline.statistics import Every, Pace, Statistics
+from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
@@ -46,7 +47,7 @@ class Work:
     Attributes
     ----------
     discover
-        Gives every image once, lazily, but those in files that are known.
+        Gives every image once, lazily, but those in files that are known; None where there is no more for the moment.
     noticed
         What the search met that concerns no single image; asked once it is over.
     doubts
@@ -65,12 +66,14 @@ class Work:
         Whether the store gets small previews of the images.
     resuming
         How results of earlier runs are taken over.
+    watch
+        What is known of watched folders: `discover` has no end of its own then.
     release
         Ends what `screen` uses, at once, also while it is used; may be called twice.
     """
 
     spec: RunSpec
-    discover: Callable[[IsKnown], Iterator[ImageRef]]
+    discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
     content_hash: Callable[[ImageRef], tuple[str, bytes]]
     stamp_with: Callable[[Stamps], None]
@@ -81,6 +84,7 @@ class Work:
     doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: ()
     keeps_previews: bool = True
     resuming: Resuming = field(default_factory=Resuming)
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -224,7 +228,7 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         self._last_row = store.last_row_id()
-        if not self._fresh and store.has_results(self._work.spec):
+        if not self._fresh and (self._work.watch or store.has_results(self._work.spec)):
             self._earlier = Earlier(work=self._work, last_row=self._last_row)
         self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
         self._stamps = Stamps(store.stamp_key())
@@ -268,7 +272,7 @@ class Batch:
     def _collect(self, store: ResultStore) -> None:
         """Save and publish every outcome as it comes."""
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []))
-        done, pace = 0, Pace(clock=time.monotonic)
+        done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         while True:
@@ -279,13 +283,15 @@ class Batch:
             if isinstance(item, Bundle):
                 self._take_over(store, item)
                 done += len(item)
-            elif item:
+            elif item and (watch is None or watch.keeps(item.outcome, is_new=not item.is_resumed)):
                 self._save(store, item)
                 done += 1
             self._follow_pause(store, pace, done)
             if progress.is_due():
                 pace.note(done)
                 self._publish(self._progress(done, pace))
+                if watch and (news := watch.news()):
+                    self._enter(self._state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
         pace.note(done)
@@ -300,6 +306,8 @@ class Batch:
             is_resumed=item.is_resumed,
             keeps_preview=self._work.keeps_previews,
         )
+        if self._work.watch and item.is_resumed:
+            store.leave_moved(self._run_id, row_id)
         outcome = without_preview(item.outcome)
         codes = tuple(note.code for note in notes_of(outcome))
         self._note([row_id], [ResultKind(category=outcome.category, codes=codes, number=1)])
@@ -334,6 +342,7 @@ class Batch:
 
     def _progress(self, done: int, pace: Pace) -> Progress:
         total = self._found if self._is_found else max(self._found, self._estimate)
+        total = done + self._work.watch.waiting if self._work.watch else total
         return Progress(
             done=done,
             total=total,
@@ -346,6 +355,7 @@ class Batch:
         with self._lock:
             self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
         if not self._is_complete:
+            self._notes = (self._work.watch.ended(),) if self._work.watch else ()
             store.set_state(self._run_id, self._end_state, reason=self._problem)
             return
         self._notes = tuple(self._work.noticed())
@@ -401,8 +411,9 @@ class Batch:
             for ref in self._work.discover(unchanged.has if unchanged else lambda _path, _stream: False):
                 if unchanged:
                     unchanged.flush()  # they wait for nothing
-                self._refs.put(ref)
-                self._found += 1
+                if ref:
+                    self._refs.put(ref)
+                    self._found += 1
             if unchanged:
                 unchanged.flush()
         self._is_found = True

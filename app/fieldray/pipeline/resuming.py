@@ -29,6 +29,7 @@ _BUNDLE: Final = 256
 _MOST_WAIT_S: Final = 0.2  # for a bundle to become full, while a person looks on
 _MOST_RUNS: Final = 8  # that are looked through for a file, the newest first
 _AT_ONCE: Final = 1024
+_ANY_ROW: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Bundle:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Earlier:
-    """The outcomes of the same work in the rows up to `last_row`, by content."""
+    """The outcomes of the same work in the rows up to `last_row`, by content; where folders are watched, in all."""
 
     work: Work
     last_row: int
@@ -65,7 +66,10 @@ class Earlier:
         except (OSError, FieldrayError):
             return None  # the decoder will report what is wrong with the file
         known = query.earlier(
-            self.work.spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=self.last_row
+            self.work.spec,
+            content_sha256=content_sha256,
+            frame=ref.frame,
+            up_to_row_id=_ANY_ROW if self.work.watch else self.last_row,
         )
         if known is None or known.ref.header != ref.header:
             return None

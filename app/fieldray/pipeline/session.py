@@ -133,19 +133,23 @@ class Session:
         ages_confirmed: bool = False,
         wishes: Wishes = Wishes(),  # noqa: B008 - it is frozen
         found: Sequence[ImageRef] | None = None,
+        watches: bool = False,
         database: Path | None = None,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
 
         `ages_confirmed`: a person said that all patients are of the ages the pack is for. `wishes`: what else they ask.
         `found`: the images, where they were looked for before; `paths` need not be there then.
+        `watches`: what comes into the folders is screened too, until the run is cancelled.
         `database`: another store than the session's, for this run.
 
-        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point), ValueError during a run.
+        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point), ValueError
+        during a run.
         """
         with self._lock:
             model = self._model_to_run()
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
+            from fieldray.pipeline.watching import Watch
 
             places = existing(paths) if found is None else tuple(paths)
             assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed, wishes=wishes)
@@ -162,6 +166,7 @@ class Session:
                 keeps_previews=bool(self._settings["keep_previews"]),
                 resuming=replace(resuming, verifies=whole),
                 found=found,
+                watch=Watch(places) if watches else None,
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch

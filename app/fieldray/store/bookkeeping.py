@@ -201,6 +201,12 @@ TWINS: Final = """
         SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
 """
 
+_SAME_BYTES: Final = """
+    SELECT other.id, other.image_key FROM results AS this JOIN results AS other
+    ON (other.run_id, other.content_sha256, other.frame) = (this.run_id, this.content_sha256, this.frame)
+    WHERE this.id = ? AND other.id != this.id AND this.content_sha256 != x'' AND other.absent_s IS NULL
+"""
+
 
 def is_there(key: bytes) -> bool:
     """Whether there is something at the place that an image's key (`columns.image_key`) names: the file, or its zip."""
@@ -245,6 +251,19 @@ def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
         lost = {row["id"] for row in group if not is_there(row["image_key"])}
         left |= lost if len(lost) < len(group) else set()
     return left
+
+
+def moved_to(execute: Execute, row_id: int) -> set[int]:
+    """The rows of the same run with the same bytes as this one whose file is no longer there."""
+    return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
+
+
+def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
+    """Mark images as no longer present; a verdict on bytes that are present elsewhere moves with them."""
+    for row_id in row_ids:
+        execute("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
+        unlist_result(execute, run_id, row_id)
+    execute(TO_MOVED, run_id)
 
 
 def _is_partly(row: sqlite3.Row) -> bool:

@@ -55,7 +55,6 @@ from fieldray.store.rows import (
 from fieldray.store.schema import VERSION
 
 T = TypeVar("T")
-
 SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note
              FROM results JOIN runs ON runs.id = results.run_id
              LEFT JOIN verdicts ON verdicts.result_id = results.id
@@ -157,8 +156,7 @@ class ResultQuery:
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
-        query = """SELECT category, COUNT(*) AS number FROM results
-                   WHERE run_id = ? AND absent_s IS NULL GROUP BY category"""
+        query = "SELECT category, COUNT(*) AS number FROM results WHERE run_id = ? AND absent_s IS NULL GROUP BY 1"
         return {row["category"]: row["number"] for row in self._all(query, run_id)}
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
@@ -285,14 +283,16 @@ class ResultStore(ResultQuery):
             rows = self._all(bookkeeping.ROWS, run_id)
             empty = bookkeeping.emptied(rows, self.run(run_id).spec.paths)
             gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
-            for row_id in gone:
-                self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
-                bookkeeping.unlist_result(self._all, run_id, row_id)
-            self._all(bookkeeping.TO_MOVED, run_id)
+            bookkeeping.leave_out(self._all, run_id, gone)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.finish(run_id)
         return len(gone)
+
+    def leave_moved(self, run_id: int, row_id: int) -> None:
+        """While a run goes on: leave out the images that were moved to where the one in this row is."""
+        with self._transaction():
+            bookkeeping.leave_out(self._all, run_id, bookkeeping.moved_to(self._all, row_id))
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Note how a run stands."""

@@ -1,0 +1,232 @@
+"""A folder that is watched: which files came, which of them may still be growing, and which are done.
+
+The folder is listed again and again: a network share tells nobody what changes in it. A file is tried once it has been
+the same for some seconds. Where that does not go well, it may be half-written all the same: it is tried once more, and
+believed, when it has been the same for long. What was done before the program was started is known by the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.folders import is_system_name
+from fieldray.reasons import Reason, reason
+
+_QUIET_S: Final = 3.0
+_LONG_S: Final = 60.0
+_PAUSES_S: Final = 2.0, 60.0  # the shortest and the longest one
+_EFFORT: Final = 10  # a pause is so many times as long as the look before it, however many files there are
+_FOLDER: Final = -1  # the state of a link to a folder, which is not followed
+
+Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
+
+
+@dataclass(slots=True)
+class _File:
+    """A file as its folder lists it, and as it says itself: on Windows the folder may lag behind.
+
+    since_s     when it was first seen so
+    patience_s  for how long it has to stay so before it is tried
+    open        the images without an outcome yet, and the search for them
+    """
+
+    listed: int
+    now: int
+    since_s: float
+    patience_s: float = _QUIET_S
+    open: int = 0
+    is_doubted: bool = False
+
+
+class Watch:
+    """What is known of the files in watched folders. `arrivals` is for one thread, the rest for another.
+
+    Raises UsageProblem (watch_no_folder) for a path that is no folder.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
+        for path in folders:
+            if not path.is_dir():
+                raise UsageProblem(reason("watch_no_folder", path=path))
+        self._folders, self._clock = folders, clock
+        self._lock = threading.Lock()
+        self._done: dict[str, int] = {}
+        self._waiting: dict[str, _File] = {}
+        self._tried: dict[str, _File] = {}
+        self._devices: dict[str, int] = {}
+        self._missing = self._told_missing = ""
+        self._kept = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many files are not done."""
+        with self._lock:
+            return len(self._waiting.keys() | self._tried.keys())
+
+    def news(self) -> Reason | None:
+        """That a folder cannot be read, or can be again, once."""
+        missing, before = self._missing, self._told_missing
+        self._told_missing = missing
+        if missing != before:
+            return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
+        return None
+
+    def ended(self) -> Reason:
+        """What to say at the end."""
+        return reason("watch_stopped", results=self._kept, waiting=self.waiting)
+
+    def arrivals(
+        self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
+    ) -> Iterator[ImageRef | None]:
+        """The images as they come, None after each look; what came during the watch before what was there.
+
+        rest  waits for so many seconds; whether the watch is over
+        """
+        first_s = 0.0
+        while True:
+            began_s = self._clock()
+            due = self._look()
+            looked_s = self._clock()
+            first_s = first_s or looked_s
+            pause_s = min(max(_PAUSES_S[0], _EFFORT * (looked_s - began_s)), _PAUSES_S[1])
+            for path in sorted(due, key=lambda path: (due[path] <= first_s, path)):
+                if self._clock() > looked_s + _EFFORT * pause_s:  # a long backlog: look who came meanwhile
+                    pause_s = 0.0
+                    break
+                yield from self._try(path, search, is_known)
+            yield None
+            if rest(pause_s):
+                return
+
+    def keeps(self, outcome: Outcome, *, is_new: bool) -> bool:
+        """Whether an outcome is one, or its file is tried again: what is wrong with it may be that it still grows."""
+        path = str(outcome.ref.path)
+        file = self._tried[path]
+        is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None
+        is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.now)
+        self._settle(path, is_doubted=not is_kept)
+        self._kept += is_kept and is_new
+        return is_kept
+
+    # ---- inside
+
+    def _look(self) -> dict[str, float]:
+        """List the folders; the files that are to be tried now, and since when they are as they are."""
+        listed: dict[str, int] = {}
+        missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed))]
+        now_s = self._clock()
+        changed = [path for path, state in listed.items() if self._done.get(path) != state]
+        states = {path: state for path in changed if (state := _state_at(path)) is not None}
+        with self._lock:
+            self._missing = missing[0] if missing else ""
+            if not missing:  # what is not there has gone for good
+                self._done = {path: state for path, state in self._done.items() if path in listed}
+                self._waiting = {path: file for path, file in self._waiting.items() if path in states}
+            for path, state in states.items():
+                known = self._waiting.get(path) or self._tried.get(path)
+                if known is None or (known.listed, known.now) != (listed[path], state):
+                    self._waiting[path] = _File(listed[path], state, now_s)
+            files = {path: file for path, file in self._waiting.items() if path in states and path not in self._tried}
+            return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
+
+    def _list(self, top: str, listed: dict[str, int]) -> str:
+        """Add all files in a folder, and their states; what cannot be read of it, "" where all can."""
+        before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
+        while left:
+            folder = left.pop()
+            try:
+                status = os.stat(folder)  # noqa: PTH116 - a path object takes ten times as long
+                number = status.st_dev, status.st_ino
+                if number in seen and os.path.realpath(folder) != folder:  # a junction that leads back
+                    continue
+                seen.add(number)
+                with os.scandir(folder) as entries:
+                    left += _add(entries, listed)
+            except FileNotFoundError:
+                missing = missing or (top if folder == top else "")
+            except OSError:
+                missing = missing or folder
+        if not missing:
+            device = os.stat(top).st_dev  # noqa: PTH116 - as above
+            if len(listed) == before and self._devices.get(top, device) != device:
+                return top  # an empty mount point: the drive was pulled
+            self._devices[top] = device
+        return missing
+
+    def _try(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
+        file = self._waiting[path]
+        if _state_at(path) != file.now:  # the next look will see it
+            return
+        with self._lock:
+            self._tried[path] = self._waiting.pop(path)
+            file.open = 1
+        for ref in _images_in(Path(path), search, is_known, is_folder=file.now == _FOLDER):
+            with self._lock:
+                file.open += 1
+            yield ref
+        self._settle(path)
+
+    def _settle(self, path: str, *, is_doubted: bool = False) -> None:
+        """One of the images of a file has its outcome, or the search for them is over."""
+        with self._lock:
+            file = self._tried[path]
+            file.open -= 1
+            file.is_doubted |= is_doubted
+            if file.open:
+                return
+            del self._tried[path]
+            if file.is_doubted:
+                self._waiting.setdefault(path, _File(file.listed, file.now, self._clock(), _LONG_S))
+            else:
+                self._done[path] = file.listed
+
+
+def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:
+    """The images of one file. Those that an index lists are found by themselves."""
+    if is_folder:
+        yield ImageRef(path=path, problem=reason("linked_folder"))
+        return
+    try:
+        found = search([path], is_known=lambda other, stream: other != path or is_known(other, stream))
+    except UsageProblem:  # it has gone
+        return
+    yield from (ref for ref in found if ref.path == path)
+
+
+def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int]) -> Iterator[str]:
+    """Add the files of a folder; the folders in it."""
+    for entry in entries:
+        if is_system_name(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield entry.path
+            continue
+        with contextlib.suppress(OSError):  # it has gone, or is a link to nothing
+            if (state := _state_of(entry.stat())) is not None:
+                listed[entry.path] = state
+
+
+def _state_at(path: str) -> int | None:
+    try:
+        return _state_of(os.stat(path))  # noqa: PTH116 - as above
+    except OSError:
+        return None
+
+
+def _state_of(status: os.stat_result) -> int | None:
+    """A number that is another one after every change; None for what is no file."""
+    if stat.S_ISREG(status.st_mode):
+        return abs(hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
+    return _FOLDER if stat.S_ISDIR(status.st_mode) else None

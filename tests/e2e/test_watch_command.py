@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fieldray.store.results import ResultQuery
+from program import Fieldray, start, write_images
+
+
+def next_lines(process: subprocess.Popen[str], count: int) -> dict[str, Any]:
+    """The next lines of `--json`, by file name; waits for them."""
+    assert process.stdout
+    lines = [json.loads(process.stdout.readline()) for _ in range(count)]
+    return {Path(line["path"]).name: line for line in lines}
+
+
+def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int, str]:
+    """The exit code and what was said to a person, once the program and its children were ended."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    end()
+    _, said = process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    return process.returncode, said
+
+
+def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
+    tmp_path: Path, home: Path, pack_options: list[str]
+) -> None:
+    inbox, other = tmp_path / "inbox", write_images(tmp_path / "other", 6)
+    arguments = ("screen", write_images(inbox, 3)[0].parent, *pack_options, "--watch", "--json", "-")
+    process = start(*arguments)
+    assert set(next_lines(process, 3)) == {"image-000.png", "image-001.png", "image-002.png"}
+    other[3].rename(inbox / "image-003.png")
+    assert set(next_lines(process, 1)) == {"image-003.png"}
+    ended(process, process.kill)
+
+    (inbox / "image-003.png").rename(inbox / "renamed.png")
+    other[4].rename(inbox / "image-004.png")
+    whole = other[5].read_bytes()
+    (inbox / "image-005.png").write_bytes(whole[: len(whole) // 2])
+    process = start(*arguments)
+    lines = next_lines(process, 5)
+    assert {name: bool(line["taken_over_by"]) for name, line in lines.items()} == {
+        "image-000.png": True, "image-001.png": True, "image-002.png": True, "renamed.png": True, "image-004.png": False
+    }  # fmt: skip
+    (inbox / "image-005.png").write_bytes(whole)
+    assert next_lines(process, 1)["image-005.png"]["status"] == "screened"
+    code, said = ended(process, lambda: process.send_signal(signal.SIGINT))
+    assert code == 130
+    assert f"Watching {inbox}. Ctrl-C stops." in said
+    assert "Watching was stopped. New results: 2. Files that wait for the next watch: 0." in said
+
+    with ResultQuery(home / "results.sqlite") as query:
+        (run,) = query.runs()
+        names = [result.outcome.ref.path.name for result in query.rows(run.run_id)]
+    assert run.state == "cancelled"
+    assert sorted(names) == [f"image-{number:03}.png" for number in (0, 1, 2, 4, 5)] + ["renamed.png"]
+
+
+def test_what_cannot_be_watched_is_said_before_anything_is_screened(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    (image,) = write_images(tmp_path / "images", 1)
+    done = fieldray("screen", image, *pack_options, "--watch")
+    assert done.returncode == 2 and "Only a folder can be watched" in done.stderr
+    done = fieldray("screen", image.parent, *pack_options, "--watch", "--maps", tmp_path / "maps")
+    assert done.returncode == 2 and "--maps" in done.stderr

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import discover
+from fieldray.pipeline.watching import Watch
+from fieldray.reasons import reason
+from outcomes import screened
+from program import write_images
+
+LOOKS_BEFORE_TRIED = 3  # with two seconds between looks, a file has to stay as it is for three
+LOOKS_BEFORE_BELIEVED = 30  # and for a minute
+
+
+class Desk:
+    """A watch with a clock that is put forward, and what it gave."""
+
+    def __init__(self, *folders: Path, known: Sequence[str] = ()) -> None:
+        self.now_s = 0.0
+        self.watch = Watch(folders, clock=lambda: self.now_s)
+        self._is_over = False
+        self.rounds = self.watch.arrivals(discover, is_known=lambda path, _stream: path.name in known, rest=self._rest)
+
+    def _rest(self, pause_s: float) -> bool:
+        self.now_s += pause_s
+        return self._is_over
+
+    def look(self, times: int = 1) -> list[ImageRef]:
+        """What so many looks give."""
+        given: list[ImageRef] = []
+        for _ in range(times):
+            given += itertools.takewhile(bool, self.rounds)  # type: ignore[arg-type]
+        return given
+
+    def names(self, times: int = 1) -> list[str]:
+        return [ref.path.name for ref in self.look(times)]
+
+    def keep(self, refs: Sequence[ImageRef]) -> None:
+        """Each of them was screened."""
+        assert all(self.watch.keeps(screened(ref), is_new=True) for ref in refs)
+
+    def stop(self) -> None:
+        self._is_over = True
+        assert list(self.rounds)[-1:] in ([], [None])
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    return tmp_path / "inbox"
+
+
+@pytest.fixture
+def desk(inbox: Path) -> Iterator[Desk]:
+    made = Desk(inbox)
+    yield made
+    made.stop()
+
+
+def cut(ref: ImageRef) -> Outcome:
+    return Failed(ref=ref, stage="decode", reason=reason("truncated"), facts=ReadFacts())
+
+
+def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox: Path) -> None:
+    write_images(inbox, 2)
+    assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
+    assert desk.watch.waiting == 2
+    found = desk.look()
+    assert [ref.path.name for ref in found] == ["image-000.png", "image-001.png"]
+    desk.keep(found)
+    assert desk.watch.ended() == reason("watch_stopped", results=2, waiting=0)
+    assert desk.names(100) == []
+
+
+def test_a_file_that_grows_is_left_alone(desk: Desk, inbox: Path) -> None:
+    whole = write_images(inbox.parent / "whole", 1)[0].read_bytes()
+    growing = inbox / "growing.png"
+    for number in range(1, 11):
+        growing.write_bytes(whole[: number * len(whole) // 10])
+        assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
+    assert desk.names() == ["growing.png"]
+
+
+def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Path) -> None:
+    """A writer may rest for longer than a file has to stay as it is."""
+    half = write_images(inbox, 1)[0]
+    whole = half.read_bytes()
+    half.write_bytes(whole[:500])
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert desk.watch.ended() == reason("watch_stopped", results=0, waiting=1)
+    assert desk.names(LOOKS_BEFORE_BELIEVED - 1) == []
+    (again,) = desk.look()
+    assert desk.watch.keeps(cut(again), is_new=True)
+    assert desk.names(100) == []
+    half.write_bytes(whole)
+    (at_last,) = desk.look(LOOKS_BEFORE_TRIED)
+    desk.keep([at_last])
+
+
+def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox: Path) -> None:
+    half = write_images(inbox, 1)[0]
+    whole = half.read_bytes()
+    half.write_bytes(whole[:500])
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    half.write_bytes(whole)
+    assert desk.names(10) == [], "two of one file are never under way"
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert desk.names() == ["image-000.png"]
+
+
+def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) -> None:
+    path = write_images(inbox, 1)[0]
+    data = path.read_bytes()
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    (ref,) = desk.look(LOOKS_BEFORE_BELIEVED)
+    path.unlink()
+    assert not desk.watch.keeps(cut(ref), is_new=True)
+    desk.look()
+    assert desk.watch.waiting == 0
+    path.write_bytes(data)
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
+
+
+def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, inbox: Path) -> None:
+    write_images(inbox, 1)
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert desk.watch.keeps(Refused(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
+    (inbox / "readme.txt").write_text("no image, or the first bytes of one", encoding="utf-8")
+    (ref,) = desk.look(LOOKS_BEFORE_TRIED)
+    assert ref.problem and ref.problem.code == "not_an_image"
+    assert not desk.watch.keeps(Refused(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
+
+
+def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None:
+    first, second = write_images(inbox, 1)[0], write_images(inbox.parent / "other", 2)[1]
+    desk.keep(desk.look(LOOKS_BEFORE_TRIED))
+    os.utime(second, ns=(10**18, 10**18))
+    second.replace(first)
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
+
+
+def test_a_file_under_a_name_of_its_writer_is_taken_under_its_own(desk: Desk, inbox: Path) -> None:
+    hidden = write_images(inbox.parent / "other", 1)[0].rename(inbox / ".image.png.part")
+    assert desk.names(10) == []
+    hidden.rename(inbox / "image.png")
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image.png"]
+
+
+def test_a_folder_that_vanishes_is_waited_for_and_nothing_is_taken_twice(desk: Desk, inbox: Path) -> None:
+    write_images(inbox / "study", 2)
+    desk.keep(desk.look(LOOKS_BEFORE_TRIED))
+    inbox.rename(inbox.parent / "pulled")
+    assert desk.names(50) == []
+    assert desk.watch.news() == reason("watch_waits", path=str(inbox)) and desk.watch.news() is None
+    write_images(inbox.parent / "pulled", 1)
+    (inbox.parent / "pulled").rename(inbox)
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
+    assert desk.watch.news() == reason("watch_goes_on", path=str(inbox))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="another file system is needed")
+def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None:
+    drive, other = tmp_path / "drive", Path("/dev/shm") / f"fieldray-{os.getpid()}"
+    write_images(drive, 1)
+    other.mkdir()
+    try:
+        if other.stat().st_dev == drive.stat().st_dev:
+            pytest.skip("another file system is needed")
+        place = tmp_path / "place"
+        place.symlink_to(drive)
+        desk = Desk(place)
+        desk.keep(desk.look(LOOKS_BEFORE_TRIED))
+        place.unlink()
+        place.symlink_to(other)
+        assert desk.names(5) == [] and desk.watch.news() == reason("watch_waits", path=str(place))
+        place.unlink()
+        place.symlink_to(drive)
+        assert desk.names(5) == [] and desk.watch.news() == reason("watch_goes_on", path=str(place))
+        desk.stop()
+    finally:
+        shutil.rmtree(other)
+
+
+def test_of_a_long_backlog_who_came_meanwhile_goes_first(desk: Desk, inbox: Path) -> None:
+    write_images(inbox, 8)
+    desk.now_s = 1.0
+    desk.look(LOOKS_BEFORE_TRIED - 1)
+    given: list[str] = []
+    while len(given) < 9:
+        for ref in desk.rounds:
+            if ref is None:
+                break
+            given.append(ref.path.name)
+            desk.keep([ref])
+            desk.now_s += 8  # each image takes so long: after three of them there is a look
+            if len(given) == 1:
+                write_images(inbox.parent / "other", 9)[8].rename(inbox / "today.png")
+    assert given[:6] + given[7:] == [f"image-{number:03}.png" for number in range(8)]
+    assert given[6] == "today.png", "seen in the second look, as it was in the third"
+
+
+def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: Desk, inbox: Path) -> None:
+    with zipfile.ZipFile(inbox / "images.zip", "w") as packed:
+        for path in write_images(inbox.parent / "other", 2):
+            packed.write(path, path.name)
+    first, second = desk.look(LOOKS_BEFORE_TRIED)
+    assert (first.member, second.member) == ("image-000.png", "image-001.png")
+    desk.keep([first])
+    assert desk.watch.waiting == 1
+    desk.keep([second])
+    assert desk.watch.waiting == 0
+
+
+def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
+    write_images(inbox, 2)
+    desk = Desk(inbox, known=["image-000.png"])
+    found = desk.look(LOOKS_BEFORE_TRIED)
+    assert [ref.path.name for ref in found] == ["image-001.png"]
+    assert desk.watch.waiting == 1
+    desk.stop()
+
+
+def test_links_lead_to_files_and_never_into_folders(desk: Desk, inbox: Path) -> None:
+    outside = write_images(inbox.parent / "outside", 1)[0]
+    (inbox / "file.png").symlink_to(outside)
+    (inbox / "folder").symlink_to(outside.parent)
+    (inbox / "nothing").symlink_to(inbox.parent / "gone")
+    os.mkfifo(inbox / "pipe")
+    found = {ref.path.name: ref.problem and ref.problem.code for ref in desk.look(LOOKS_BEFORE_TRIED)}
+    assert found == {"file.png": None, "folder": "linked_folder"}
+
+
+@pytest.mark.parametrize(("listing_s", "pause_s"), [(0.0, 2.0), (1.0, 20.0), (100.0, 60.0)])
+def test_a_folder_that_takes_long_to_list_is_listed_less_often(inbox: Path, listing_s: float, pause_s: float) -> None:
+    now_s, pauses = 0.0, list[float]()
+
+    def clock() -> float:  # is asked before a look, within it and after it
+        nonlocal now_s
+        now_s += listing_s
+        return now_s
+
+    def rest(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) == 2
+
+    assert list(Watch([inbox], clock=clock).arrivals(discover, is_known=lambda *_: False, rest=rest)) == [None, None]
+    assert pauses[1] == pause_s
+
+
+def test_only_a_folder_is_watched(inbox: Path) -> None:
+    with pytest.raises(UsageProblem) as usage:
+        Watch(write_images(inbox, 1))
+    assert usage.value.reason.code == "watch_no_folder"
