@@ -72,6 +72,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="window", label="Place and size of the window", default="", in_dialog=False),
     Row(key="panes", label="Widths of list, image and result", default="", in_dialog=False),
+    Row(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False),

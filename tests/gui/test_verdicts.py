@@ -13,6 +13,7 @@ from desk import Desk, press, texts, turn_wheel
 from desk import opened as opened_window
 from fake_rooms import FakeRooms, refused, screened
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
@@ -26,6 +27,7 @@ from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
 
 AGREE, DISAGREE, UNSURE = (Verdict(choice=choice) for choice in ("agree", "disagree", "unsure"))
+ACCESSIBLE = Qt.ItemDataRole.AccessibleTextRole
 FULL = reason("disk_full", path="/home/results.sqlite")
 FIRST, SECOND = Judged(1, screened(1, 0.9)), Judged(2, screened(2, 0.1))
 
@@ -481,3 +483,40 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, beside: Desk, 
     assert stored(desk, 1) == kept
     beside.open_row(1)
     beside.until(beside.window.result.verdict.buttons[kept.choice].isChecked)
+
+
+# ---- what was read
+
+
+def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged(desk: Desk) -> None:
+    desk.rooms.outcomes[:] = [screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), screened(4, 0.6)]
+    desk.screen()
+    desk.activate()
+    desk.open_row(1)
+    assert unread(desk, 1, 2, 3, 4) == [1, 2, 3, 4]
+    desk.bench.reading._soon.timeout.emit()  # two seconds are over
+    assert unread(desk, 1, 2, 3, 4) == [2, 3, 4]
+    desk.open_row(2)
+    desk.window.actions_by_name["next_unread"].trigger()
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 3)
+    desk.until(lambda: desk.bench.image.pyramid is not None)
+    desk.window.result.verdict.buttons["agree"].click()
+    desk.until(lambda: mark(desk, 3) == "saved")
+    desk.window.actions_by_name["unread"].trigger()
+    desk.until_told("counts as read")
+    desk.window.actions_by_name["next_unread"].trigger()
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
+    desk.window.actions_by_name["next_unread"].trigger()
+    desk.until_told("No other image of this list is unread.")
+    assert unread(desk, 1, 2, 3, 4) == []
+    desk.window.actions_by_name["unread"].trigger()
+    assert unread(desk, 1, 2, 3, 4) == [4]
+    with ResultQuery(desk.rooms.database) as kept:
+        desk.until(lambda: [result.is_read for result in kept.rows(1)] == [True, True, True, False])
+
+
+def unread(desk: Desk, *row_ids: int) -> list[int]:
+    """Those of these rows that look and sound unread."""
+    rows = desk.bench.rows
+    said = {number: rows.data(rows.index_of(number).siblingAtColumn(1), ACCESSIBLE) for number in row_ids}
+    return [number for number in row_ids if said[number].endswith(", not read")]

@@ -17,11 +17,12 @@ from stored_list import StoredList
 
 from fieldray.desktop.list_reader import SeenRows
 from fieldray.desktop.verdicts import Judged
-from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_model import GROUP_ROLE, KEYS, VERDICT_ROLE, WorkListModel
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import reason
+from fieldray.translation import Translator
 
 Ascending, Descending = Qt.SortOrder.AscendingOrder, Qt.SortOrder.DescendingOrder
 
@@ -98,7 +99,7 @@ def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel)
     listed.judge(1, "agree")
     said.append(model.data(state, Qt.ItemDataRole.AccessibleTextRole))
     assert listed.rows()[0].verdict == Verdict(choice="agree")
-    assert said == ["DOE PERSON 001", "DOE PERSON 001, verdict saved"]
+    assert said == ["DOE PERSON 001, not read", "DOE PERSON 001, verdict saved"]
 
 
 def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
@@ -255,3 +256,51 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     listed.until(lambda: model.rowCount() == 0)
     assert len(asked) == 1
     model.disconnect(shown)
+
+
+def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    of_first = replace(screened(4, 0.1), ref=replace(screened(4, 0.1).ref, header=screened(1, 0.9).ref.header))
+    listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), of_first)
+    held = QPersistentModelIndex(model.index_of(4))
+    assert model.data(model.index(0, 0), GROUP_ROLE) is None
+    model.set_by_patient(True)
+    listed.settle()
+    assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
+    assert [model.data(model.index(place, 0), GROUP_ROLE).size for place in range(4)] == [2, 1, 1, 1]
+    model.sort(KEYS.index("score"), Ascending)
+    listed.settle()
+    assert listed.shown() == [4, 1, 3, 2]
+    model.set_by_patient(False)
+    listed.settle()
+    assert listed.shown() == [4, 3, 2, 1]
+
+
+def test_a_row_that_is_read_stays_among_the_unread_until_they_are_chosen_again(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
+    model.filter(verdict="unread")
+    listed.settle()
+    row = listed.rows()[1]
+    listed.store.set_read(2, judged=row.outcome, is_read=True)
+    model.reading_changed(row)
+    model.refresh()
+    listed.settle()
+    assert listed.shown() == [1, 2, 3]
+    model.filter(verdict="unread")
+    listed.settle()
+    assert listed.shown() == [1, 3]
+    found: list[int] = []
+    model.study_found.connect(found.append)
+    model.find_unread(1)
+    listed.until(lambda: found == [1])
+    model.filter(verdict="any", text="PX-1002")
+    listed.settle()
+    model.find_unread(-1)
+    listed.until(lambda: "No other image of this list is unread." in told(listed))
+
+
+def told(listed: StoredList) -> str:
+    return " ".join(notice.text(Translator("en")) for notice in listed.board.notices)

@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.judging import Judging
+from fieldray.desktop.judging import Judging, Reading
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -84,6 +84,8 @@ class Controller(QObject):
         self.judging = Judging(self.background, self.board, settings)
         self.rows = WorkListModel(translator, self.background, self.board, self.judging.verdicts, self)
         self.image = OpenImage(self.background, self.board)
+        self.reading = Reading(self.background, self.board, self.image)
+        self.rows.set_by_patient(bool(settings["by_patient"]))
         self.beside = OpenImage(self.background, self.board, channel="image beside")
         self.comparing = Comparing(self.background, self.board, self.rows, image=self.image, beside=self.beside)
         self.backends: dict[str, BackendChanged] = {}
@@ -98,6 +100,7 @@ class Controller(QObject):
         self.screening.idle.connect(self.packs.settle)
         self.image.changed.connect(lambda: self.judging.open(self.image.row))
         self.judging.changed.connect(self.rows.verdict_changed)
+        self.reading.changed.connect(self.rows.reading_changed)
         self.judging.settled.connect(self._verdicts_settled)
         self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)

@@ -1,21 +1,29 @@
-"""Verdicts between the window and the store: carries out what their playbook commands, and says what is not saved."""
+"""Verdicts between the window and the store: carries out what their playbook commands, and says what is not saved.
+
+And which images were read: that is noted in the same place, and needs no playbook.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, Given, Judged, Read, Verdicts, Write
 from fieldray.domain.run import VerdictChoice
+from fieldray.errors import FieldrayError
 from fieldray.settings import Settings
 from fieldray.translation import Translator
 
 _CHANNEL = "verdict"
+_READ_MS: Final = 2000
 
 
 class Judging(QObject):
@@ -130,3 +138,56 @@ class Judging(QObject):
         else:
             said = translator.text("Your verdict on {image} is not saved.", image=image)
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
+
+
+class Reading(QObject):
+    """What a person has read: it was open before their eyes for two seconds, or they went on from it, or judged it.
+
+    `changed` names the row that is read or unread now.
+    """
+
+    changed = Signal(object)
+
+    def __init__(self, background: Background, board: NoticeBoard, image: OpenImage) -> None:
+        super().__init__()
+        self._background, self._board, self._image = background, board, image
+        self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
+        self._soon.timeout.connect(self._look)
+        image.changed.connect(self._soon.stop)
+        image.loaded.connect(self._soon.start)
+
+    def toggle(self) -> None:
+        """The open image is to be read once more, or needs not."""
+        row = self._image.row
+        if row is not None and row.verdict is not None:
+            self._board.post(_CHANNEL, lambda t: t.text("Your verdict is on this image: it counts as read."))
+        elif row is not None:
+            self._soon.stop()
+            self.note(is_read=not row.is_read)
+
+    def note(self, *, is_read: bool = True) -> None:
+        """Keep that the open image is read, or is not."""
+        row = self._image.row
+        if row is None or row.is_read == is_read:
+            return
+        outcome = row.outcome
+        self._show(row, is_read=is_read)
+        self._background.ask(
+            lambda services: services.session.set_read(row.row_id, judged=outcome, is_read=is_read),
+            channel=_CHANNEL,
+            failed=partial(self._not_noted, row, is_read),
+        )
+
+    def _look(self) -> None:
+        if QApplication.activeWindow() is None:  # nobody looks
+            self._soon.start()
+        else:
+            self.note()
+
+    def _show(self, row: WorkRow, *, is_read: bool) -> None:
+        row.is_read = is_read
+        self.changed.emit(row)
+
+    def _not_noted(self, row: WorkRow, was_read: bool, error: FieldrayError) -> None:
+        self._show(row, is_read=not was_read)
+        self._board.post_error("reading", error)

@@ -74,7 +74,7 @@ class SeenRows(QObject):
         """The row of a stored result, which may be there already."""
         row = self._alive.get(stored.row_id)
         if row is None:
-            row = WorkRow(stored.row_id, stored.outcome, self.manifest, stored.verdict)
+            row = WorkRow(stored.row_id, stored.outcome, self.manifest, stored.verdict, stored.is_read)
             self._alive[stored.row_id] = row
         return row
 
@@ -134,6 +134,7 @@ class WorkRow:
     """An outcome with what the list needs to sort, find and show it.
 
     manifest  the pack's, whose texts and calibration belong to the result
+    is_read   whether a person has read it, with or without a verdict
     finding   the one that decides the class, None without a score
     state     a number that no other row has, nor this one once it took another outcome
     """
@@ -142,6 +143,7 @@ class WorkRow:
     outcome: Outcome
     manifest: Manifest | None = None
     verdict: Verdict | None = None
+    is_read: bool = False
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     state: int = field(init=False)
@@ -152,8 +154,9 @@ class WorkRow:
         self.finding = leading_finding(self.outcome)
 
     def take(self, newer: WorkRow) -> None:
-        """The image was done again: the row stays, its outcome is the newer one, with no verdict of its own yet."""
+        """The image was done again: the row stays, its outcome is the newer one, not judged and not read yet."""
         self.outcome, self.manifest, self.verdict = newer.outcome, newer.manifest, newer.verdict
+        self.is_read = newer.is_read
         self.__post_init__()
 
     @property

@@ -97,6 +97,8 @@ class MainWindow(QMainWindow):
         self.welcome = Welcome(controller, *open_actions, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
+        for command in ("next_unread", "by_patient"):
+            self.work_list.filter_bar.obey(command, self.actions_by_name[command])
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
@@ -159,6 +161,9 @@ class MainWindow(QMainWindow):
             "previous_image": lambda: rows.step(-1),
             "next_study": lambda: rows.step_study(1),
             "previous_study": lambda: rows.step_study(-1),
+            "next_unread": self._next_unread,
+            "unread": self._bench.reading.toggle,
+            "by_patient": lambda: self.settings_changed.emit({"by_patient": not self._bench.rows.is_by_patient}),
             "first_image": lambda: rows.choose_end(last=False),
             "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
@@ -282,6 +287,10 @@ class MainWindow(QMainWindow):
         if self.isFullScreen():
             self._toggle_full_screen()
 
+    def _next_unread(self) -> None:
+        self._bench.reading.note()
+        self.work_list.step_unread()
+
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
         self.settings_changed.emit({"hide_patient": hidden})
@@ -297,6 +306,8 @@ class MainWindow(QMainWindow):
         """Put those settings in force that need no new window."""
         self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
         self.hide_patient(bool(self._bench.settings["hide_patient"]))
+        self._bench.rows.set_by_patient(bool(self._bench.settings["by_patient"]))
+        self.work_list.filter_bar.by_patient.setChecked(self._bench.rows.is_by_patient)
         for viewer in self.area.viewers:
             viewer.set_opacity(self.result.opacity.value())
 

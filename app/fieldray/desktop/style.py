@@ -209,9 +209,17 @@ def draw_class(painter: QPainter, category: Category, box: QRectF, shade: QColor
         painter.fillPath(class_path(category, box), shade)
 
 
-def draw_verdict(painter: QPainter, state: State, box: QRectF, shade: QColor) -> None:
-    """How a verdict stands. Saved: a tick; being saved: three dots; not saved: an exclamation mark in a ring."""
+def draw_verdict(painter: QPainter, state: State | Literal["unread"], box: QRectF, shade: QColor) -> None:
+    """How a verdict stands. Saved: a tick; being saved: three dots; not saved: an exclamation mark in a ring.
+
+    A disc where nobody has read the image.
+    """
     path, side = QPainterPath(), box.width()
+    if state == "unread":
+        path.addEllipse(box.center(), side / 4, side / 4)
+        with kept(painter, QPainter.RenderHint.Antialiasing):
+            painter.fillPath(path, shade)
+        return
     dots = {"saved": (), "saving": ((0.1, 0.5), (0.5, 0.5), (0.9, 0.5)), "not_saved": ((0.5, 0.76),)}[state]
     if state == "saved":
         path.addPolygon([box.topLeft() + QPointF(x, y) * side for x, y in ((0.1, 0.55), (0.4, 0.85), (0.9, 0.15))])

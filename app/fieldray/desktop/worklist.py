@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.backends import BACKENDS
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.style import Theme, class_icon
+from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -34,10 +34,10 @@ from fieldray.desktop.widgets import (
     search_field,
     set_tip,
 )
-from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate
+from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate, strong
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
-from fieldray.domain.history import VerdictFilter
+from fieldray.domain.history import ReadingFilter
 from fieldray.domain.model import Manifest
 from fieldray.formatting import category_word, count
 from fieldray.reasons import reason
@@ -52,10 +52,11 @@ _RARE: Final = ("not_assessed", "not_an_image")
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
-def verdict_box(translator: Translator, chosen: VerdictFilter) -> QComboBox:
-    """Which results are shown, by the verdict of a person."""
+def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
+    """Which results are shown, by the verdict of a person, and perhaps by whether anybody has read them."""
     choices = (
         (translator.text("Any verdict"), "any"),
+        *(((translator.text("Unread"), "unread"),) if has_unread else ()),
         (translator.text("With a verdict"), "given"),
         (translator.text("Without a verdict"), "none"),
         (translator.text("Disagreed"), "disagreed"),
@@ -92,10 +93,14 @@ class FilterBar(QWidget):
             self._buttons[category] = button
         self.search = search_field(translator.text("Search name, number, date, file"))
         self.search.textChanged.connect(lambda text: model.filter(text=text.strip()))
-        self.verdicts = verdict_box(translator, model.wanted.verdict)
+        self.verdicts = verdict_box(translator, model.wanted.verdict, has_unread=True)
         self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
         self.devices = device_box(translator, model.wanted.backend)
         self.devices.activated.connect(lambda _: model.filter(backend=self.devices.currentData()))
+        self.next_unread = push_button("", icon=icon("next-unread", theme))
+        self.by_patient = push_button("", icon=icon("by-patient", theme), role="choice")
+        self._finding = QWidget()
+        lay_row(self._finding, (self.search, 1), self.next_unread, self.by_patient, spacing=6)
         self._choices = QWidget()
         lay_row(self._choices, (self.verdicts, 1), (self.devices, 1), spacing=6)
         for box in (self.verdicts, self.devices):
@@ -106,6 +111,14 @@ class FilterBar(QWidget):
         self._layout = layout
         self._arranged: tuple[object, ...] = ()
         self.refresh()
+
+    def obey(self, command: str, action: QAction) -> None:
+        """Let the button of that name do what the key of the command does."""
+        button = {"next_unread": self.next_unread, "by_patient": self.by_patient}[command]
+        button.clicked.connect(action.trigger)
+        button.setAccessibleName(action.iconText())
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        set_tip(button, action.toolTip())
 
     def refresh(self) -> None:
         """Write the counts; the buttons of the classes that are rare are there only when a row is."""
@@ -149,7 +162,7 @@ class FilterBar(QWidget):
         for position, category in enumerate(shown):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
-        self._layout.addWidget(self.search, len(self._buttons) + 1, 0, 1, columns)
+        self._layout.addWidget(self._finding, len(self._buttons) + 1, 0, 1, columns)
         self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
@@ -169,9 +182,7 @@ class FilterBar(QWidget):
 
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Room for the shape and the longest word for a class."""
-    strong = QFont(font)
-    strong.setWeight(QFont.Weight.DemiBold)
-    measure = QFontMetrics(strong).horizontalAdvance
+    measure = QFontMetrics(strong(font)).horizontalAdvance
     words = (category_word(translator, category, manifest) for category in WORK_LIST_ORDER)
     return max(map(measure, words)) + CLASS_ROOM
 
@@ -328,6 +339,10 @@ class WorkList(QWidget):
         """Choose the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
+
+    def step_unread(self) -> None:
+        """Choose the next image that nobody has read, below this one and then from the top."""
+        self._model.find_unread(self.table.currentIndex().row())
 
     def choose_end(self, *, last: bool) -> None:
         """Choose the first or the last image, as soon as it is listed."""

@@ -10,10 +10,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from PySide6.QtCore import QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPixmap
+from PySide6.QtCore import QLine, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.image_painting import draw_thumbnail
@@ -21,18 +21,21 @@ from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
-from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_model import GROUP_ROLE, KEYS, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
+from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
 from fieldray.formatting import category_word, date, file_name, person, unsigned
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
+_RAIL: Final = 10  # room for the line that holds the images of a patient together
 _GAP: Final = 8
 _SHAPE: Final = 14
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
 SHAPE_ROOM: Final = 48
 _DRAWN: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
+_SELECTED: Final = QStyle.StateFlag.State_Selected
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,10 +48,15 @@ class _Cell:
     font: QFont
     is_selected: bool
     verdict: State | None
+    group: Group | None
+
+    @property
+    def mark(self) -> State | Literal["unread"] | None:
+        return self.verdict or (None if self.row.is_read else "unread")
 
     @property
     def look(self) -> tuple[Hashable, ...]:
-        return self.row.state, self.key, self.text, self.font.key(), self.is_selected, self.verdict
+        return self.row.state, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group
 
 
 class WorkListDelegate(QStyledItemDelegate):
@@ -64,12 +72,12 @@ class WorkListDelegate(QStyledItemDelegate):
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
         if row is None:  # it is being read
-            self._paint_ground(painter, option.rect, bool(option.state & QStyle.StateFlag.State_Selected))
+            self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
         key, rect, ratio = KEYS[index.column()], option.rect, painter.device().devicePixelRatioF()
         text = "" if key in _DRAWN else str(index.data() or "")
-        is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
-        cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE))
+        is_selected = bool(option.state & _SELECTED)
+        cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE), index.data(GROUP_ROLE))
         look = (*cell.look, rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
         known = self._kept.get(look)
         if known is None:
@@ -86,15 +94,15 @@ class WorkListDelegate(QStyledItemDelegate):
         painter.drawPixmap(rect.topLeft(), known)
 
     def _paint_cell(self, painter: QPainter, rect: QRect, cell: _Cell) -> None:
-        self._paint_ground(painter, rect, cell.is_selected)
+        self._paint_ground(painter, rect, cell.group, is_selected=cell.is_selected)
         box = rect.adjusted(_GAP, 0, -_GAP, 0)
         if cell.key == "image":
             self._paint_thumbnail(painter, rect, cell.row)
         elif cell.key == "patient":
-            if cell.verdict is not None:
+            if cell.mark is not None:
                 mark = QRectF(box.right() - _SHAPE, box.y() + _GAP, _SHAPE, _SHAPE)
-                draw_verdict(painter, cell.verdict, mark, colour(self._theme, "text"))
-            self._paint_patient(painter, box, cell.row, cell.font, name_room=_SHAPE + 4 if cell.verdict else 0)
+                draw_verdict(painter, cell.mark, mark, colour(self._theme, "text"))
+            self._paint_patient(painter, self._beside_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
             self._paint_class(painter, box, cell.row, cell.font)
         else:
@@ -103,10 +111,27 @@ class WorkListDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(60, ROW_HEIGHT)
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, is_selected: bool) -> None:
+    def _paint_ground(self, painter: QPainter, rect: QRect, group: Group | None, *, is_selected: bool) -> None:
+        """Below it a line, but not between images of one study."""
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
-        painter.setPen(colour(self._theme, "line"))
-        painter.drawLine(rect.bottomLeft(), rect.bottomRight())
+        if group is None or group.next_begins != SAME_STUDY:
+            is_study = group is not None and group.next_begins != NEW_PATIENT
+            painter.setPen(
+                QPen(colour(self._theme, "line"), 1, Qt.PenStyle.DotLine if is_study else Qt.PenStyle.SolidLine)
+            )
+            painter.drawLine(rect.bottomLeft(), rect.bottomRight())
+
+    def _beside_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
+        """A line from the first image of a patient to the last one; the rest of the box."""
+        if group is None or group.begins == group.next_begins == NEW_PATIENT:
+            return box
+        top, bottom, middle = box.top(), box.bottom() + 1, box.center().y()
+        painter.setPen(QPen(colour(self._theme, "muted"), 2))
+        first, last = group.begins == NEW_PATIENT, group.next_begins == NEW_PATIENT
+        painter.drawLine(QLine(box.x(), middle if first else top, box.x(), middle if last else bottom))
+        if first or last:
+            painter.drawLine(QLine(box.x(), middle, box.x() + _RAIL // 2, middle))
+        return box.adjusted(_RAIL, 0, 0, 0)
 
     def _paint_thumbnail(self, painter: QPainter, rect: QRect, row: WorkRow) -> None:
         side = ROW_HEIGHT - 8
@@ -119,17 +144,19 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         draw_thumbnail(painter, grey, frame)
 
-    def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, name_room: int) -> None:
-        """Who or which file; below it the number, or in plain words why there is no result."""
+    def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
+        """Who or which file, strong while unread; below it the number, or in plain words why there is no result."""
+        row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
+        font = strong(cell.font) if cell.mark == "unread" else cell.font
         name = image_title(self._translator, row.row_id, row.outcome, hides_patient=self.hide_patient)
         if not self.hide_patient and not person(row.header.patient_name):  # files of a folder often begin alike
             elided = Qt.TextElideMode.ElideMiddle
             name = QFontMetrics(font).elidedText(plain(name), elided, box.width() - name_room)
-        below, shade = self._second_line(row)
+        below, shade = self._second_line(row, cell.group)
         if not below:
             self._line(painter, box.adjusted(0, 0, -name_room, 0), name, "text", font)
             return
-        small = scaled(font, 0.87)
+        small = scaled(cell.font, 0.87)
         lines = [below] if shade == "muted" else wrapped(below, small, box.width(), most=2)
         step = QFontMetrics(small).lineSpacing()
         top = 6 if len(lines) == 1 else 2
@@ -139,12 +166,15 @@ class WorkListDelegate(QStyledItemDelegate):
         for number, line in enumerate(lines):
             self._line(painter, lower.translated(0, number * step), line, shade, small)
 
-    def _second_line(self, row: WorkRow) -> tuple[str, str]:
+    def _second_line(self, row: WorkRow, group: Group | None) -> tuple[str, str]:
         if said := (*([row.reason] if row.reason else []), *asked_for(row.outcome)):
             return " ".join(map(self._translator.reason, said)), row.category
         known = person(row.header.patient_name)
         number = row.header.patient_id or (file_name(row.outcome.ref) if known else "")
+        is_first_of_some = group is not None and group.begins == NEW_PATIENT and group.size > 1
+        images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
         parts = (
+            images if is_first_of_some else "",
             "" if self.hide_patient else number,
             date(self._translator, row.header.study_date) if self.date_below else "",
         )
@@ -155,13 +185,11 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_class(painter, row.category, mark, colour(self._theme, row.category))
         if box.width() + 2 * _GAP <= SHAPE_ROOM:
             return
-        strong = QFont(font)
-        strong.setWeight(QFont.Weight.DemiBold)
         words, beside = category_word(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
-        self._line(painter, beside, words, row.category, strong)
+        self._line(painter, beside, words, row.category, strong(font))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)
@@ -169,6 +197,13 @@ class WorkListDelegate(QStyledItemDelegate):
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
         shown = QFontMetrics(font).elidedText(plain(text), Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def strong(font: QFont) -> QFont:
+    """The font, demibold."""
+    made = QFont(font)
+    made.setWeight(QFont.Weight.DemiBold)
+    return made
 
 
 def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:

@@ -21,19 +21,21 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
-from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
+from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder, group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
-from fieldray.translation import Translator
+from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
+    from fieldray.pipeline.work_list import WorkList
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
 VERDICT_ROLE: Final = ROW_ROLE + 1
+GROUP_ROLE: Final = VERDICT_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
 _CHANNEL: Final = "list"
@@ -41,6 +43,7 @@ _AGAIN_MS: Final = 120
 _REST: Final = 9  # times as long as it took
 _FIRST_ROWS: Final = 256
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+_NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,7 +127,7 @@ class WorkListModel(QAbstractTableModel):
         self._translator, self._background, self._board = translator, background, board
         self._verdicts = verdicts
         self._rows = SeenRows(background, board, self)
-        self._ids = _NO_ROWS
+        self._ids, self._begins = _NO_ROWS, _NO_GROUPS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
         self.is_whole, self.is_by_larger = True, False
@@ -173,7 +176,14 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.get(row_id)
         if row is not None and judged == Judged(row_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
+            row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row_id)
+
+    def reading_changed(self, row: WorkRow) -> None:
+        """A row was read, or is to be read once more. It stays until the filter is chosen again."""
+        if self.wanted.verdict == "unread":
+            self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
+        self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
         """Speak another language."""
@@ -208,6 +218,17 @@ class WorkListModel(QAbstractTableModel):
             done=lambda _: self._filter(**changes, staying=frozenset()),
         )
 
+    @property
+    def is_by_patient(self) -> bool:
+        """Whether the images of each patient stand together."""
+        return self._order.by_patient
+
+    def set_by_patient(self, is_so: bool) -> None:
+        """Bring the images of each patient together, or leave each image where its own class has it."""
+        if is_so != self.is_by_patient:
+            self._order = replace(self._order, by_patient=is_so)
+            self._read()
+
     def row_at(self, index: Index) -> WorkRow | None:
         """The row under an index; None for no index, and while it is being read."""
         return self._row(index.row()) if index.isValid() else None
@@ -233,14 +254,34 @@ class WorkListModel(QAbstractTableModel):
 
     def find_study(self, position: int, step: int) -> None:
         """Look for the first shown row of the next (step 1) or previous (-1) study: `study_found` has its number."""
+        if 0 <= position < len(self._ids):
+            self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
+
+    def find_unread(self, position: int) -> None:
+        """Look for the next shown row that nobody has read, below a place and then from the top."""
+        self._find(
+            lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),
+            none=lambda t: t.text("No other image of this list is unread."),
+        )
+
+    def _find(
+        self, look: Callable[[WorkList, int, NDArray[np.int64]], int | None], *, none: LocalText | None = None
+    ) -> None:
         run_id, row_ids = self.run_id, self._ids
-        if run_id is None or not 0 <= position < len(row_ids):
+        if run_id is None:
             return
+
+        def found(row_id: int | None) -> None:
+            if row_id is not None:
+                self.study_found.emit(row_id)
+            elif none is not None:
+                self._board.post("list", none)
+
         self._background.ask(
-            lambda services: services.work_list.next_study(run_id, row_ids, position, step),
+            lambda services: look(services.work_list, run_id, row_ids),
             channel="study",
             newest_only=True,
-            done=lambda row_id: self.study_found.emit(row_id) if row_id is not None else None,
+            done=found,
             failed=lambda error: self._board.post_error("list", error),
         )
 
@@ -258,15 +299,17 @@ class WorkListModel(QAbstractTableModel):
             return row
         column, translator = COLUMNS[index.column()], self._translator
         state = self._verdicts.state_of(row.row_id, row.outcome, row.verdict) if column.key == "patient" else None
-        if role == VERDICT_ROLE:
-            return state
+        if role in (VERDICT_ROLE, GROUP_ROLE):
+            return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return plain(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole and row.reason:
             return plain_tip(translator.reason(row.reason))
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            said = column.text(translator, row) or column.title(translator)
-            return plain(f"{said}, {verdict_words(translator, state)}" if state else said)
+            said = [column.text(translator, row) or column.title(translator)]
+            if column.key == "patient" and (state or not row.is_read):
+                said.append(verdict_words(translator, state) if state else translator.text("not read"))
+            return plain(", ".join(said))
         return None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -277,14 +320,15 @@ class WorkListModel(QAbstractTableModel):
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
         is_descending = order == Qt.SortOrder.DescendingOrder
-        self._order = ResultOrder() if column < 0 else ResultOrder(KEYS[column], is_descending)
+        key: ListColumn = "class" if column < 0 else KEYS[column]
+        self._order = ResultOrder(key, column >= 0 and is_descending, self.is_by_patient)
         self._read()
 
     # ---- inside
 
     def _forget(self, manifest: Manifest | None) -> None:
         self.beginResetModel()
-        self._ids, self._counts, self.is_whole = _NO_ROWS, {}, True
+        self._ids, self._begins, self._counts, self.is_whole = _NO_ROWS, _NO_GROUPS, {}, True
         self._rows.clear(manifest)
         self.endResetModel()
         self.counts_changed.emit()
@@ -341,6 +385,7 @@ class WorkListModel(QAbstractTableModel):
     def _take(self, found: Listed, *, is_whole: bool) -> None:
         """The list as it was read: another one, or the same with other rows in it or in another order."""
         self.is_whole = is_whole
+        self._begins = found.begins
         if self._is_another or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids

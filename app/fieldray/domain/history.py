@@ -6,7 +6,7 @@ import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from fieldray.domain.run import Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
+ReadingFilter = VerdictFilter | Literal["unread"]
 
 
 def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
@@ -303,26 +304,61 @@ class ResultFilter:
     backend
         What ran the model, "" for anything.
     verdict
-        Results with such a verdict.
+        Results with such a verdict, or those that nobody has read.
     text
         Part of the patient's name, the number, the study date or the file name, whatever its case.
     staying
-        Rows that stay whatever verdict is on them: those that were judged since the verdict was chosen.
+        Rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen.
     """
 
     category: Category | None = None
     backend: str = ""
-    verdict: VerdictFilter = "any"
+    verdict: ReadingFilter = "any"
     text: str = ""
     staying: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ResultOrder:
-    """What results are sorted by: without a column by class, what needs eyes first on top; so are equal ones."""
+    """What results are sorted by: without a column by class, what needs eyes first on top; so are equal ones.
+
+    by_patient  whether all images of a patient, and of each study, stand where the first one of them would
+    """
 
     column: ListColumn = "class"
     is_descending: bool = False
+    by_patient: bool = False
+
+
+# What begins in a row of a list by patient: nothing, another study of the same patient, or another patient.
+SAME_STUDY, NEW_STUDY, NEW_PATIENT = range(3)
+_MOST_OF_A_PATIENT: Final = 1000
+
+
+class Group(NamedTuple):
+    """A row among those of its patient.
+
+    begins       what begins in it
+    next_begins  what begins in the next one, another patient after the last
+    size         the number of rows up to the next patient; counted no further than to 1000
+    """
+
+    begins: int
+    next_begins: int
+    size: int
+
+
+def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
+    """How a row stands among those of its patient, by what `Listed.begins` says; None where it says nothing."""
+    if position >= len(begins):
+        return None
+    ahead = begins[position + 1 : position + _MOST_OF_A_PATIENT]
+    others = np.flatnonzero(ahead == NEW_PATIENT)
+    return Group(
+        begins=int(begins[position]),
+        next_begins=int(ahead[0]) if len(ahead) else NEW_PATIENT,
+        size=1 + (int(others[0]) if len(others) else len(ahead)),
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -333,9 +369,12 @@ class Listed:
     ----------
     row_ids
         (n,) int64, the rows of the results that are wanted, in order.
+    begins
+        (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by patient.
     counts
         All images of the run by class, whatever is wanted.
     """
 
     row_ids: NDArray[np.int64]
+    begins: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
     counts: Mapping[Category, int] = field(default_factory=dict)

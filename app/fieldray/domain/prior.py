@@ -127,6 +127,18 @@ def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
     return "same" if numbers[0] == numbers[1] else "other"
 
 
+def person_key(ref: ImageRef) -> str:
+    """A text that is alike for images of one person, by all that `kinship_of` goes by, and for no others of a run.
+
+    An image that does not say whose it is has one of its own.
+    """
+    header, number = ref.header, ref.header.patient_id.strip()
+    if _NOBODY.fullmatch(number):
+        return f"\n{ref.key}"
+    sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
+    return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"
+
+
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
     """Whether an image is earlier than another by study date and time; unknown where they do not say."""
     days = day_of(image.study_date), day_of(current.study_date)

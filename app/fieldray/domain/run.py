@@ -106,6 +106,7 @@ class StoredResult:
 
     is_resumed  taken over from an earlier start of the program
     is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
+    is_read     whether a person has read the image, with or without a verdict
     """
 
     row_id: int
@@ -114,6 +115,7 @@ class StoredResult:
     is_resumed: bool
     verdict: Verdict | None = None
     is_sampled: bool = False
+    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

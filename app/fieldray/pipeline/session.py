@@ -315,6 +315,13 @@ class Session:
         with ResultStore(self.database) as store:
             return store.set_verdict(row_id, verdict, judged=judged, over=over)
 
+    def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
+        """Note that a person has read the outcome shown in a row, or has not. Raises StorageProblem."""
+        from fieldray.store.results import ResultStore
+
+        with ResultStore(self.database) as store:
+            store.set_read(row_id, judged=judged, is_read=is_read)
+
     def close(self) -> None:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:

@@ -54,6 +54,11 @@ class WorkList:
         with WorkListQuery(self._database) as query:
             return query.next_study(run_id, row_ids, position, step)
 
+    def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
+        """The row of the first result below a position that nobody has read, else of the first one above it."""
+        with WorkListQuery(self._database) as query:
+            return query.next_unread(run_id, row_ids, position)
+
     def of_patient(self, run_id: int, patient_id: str) -> tuple[StoredResult, ...]:
         """The images of a run that give this Patient ID, the newest results first."""
         with WorkListQuery(self._database) as query:

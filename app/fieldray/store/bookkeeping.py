@@ -1,13 +1,10 @@
-"""What is written along with results, in the same transaction: the work list, results taken over, verdicts copied.
+"""What is written along with results, in the same transaction: the work list, and results taken over.
 
 The work list has a narrow row for each image that is present in a run, and counts by class: a million results are
 sorted, searched and counted without reading one of them.
 
 A file that has not changed is known by a stamp that lies with its result (`imaging.source` makes them): the result is
-taken over. An image that a pass did not see is gone, as far as the file system shows. A verdict is a person's work and
-is never lost: it lies beside the row that was judged, and is copied to the row that the same image with the same result
-has in another run or under another name. All copies have the time of the original. Which one is the newest, their
-numbers say: the clock of a computer may jump.
+taken over. An image that a pass did not see is gone, as far as the file system shows.
 """
 
 from __future__ import annotations
@@ -18,13 +15,15 @@ import os
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, listed_score, why_of
+from fieldray.domain.prior import person_key
 from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import SAMPLED, category_of
+from fieldray.store.verdicts import TO_MOVED, Execute
 
 KEY_BYTES: Final = 32
 _GIVEN: Final = "id IN (SELECT value FROM json_each(:rows))"
@@ -36,10 +35,11 @@ _FRAME: Final = b"\0\0"
 # ---- the work list and its counts
 
 _LISTED: Final = (
-    "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study"
+    "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
+    "person"
 )
 _KNOWN_LISTED: Final = f"SELECT {_LISTED} FROM work_list WHERE run_id = ? AND result_id = ?"
-_SAVE_LISTED: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SAVE_LISTED: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
 _COUNT_LISTED: Final = """
     INSERT INTO work_counts (run_id, {category}) VALUES (?1, ?2)
     ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
@@ -58,9 +58,6 @@ _COPY_LISTED: Final = f"""
     JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
     WHERE earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
 """
-
-# Executes a statement with these values on the store that is being changed; what it gives.
-Execute = Callable[..., Sequence[sqlite3.Row]]
 
 
 def list_result(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
@@ -106,7 +103,6 @@ def _count(execute: Execute, run_id: int, category: Category, more: int) -> None
 def _listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     header, file = outcome.ref.header, file_name(outcome.ref)
     score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
-    study = hashlib.blake2b(outcome.ref.study_key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (
         run_id,
         row_id,
@@ -120,8 +116,14 @@ def _listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
         key_of(view_label(header)),
         outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
         why.code if (why := why_of(outcome)) else "",
-        int.from_bytes(study, signed=True),
+        _number_of(outcome.ref.study_key),
+        _number_of(person_key(outcome.ref)),
     )
+
+
+def _number_of(text: str) -> int:
+    """A number of 64 bits that no other text of a run has."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
 # ---- results taken over for files that have not changed
@@ -285,73 +287,3 @@ def _is_in_any(key: bytes, places: AbstractSet[bytes]) -> bool:
     """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
     around = [is_frame for place, is_frame in _places_around(key) if place in places]
     return bool(around) and not any(around)
-
-
-# ---- verdicts, as statements
-
-_COPY_VERDICT: Final = """
-    INSERT OR IGNORE INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
-"""
-
-# Within a run: to the same bytes with the same outcome, and to a row that has no verdict of its own.
-TO_MOVED: Final = f"""{_COPY_VERDICT}
-    SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
-    FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
-    JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
-    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != x''
-"""
-
-# From other runs to a row: of the same image, of the same file by another name, or of the same bytes whose places are
-# empty now. Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where
-# the result was lost in a damaged store, its place counts as empty, and its run is NULL here.
-TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
-    SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
-           verdicts.score
-    FROM verdicts LEFT JOIN results ON results.id = result_id
-    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id IS NOT :run_id
-          AND (image_key = :image_key OR NOT EXISTS (
-               SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
-               WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
-                     AND is_another(judged.image_key, :image_key)))
-    ORDER BY image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
-"""
-
-# From a row to those of the same image and result in later runs that have not ended: they may have come by it before.
-_LATER: Final = """
-    FROM verdicts JOIN results ON results.id = result_id JOIN runs ON runs.id > results.run_id AND ended_s IS NULL
-    JOIN results AS later ON later.run_id = runs.id AND later.image_key = results.image_key
-                          AND later.result_hash = verdicts.result_hash
-    WHERE verdicts.result_id = :row_id AND verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x''
-"""
-TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
-    SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
-           verdicts.score {_LATER}
-"""
-# Before another one is given there: its copies go, and not what a person said in such a run.
-TAKE_BACK: Final = f"""
-    DELETE FROM verdicts
-    WHERE result_hash = :result_hash AND (result_id, given_s) IN (SELECT later.id, given_s {_LATER})
-"""
-
-# With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
-# back. One that was given after it in another run is not what is withdrawn here.
-WITHDRAW: Final = """
-    DELETE FROM verdicts WHERE result_hash = :result_hash AND EXISTS (
-        SELECT 1 FROM verdicts AS given WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND (
-            given.given_s = verdicts.given_s
-            OR verdicts.id < given.id AND EXISTS (
-               SELECT 1 FROM results AS judged JOIN results AS mine ON mine.image_key = judged.image_key
-               WHERE judged.id = verdicts.result_id AND mine.id = :row_id)))
-"""
-
-# Those on no result that is present in the run: on what its rows held before, or on what its images gave in other runs.
-EARLIER: Final = """
-    SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id
-    WHERE run_id = :run_id AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL)
-       OR run_id != :run_id AND EXISTS (
-          SELECT 1 FROM results AS mine WHERE mine.run_id = :run_id AND mine.image_key = results.image_key
-          AND mine.absent_s IS NULL AND mine.result_hash != verdicts.result_hash
-          AND NOT EXISTS (SELECT 1 FROM verdicts AS own
-                          WHERE own.result_id = mine.id AND own.result_hash = verdicts.result_hash))
-    GROUP BY image_key, verdicts.result_hash, choice, note, given_s ORDER BY verdicts.id
-"""

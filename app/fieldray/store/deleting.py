@@ -38,7 +38,7 @@ _VERDICTS: Final = """
         WHERE same.result_hash = found.result_hash AND same.given_s = found.given_s AND other.run_id NOT IN ({runs})
     )), 0) AS kept
     FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN results ON results.id = result_id
-          WHERE run_id IN ({runs})) AS found
+          WHERE run_id IN ({runs}) AND choice IS NOT NULL) AS found
 """
 
 

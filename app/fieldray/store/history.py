@@ -19,7 +19,7 @@ _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results 
 # CROSS: from the verdicts, which are few, to their results, never through all results.
 _VERDICTS: Final = """
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
-    WHERE absent_s IS NULL
+    WHERE absent_s IS NULL AND choice IS NOT NULL
 """
 _BRIEFS: Final = """
     SELECT results.id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,

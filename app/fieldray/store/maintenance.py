@@ -69,7 +69,9 @@ def _validate_result(row: sqlite3.Row) -> None:
 
 
 def _validate_verdict(row: sqlite3.Row) -> None:
-    verdict_of(row), category_in(row), moment_in(row, "given_s")
+    category_in(row), moment_in(row, "given_s")
+    if row["choice"] is not None:  # else it says that the image was read
+        verdict_of(row)
 
 
 def _validate_picture(row: sqlite3.Row) -> None:
@@ -141,7 +143,13 @@ def _check_rows(connection: sqlite3.Connection, table: str, tell: Tell) -> int:
         _VALIDATORS[table](row)
         if done % 1000 == 0:
             tell(done / total)
-    return int(total)
+    return _number_of(connection, table)
+
+
+def _number_of(connection: sqlite3.Connection, table: str) -> int:
+    """The number of rows; of verdicts those that say more than that an image was read."""
+    counted = "choice" if table == "verdicts" else "*"
+    return int(connection.execute(f"SELECT COUNT({counted}) FROM {table}").fetchone()[0])
 
 
 def _require_whole(connection: sqlite3.Connection) -> None:
@@ -383,7 +391,7 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
             target.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
     if lost:
         log.warning("rows of %s that are lost: %s", table, dict(lost))
-    return int(target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+    return _number_of(target, table)
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:

@@ -28,7 +28,7 @@ from fieldray.domain.finding import Category, Outcome, ResultKind
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store import bookkeeping
+from fieldray.store import bookkeeping, verdicts
 from fieldray.store.columns import image_key, image_text, reason_text
 from fieldray.store.database import (
     StoreConnection,
@@ -49,13 +49,11 @@ from fieldray.store.rows import (
     run_of,
     spec_text,
     stored_of,
-    verdict_columns,
     verdict_of,
 )
-from fieldray.store.schema import VERSION
 
 T = TypeVar("T")
-SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note
+SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note, verdicts.id IS NOT NULL AS is_read
              FROM results JOIN runs ON runs.id = results.run_id
              LEFT JOIN verdicts ON verdicts.result_id = results.id
                                 AND verdicts.result_hash = results.result_hash """
@@ -166,7 +164,7 @@ class ResultQuery:
 
     def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
         """The verdict on this outcome in this row, even if the row holds another outcome by now."""
-        query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ?"
+        query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, row_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
@@ -175,7 +173,7 @@ class ResultQuery:
 
         They were given in this run or in another one, on other bytes or on what another pack found.
         """
-        return self._made(earlier_verdict_of, self._all(bookkeeping.EARLIER, run_id=run_id))
+        return self._made(earlier_verdict_of, self._all(verdicts.EARLIER, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -236,8 +234,7 @@ class ResultStore(ResultQuery):
         super().__init__(path, connect=connect)
         self._connection.create_function("is_another", 2, bookkeeping.is_another)
         self._locks = RunLocks(path)
-        self._judged: frozenset[bytes] = frozenset()
-        self._judged_version = -1
+        self._verdicts = verdicts.Bringing(self._all)
 
     @property
     def rival(self) -> str | None:
@@ -366,7 +363,7 @@ class ResultStore(ResultQuery):
                 counts = {"found": len(found) + len(copies), "saved": len(own) + len(others)}
                 raise StorageProblem(reason("results_lost", path=self.path, **counts))
             for row in copies:
-                self._bring_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
+                self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
             bookkeeping.list_copies(self._all, run_id, others)
             row_ids = tuple(row["id"] for row in (*found, *copies))
             for row_id, row in self._stored(SELECT, bookkeeping.unlisted(self._all, run_id, row_ids)).items():
@@ -388,19 +385,9 @@ class ResultStore(ResultQuery):
                     VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
         row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
-        self._bring_verdict(run_id, row_id, columns["result_hash"], columns["image_key"])
+        self._verdicts.bring(run_id, row_id, columns["result_hash"], columns["image_key"])
         bookkeeping.list_result(self._all, run_id, row_id, outcome)
         return row_id
-
-    def _bring_verdict(self, run_id: int, row_id: int, result_hash: bytes, image_key: bytes) -> None:
-        """The verdict that this result was given in another run."""
-        (row,) = self._all("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
-        if row["data_version"] != self._judged_version:
-            self._judged = frozenset(row["result_hash"] for row in self._all("SELECT result_hash FROM verdicts"))
-            self._judged_version = row["data_version"]
-        if result_hash in self._judged:
-            about = {"result_hash": result_hash, "image_key": image_key}
-            self._all(bookkeeping.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
 
     def set_verdict(
         self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
@@ -414,35 +401,30 @@ class ResultStore(ResultQuery):
         A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
         StorageProblem (verdict_misplaced) where the row is of another image, as after a backup was put back.
         """
-        self._judged_version = -1
-        about = {"row_id": row_id, "result_hash": result_hash(judged)}
-        with storage_problems(self.path), durably(self._connection), self._transaction():
-            rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
-            if not rows or rows[0]["image_key"] != image_key(judged.ref):
-                raise StorageProblem(reason("verdict_misplaced", path=self.path))
+        with storage_problems(self.path), durably(self._connection), self._judging(row_id, judged):
             found = self.verdict(row_id, judged)
             if found != verdict and found not in over:
                 return found
-            if verdict is None or found == verdict:
-                self._write()
-            if verdict is None:
-                self._all(bookkeeping.WITHDRAW, **about)
-            elif found != verdict:
-                self._all(bookkeeping.TAKE_BACK, **about)
-                columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
-                marks = ", ".join("?" * len(columns))
-                query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
-                self._all(query, *columns.values())
-                self._all(bookkeeping.TO_LATER_RUNS, **about)
+            verdicts.put(self._all, row_id, verdict, judged=judged, found=found)
         return verdict
 
-    def _write(self) -> None:
-        """Have a transaction write, even one that changes nothing.
+    def set_read(self, row_id: int, *, judged: Outcome, is_read: bool) -> None:
+        """Note that a person has read this outcome of an image in a row, or has not; where a verdict lies they have.
 
-        What a full disk refused may lie in the log all the same: a verdict that was refused and then withdrawn would
-        come back. Only what is written in its place keeps it away.
+        Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
-        self._all(f"PRAGMA user_version = {VERSION}")
+        with self._judging(row_id, judged):
+            verdicts.mark(self._all, row_id, judged=judged, is_read=is_read)
+
+    @contextlib.contextmanager
+    def _judging(self, row_id: int, judged: Outcome) -> Iterator[None]:
+        """A transaction that says something of an image, if the row is of that one."""
+        self._verdicts.forget()
+        with self._transaction():
+            rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
+            if not rows or rows[0]["image_key"] != image_key(judged.ref):
+                raise StorageProblem(reason("verdict_misplaced", path=self.path))
+            yield
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

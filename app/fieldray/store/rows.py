@@ -72,7 +72,7 @@ _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
     **dict.fromkeys(("category", "details", "findings", "header", "notes", "spec", "state", "status"), str),
     **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
-    **dict.fromkeys(("frame", "id", "is_resumed", "rank", "run_id"), int),
+    **dict.fromkeys(("frame", "id", "is_read", "is_resumed", "rank", "run_id"), int),
     **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
     **dict.fromkeys(("ended_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
     **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
@@ -178,11 +178,11 @@ def result_hash(outcome: Outcome) -> bytes:
     return hashlib.sha256(json.dumps(judged).encode()).digest()
 
 
-def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
-    """The columns of `verdicts` that hold a verdict and what it is about."""
+def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str, Any]:
+    """The columns of `verdicts` that hold what a verdict is about, and the verdict."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
-    return {**kept, "choice": verdict.choice, "note": verdict.note}
+    return {**kept, "choice": verdict.choice, "note": verdict.note} if verdict else kept
 
 
 def outcome_of(
@@ -281,6 +281,7 @@ def stored_of(
         is_resumed=bool(row["is_resumed"]),
         is_sampled=row["is_resumed"] == SAMPLED,
         verdict=verdict_of(row) if row["choice"] else None,
+        is_read=bool(row["is_read"]),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 # Another form of the tables has another number; those below were used before the first release.
-VERSION: Final = 9
+VERSION: Final = 10
 _VERSION_AT: Final = 60  # of the file (sqlite.org/fileformat.html); what the log of changes holds may be newer
 
 Tables = tuple[str, ...]
@@ -24,7 +24,8 @@ Tables = tuple[str, ...]
 #
 # A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by,
 # and `is_resumed` is 2 where a result was taken over by that alone. A verdict is on what was seen when it was given
-# (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one.
+# (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one. Without a
+# `choice` it says that a person read the image.
 #
 # Of the work list and its counts see `bookkeeping`: a repair makes both again of the results. The statements are short,
 # so that the schema has one page: a file that lost one of several is lost as a whole.
@@ -81,7 +82,7 @@ RESULTS: Final[Tables] = (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         result_id INTEGER NOT NULL REFERENCES results (id),
         result_hash BLOB NOT NULL,
-        choice TEXT NOT NULL,
+        choice TEXT,
         note TEXT NOT NULL,
         given_s REAL NOT NULL,
         content_sha256 BLOB NOT NULL,
@@ -91,8 +92,8 @@ RESULTS: Final[Tables] = (
     )""",
     "CREATE TABLE work_list (run_id INTEGER, result_id INTEGER, rank INTEGER,"
     " score REAL, backend TEXT, patient BLOB, patient_id BLOB, study_date BLOB, file BLOB, view BLOB,"
-    " inference_ms REAL, why TEXT, study INTEGER, PRIMARY KEY (run_id, result_id)) WITHOUT ROWID",
-    "CREATE INDEX work_list_by_class ON work_list (run_id, rank, score DESC, result_id, backend)",
+    " inference_ms REAL, why TEXT, study INTEGER, person INTEGER, PRIMARY KEY (run_id, result_id)) WITHOUT ROWID",
+    "CREATE INDEX work_list_by_class ON work_list (run_id, rank, score DESC, result_id, backend, person, study)",
     "CREATE INDEX work_list_by_patient ON work_list (run_id, patient, rank, score DESC, result_id, backend)",
     "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, result_id) WHERE patient_id != x''",
     "CREATE TABLE work_counts (run_id INTEGER PRIMARY KEY,"

@@ -3,13 +3,14 @@
 A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
 image that is present in a run (see `bookkeeping`). Rows by class, by patient and as they came are read in this order
 from an index. By any other column they are read by class and sorted by what the column holds; SQLite sorts nothing, for
-that would take much memory.
+that would take much memory. The images of a patient are then brought together to where the first of them stands.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder
+from fieldray.domain.history import NEW_PATIENT, NEW_STUDY, SAME_STUDY, ListColumn, Listed, ResultFilter, ResultOrder
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
 from fieldray.store.bookkeeping import key_of
@@ -30,6 +31,7 @@ _BY_CLASS: Final = "rank, score DESC, result_id"
 # An index, and the order in which rows are read from it.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder(): ("INDEXED BY work_list_by_class", _BY_CLASS),
+    ResultOrder(by_patient=True): ("INDEXED BY work_list_by_class", _BY_CLASS),
     ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, result_id DESC"),
     ResultOrder("image"): ("NOT INDEXED", "result_id"),
     ResultOrder("image", True): ("NOT INDEXED", "result_id DESC"),
@@ -47,16 +49,21 @@ _KEYS: Final[dict[ListColumn, str]] = {
 _SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' ' || file AS BLOB)"
 _NUMBERS: Final = frozenset({"score", "inference_ms"})
 _PAIR: Final = np.dtype([("id", np.int64), ("key", np.float64)])
+_OWNED: Final = np.dtype([("id", np.int64), ("person", np.int64), ("study", np.int64)])
+OWNER_STATEMENT: Final = (
+    "SELECT result_id, person, study FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY result_id"
+)
 KEY_STATEMENT: Final = "SELECT result_id, {column} FROM work_list NOT INDEXED WHERE run_id = ? ORDER BY result_id"
 # CROSS: from the verdicts, which are few, to their results.
 _JUDGED: Final = """
     SELECT verdicts.result_id FROM verdicts CROSS JOIN results
     ON results.id = verdicts.result_id AND results.result_hash = verdicts.result_hash WHERE results.run_id = :run_id
 """
+_WITH_VERDICT: Final = "AND choice IS NOT NULL"
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
-    SELECT results.*, spec, NULL AS choice, NULL AS note FROM results JOIN runs ON runs.id = run_id
+    SELECT results.*, spec, NULL AS choice, NULL AS note, 0 AS is_read FROM results JOIN runs ON runs.id = run_id
     WHERE results.id IN ({}) ORDER BY results.id DESC
 """
 
@@ -70,12 +77,37 @@ class WorkListQuery(ResultQuery):
             self._opened.interrupt()
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run."""
+        """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run.
+
+        By patient, with a limit, those are brought together that would be the first ones.
+        """
         with self.at_one_moment(), storage_problems(self.path):
             counted = self._all("SELECT * FROM work_counts WHERE run_id = ?", run_id)
-            row_ids = self._ordered(run_id, wanted, order, limit=limit)
+            if order.by_patient:
+                row_ids, begins = self._by_patient(run_id, wanted, order, limit=limit)
+            else:
+                row_ids, begins = self._ordered(run_id, wanted, order, limit=limit), np.empty(0, np.uint8)
         counts = {category: counted[0][category] if counted else 0 for category in WORK_LIST_ORDER}
-        return Listed(row_ids=row_ids, counts=counts)
+        return Listed(row_ids=row_ids, begins=begins, counts=counts)
+
+    def _by_patient(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """The rows with patients and studies brought together, and what begins in each."""
+        if order in _READ:
+            owned = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
+        else:
+            row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
+            only = "" if limit is None else f"AND result_id IN ({', '.join(map(str, row_ids.tolist()))})"
+            found = self._connection.execute(OWNER_STATEMENT.format(only=only), (run_id,))
+            table = np.fromiter(map(tuple, found), _OWNED)
+            owned = table[np.searchsorted(table["id"], row_ids)]
+        person, study = _first_places(owned["person"]), _first_places(owned["study"])
+        places = np.lexsort((study, person))
+        begins = np.full(len(places), SAME_STUDY, np.uint8)
+        begins[_changes(study[places])] = NEW_STUDY
+        begins[_changes(person[places])] = NEW_PATIENT
+        return owned["id"][places], begins
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
@@ -95,9 +127,9 @@ class WorkListQuery(ResultQuery):
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> sqlite3.Cursor:
         statement, values = list_statement(wanted, order)
-        return self._connection.execute(
-            statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit}
-        )
+        found = self._connection.cursor()
+        found.row_factory = None  # plain tuples take less time than rows that know names
+        return found.execute(statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit})
 
     def _keys(self, run_id: int, column: str, row_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What a column holds in these rows (n,): numbers as they are, of texts their places among all texts."""
@@ -126,6 +158,13 @@ class WorkListQuery(ResultQuery):
                 if study != here:
                     return int(row_id)
         return None
+
+    def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
+        """The row of the first result below a position that nobody has read, else of the first one above it."""
+        read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
+        unread = np.flatnonzero(~np.isin(row_ids, read))
+        places = np.concatenate([unread[unread > position], unread[unread < position]])
+        return int(row_ids[places[0]]) if len(places) else None
 
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
         """Images that give this Patient ID, the newest results first, at most 500.
@@ -176,7 +215,22 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
         values["text"] = key_of(wanted.text)
     index, terms = _READ[order]
     columns = "result_id, patient" if order.column == "patient" else "result_id"
+    columns = "result_id, person, study" if order.by_patient else columns
     return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+
+
+def _first_places(keys: NDArray[np.int64]) -> NDArray[np.int32]:
+    """For each of these keys (n,) the place where the same one stands first."""
+    order = np.argsort(keys, kind="stable")
+    starts = _changes(keys[order])
+    firsts = np.empty(len(keys), np.int32)
+    firsts[order] = np.repeat(order[starts], np.diff(starts, append=len(keys)))
+    return firsts
+
+
+def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
+    """The places in which another key stands than before them, the first one included."""
+    return np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1) != 0)
 
 
 def _numbered(found: Iterable[sqlite3.Row]) -> Iterator[tuple[int, int]]:
@@ -189,6 +243,8 @@ def _numbered(found: Iterable[sqlite3.Row]) -> Iterator[tuple[int, int]]:
 
 
 def _verdict_condition(wanted: ResultFilter) -> str:
-    judged = _JUDGED + ("AND choice = 'disagree'" if wanted.verdict == "disagreed" else "")
+    given = "AND choice = 'disagree'" if wanted.verdict == "disagreed" else _WITH_VERDICT
+    judged = _JUDGED + (given if wanted.verdict != "unread" else "")
     staying = ", ".join(map(str, sorted(wanted.staying)))
-    return f"(result_id {'NOT IN' if wanted.verdict == 'none' else 'IN'} ({judged}) OR result_id IN ({staying}))"
+    is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
+    return f"(result_id {is_in} ({judged}) OR result_id IN ({staying}))"

@@ -14,7 +14,10 @@ from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
+from fieldray.store.database import damage_mark
+from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
+from fieldray.store.maintenance import check, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
@@ -348,7 +351,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
             store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[None if verdict else AGREE])
             changes = [text for text in said if "SELECT" not in text[:6] and "user_version" not in text]
             words = ["FULL" if "FULL" in text else text.split()[0] for text in changes]
-            assert words == ["FULL", "BEGIN", "DELETE", *(["INSERT", "INSERT"] if verdict else []), "COMMIT", "PRAGMA"]
+            assert words == ["FULL", "BEGIN", "DELETE", "INSERT", "INSERT", "COMMIT", "PRAGMA"]
         with pytest.raises(StorageProblem):
             store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
         assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
@@ -435,6 +438,62 @@ def test_withdrawing_leaves_what_was_said_later_in_another_run(store: ResultStor
     store.set_verdict(early.row_id, AGREE, judged=early.outcome)
     store.set_verdict(early.row_id, None, judged=early.outcome, over=[AGREE])
     assert (verdicts(store, first), verdicts(store, second)) == ([None], [None])  # what was said before goes as well
+
+
+# ---- what was read
+
+
+def read_in(store: ResultStore, run_id: int) -> list[bool]:
+    return [result.is_read for result in store.rows(run_id)]
+
+
+def test_what_was_read_is_read_in_the_next_run_and_only_with_the_same_result(store: ResultStore) -> None:
+    first = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
+    for row_id, name, content in ((1, "a.dcm", "a"), (2, "b.dcm", "b")):
+        store.set_read(row_id, judged=image(name, content), is_read=True)
+    store.finish(first)
+    second = go_through(store, image("a.dcm", "a"), image("b.dcm", "e"), image("d.dcm", "d"))
+    assert (read_in(store, first), read_in(store, second)) == ([True, True, False], [True, False, False])
+    store.set_read(4, judged=image("a.dcm", "a"), is_read=False)
+    assert (read_in(store, first), read_in(store, second)) == ([False, True, False], [False, False, False])
+    assert store.earlier_verdicts(second) == ()
+    with pytest.raises(StorageProblem, match="result no longer"):
+        store.set_read(1, judged=image("b.dcm", "b"), is_read=True)
+
+
+def test_a_verdict_counts_before_a_reading_wherever_both_are_known(store: ResultStore) -> None:
+    first = go_through(store, image("a.dcm", "a"))
+    store.finish(first)
+    second = go_through(store, image("a.dcm", "a"))
+    store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
+    assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, in the run before
+    assert store.row(2).verdict == AGREE
+    store.set_read(2, judged=image("a.dcm", "a"), is_read=True)
+    store.set_read(2, judged=image("a.dcm", "a"), is_read=False)
+    assert (store.row(2).verdict, store.row(2).is_read) == (AGREE, True)
+    store.finish(second)
+    store.set_verdict(2, None, judged=image("a.dcm", "a"), over=[AGREE])
+    assert (store.row(2).verdict, store.row(2).is_read) == (None, True)  # it was read all the same
+    third = go_through(store, image("a.dcm", "a"))
+    assert ([result.verdict for result in store.rows(third)], read_in(store, third)) == ([None], [True])
+
+
+def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) -> None:
+    run_id = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    store.set_read(1, judged=image("a.dcm", "a"), is_read=True)
+    store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
+    store.finish(run_id)
+    with HistoryQuery(path) as history:
+        assert dict(history.summaries()[0].verdicts) == {"agree": 1}
+        assert [brief.verdict for brief in history.briefs(run_id)] == [None, "agree"]
+    assert RunDeleter(path).plan([run_id]).verdicts == 1
+    assert check(path, tell=lambda _: None).verdicts == 1
+    damage_mark(path).touch()
+    store.close()
+    kept = repair(path)
+    assert kept is not None and dict(kept.parameters)["verdicts"] == "1"
+    with ResultStore(path) as repaired:
+        assert read_in(repaired, run_id) == [True, True]
 
 
 def test_a_run_that_nobody_holds_any_more_is_interrupted(path: Path) -> None:

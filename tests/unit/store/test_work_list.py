@@ -15,7 +15,7 @@ import pytest
 
 from asked_statements import AskedStatements
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
-from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, has_verdict
+from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, group_at, has_verdict
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import file_name, person, view_label
@@ -25,7 +25,7 @@ from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.maintenance import repair
 from fieldray.store.results import ResultStore
-from fieldray.store.work_list import _READ, KEY_STATEMENT, WorkListQuery, list_statement
+from fieldray.store.work_list import _READ, KEY_STATEMENT, OWNER_STATEMENT, WorkListQuery, list_statement
 from outcomes import failed, image_ref, refused, run_spec, screened
 
 SPEC = run_spec()
@@ -175,8 +175,8 @@ def test_no_list_reads_a_result_or_another_run_or_has_sqlite_sort(
         ResultFilter(verdict="disagreed", text="px"),
     ):
         if isinstance(order, str):
-            steps = plan(query, KEY_STATEMENT.format(column="why"), (1,))
-            assert steps == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
+            for statement in (KEY_STATEMENT.format(column="why"), OWNER_STATEMENT.format(only="")):
+                assert plan(query, statement, (1,)) == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
             continue
         statement, values = list_statement(wanted, order)
         steps = plan(query, statement, {**values, "run_id": 1, "limit": -1})
@@ -200,6 +200,64 @@ def test_the_first_rows_of_any_order_are_its_first(
         found = query.listed(run_id, ResultFilter(), order, limit=3).row_ids.tolist()
         assert found == listed(query, run_id, order)[:3]
         assert query.listed(run_id, ResultFilter(text="nobody"), order).row_ids.tolist() == []
+
+
+def person_of(name: str, score: float, patient_id: str, study: str, **header: object) -> Screened:
+    return image(name, score, patient_id=patient_id, study_instance_uid=study, **header)
+
+
+BY_PATIENT = (
+    person_of("1.dcm", 0.3, "A", "a1"),
+    person_of("2.dcm", 0.9, "B", "b1"),
+    person_of("3.dcm", 0.8, "A", "a2"),
+    person_of("4.dcm", 0.2, "A", "a1"),
+    person_of("5.dcm", 0.7, "B", "b1", patient_birth_date="19700101"),  # another B, by the birth date
+    person_of("6.dcm", 0.5, "", "b1"),  # of nobody known, in a study of this number
+    person_of("7.dcm", 0.4, "unknown", "c"),
+    person_of("8.dcm", 0.1, "unknown", "c"),
+    person_of("9.dcm", 0.25, "A", "a2"),
+    person_of("10.dcm", 0.95, "C", "c1"),
+)
+
+
+def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_one_would(
+    store: ResultStore, query: WorkListQuery
+) -> None:
+    run_id = add(store, *BY_PATIENT)
+    found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True))
+    assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
+    assert found.begins.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
+    groups = [group_at(found.begins, place) for place in (0, 2, 3, 4, 5)]
+    assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
+    assert group_at(query.listed(run_id, ResultFilter(), ResultOrder()).begins, 0) is None
+
+
+def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
+    store: ResultStore, query: WorkListQuery
+) -> None:
+    run_id = add(store, *BY_PATIENT)
+    assert listed(query, run_id, ResultOrder("image", True, by_patient=True)) == [10, 9, 3, 4, 1, 8, 7, 6, 5, 2]
+    assert listed(query, run_id, ResultOrder("score", by_patient=True), category="normal") == [8, 4, 1, 9, 7, 6]
+    first = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=5)
+    assert first.row_ids.tolist() == [10, 2, 3, 5, 6]
+    assert query.listed(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
+
+
+def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
+    store: ResultStore, query: WorkListQuery
+) -> None:
+    run_id = add(store)
+    rows = np.array([3, 5, 6, 8, 1], np.int64)
+    store.set_read(5, judged=OUTCOMES[4], is_read=True)
+    store.set_verdict(8, Verdict(choice="agree"), judged=OUTCOMES[7])
+    store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # what the row held before
+    assert [query.next_unread(run_id, rows, place) for place in (-1, 0, 2, 4)] == [3, 6, 1, 3]
+    assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
+    assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
+    assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))
+    assert listed(query, run_id, verdict="given") == [8]
+    assert 5 in listed(query, run_id, verdict="none")
+    assert [result.is_read for result in query.results([3, 5, 8])] == [False, True, True]
 
 
 def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) -> None:
