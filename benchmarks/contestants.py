@@ -137,7 +137,6 @@ def compare_runs(
     repeats: int,
     notify: Notify,
     most_s: float = math.inf,
-    services: Mapping[str, str] = SERVICES,
 ) -> Results:
     """Run both for some rounds, then measure their memory. Raises ScreeningFailed.
 
@@ -153,15 +152,13 @@ def compare_runs(
         Hears what is being done.
     most_s
         No further round begins when this many seconds are over.
-    services
-        Who answers for each.
     """
     began_s, results = time.monotonic(), Results(archive=archive)
     with contextlib.ExitStack() as ends:
         both = []
         for name, opening in openings.items():
             notify(f"warming up: {name}")
-            both.append(ends.enter_context(opened(name, services[name], opening)))
+            both.append(ends.enter_context(opened(name, SERVICES[name], opening)))
         results.details = {one.name: one.detail for one in both}
         for number in range(repeats):
             if number and time.monotonic() - began_s > most_s:

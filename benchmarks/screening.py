@@ -38,8 +38,6 @@ class Screening:
         The number of results.
     first_s, total_s
         Seconds from starting the program to its first result and to its end.
-    steady_s
-        Seconds from the first result to the last one.
     cpu_s
         CPU seconds of all its processes; None where the system does not tell.
     pss_mb, rss_mb, processes
@@ -48,7 +46,6 @@ class Screening:
 
     images: int
     first_s: float
-    steady_s: float
     total_s: float
     cpu_s: float | None
     pss_mb: float
@@ -84,7 +81,6 @@ def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool =
     return Screening(
         images=len(lines),
         first_s=lines[0][0] - began_s,
-        steady_s=lines[-1][0] - lines[0][0],
         total_s=total_s,
         cpu_s=None if before_s is None or after_s is None else after_s - before_s,
         pss_mb=watch.pss_mb,

@@ -292,7 +292,6 @@ class ArchiveRun:
     """The run of an archive while it is filled, by one thread.
 
     counts   how many images have each outcome
-    missing  how many images of an earlier start are no longer on the list; known once it is finished
     """
 
     run_id: int
@@ -300,7 +299,6 @@ class ArchiveRun:
     _spec: RunSpec
     _keeps_previews: bool
     counts: Counter[Category] = field(default_factory=Counter)
-    missing: int = 0
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
@@ -312,7 +310,7 @@ class ArchiveRun:
     def finish(self) -> None:
         """All images have an outcome. Raises StorageProblem (results_lost)."""
         require_kept(self._store, self.run_id, saved=sum(self.counts.values()))
-        self.missing = self._store.finish(self.run_id)
+        self._store.finish(self.run_id)
 
     def cancel(self, why: Reason | None = None) -> None:
         """Note that it ended early, `why` if it was not a person's wish. Raises StorageProblem."""

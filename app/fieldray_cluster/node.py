@@ -86,8 +86,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Whether a person wants connections without certificates: whoever reaches this process then runs what they like.
     scratch
         The folder for what a worker keeps while it works.
-    resources
-        What a worker has to give, by name, for tasks that ask for it.
     cores
         How many of this computer's cores a worker may use, 0 for all.
     """
@@ -101,7 +99,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificates: str | None = None
     unencrypted: bool = False
     scratch: str = ""
-    resources: dict[str, float] = {}
     cores: int = 0
 
     def __post_init__(self) -> None:
@@ -193,7 +190,6 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
             nthreads=1,
             memory_limit=0,
             local_directory=settings.scratch,
-            resources=settings.resources,
             death_timeout=30,
             dashboard=False,
         )

@@ -66,7 +66,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "workflow_stopped": "Stopped before its end.",
     "workflow_node_failed": "{node} could not work on it: {detail}.",
     "workflow_input_missing": "{path} is not there.",
-    "workflow_no_resource": "No node of the cluster has what the experiment {experiment} asks for ({resource}: {amount}).",
     "workflow_node_folder": "{node} cannot see {path}. Put the recipe's folder on a share that every node has at the same place.",
     "workflow_not_running": "Nothing is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",

@@ -198,13 +198,9 @@ class RetryPolicy:
             low=1,
         ),
     ] = 8
-    resources: Annotated[Mapping[str, float], Key(doc="What a worker must have free for a task, for example GPU.")] = (
-        field(default_factory=dict)
-    )
 
     def __post_init__(self) -> None:
         require_ranges(self)
-        require((all(amount > 0 for amount in self.resources.values()), "resources", "must be above 0"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

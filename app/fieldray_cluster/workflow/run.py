@@ -30,7 +30,7 @@ from fieldray_adapt.run import locked
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import result_key, state_of, work_connected
 from fieldray_cluster.workflow.recipe import PLACEHOLDER, Experiment, Value, Workflow, read_workflow, samples
-from fieldray_cluster.workflow.runner import TaskRunner, require_resources
+from fieldray_cluster.workflow.runner import TaskRunner
 from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events, stop_of
 
 # ---- tasks and what they wait for
@@ -59,7 +59,6 @@ class Task:
     """
 
     name: str
-    experiment: str
     command: tuple[str, ...]
     values: Mapping[str, Value]
     folder: Path
@@ -121,7 +120,6 @@ def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) ->
         found.append(
             Task(
                 name=own,
-                experiment=name,
                 command=filled(experiment.command, known),
                 values=values,
                 folder=folder,
@@ -200,13 +198,10 @@ def with_runner(workflow: Workflow, journal: Journal, drive: Callable[[TaskRunne
     Raises what `drive` raises, UsageProblem and EnvironmentProblem of the cluster.
     """
     cluster = workflow.cluster
-    policies = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
     connection = ConnectionSettings(address=cluster.address, workers=cluster.workers, certificates=cluster.certificates)
 
     def work(client: Client) -> None:
-        runner = TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
-        require_resources(client, policies)
-        drive(runner)
+        drive(TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say))
 
     work_connected(connection, work, done=lambda: journal.ended, note=lambda problem: say(str(problem)))
 
@@ -284,9 +279,7 @@ def read_states(path: Path) -> list[TaskState]:
 def _graph_of_trials(workflow: Workflow, names: Iterable[str]) -> Graph:
     """The tasks of a sweep: which there will be shows itself on the way."""
     folders = {name: workflow.run / TASKS / name for name in names}
-    tasks = (
-        Task(name=name, experiment="sweep", command=(), values={}, folder=folder) for name, folder in folders.items()
-    )
+    tasks = (Task(name=name, command=(), values={}, folder=folder) for name, folder in folders.items())
     return Graph(tasks={"sweep": tuple(tasks)}, parents={"sweep": ()})
 
 
@@ -384,7 +377,7 @@ class _Progress:
     def _send(self, runner: TaskRunner) -> None:
         for name, stage in self._stages.items():
             policy = self._workflow.experiments[name]
-            while stage.waiting and runner.room(policy.resources) > 0:
+            while stage.waiting and runner.room > 0:
                 busy = len(stage.left) - len(stage.waiting)
                 if policy.workers and busy >= policy.workers:
                     break

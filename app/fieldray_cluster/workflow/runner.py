@@ -14,17 +14,16 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from distributed import Client, Future
 
-from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
-from fieldray_cluster.connection import node_of, receives, workers_of
+from fieldray_cluster.connection import node_of, receives
 from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, WorkerRegistry, result_of, wait_for_any
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
@@ -94,15 +93,11 @@ class TaskRunner:
         """The tasks that are out."""
         return tuple(self._out)
 
-    def room(self, resources: Mapping[str, float]) -> int:
-        """How many more tasks with such a wish could begin now; one at least while nothing else is out."""
-        workers = list(self._registry.workers.values())
-        wanted = dict(resources)
-        alike = sum(1 for work in self._out.values() if dict(work.policy.resources) == wanted)
-        if wanted:
-            slots = sum(_slots(worker["resources"], wanted) for worker in workers)
-            return max(slots, 1) - alike
-        return max(sum(int(worker["nthreads"]) for worker in workers), 1) - alike
+    @property
+    def room(self) -> int:
+        """How many more tasks could begin now; one at least while nothing else is out."""
+        threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
+        return max(threads, 1) - len(self._out)
 
     def start(self, spec: TaskSpec, policy: RetryPolicy) -> None:
         """Send a task to the cluster. Raises StorageProblem."""
@@ -165,19 +160,13 @@ class TaskRunner:
 
     def _send(self, work: _Work) -> None:
         """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
-        wanted = work.policy.resources
-        work.workers = frozenset(
-            address
-            for address, worker in self._registry.workers.items()
-            if not wanted or _slots(worker["resources"], wanted) > 0
-        )
+        work.workers = frozenset(self._registry.workers)
         if work.workers:
             work.future = self._client.submit(
                 self._perform,
                 work.spec,
                 key=f"{work.spec.task}-{work.spec.number}-{uuid.uuid4().hex}",
                 pure=False,
-                resources=dict(work.policy.resources) or None,
                 workers=list(work.workers),
             )
 
@@ -265,18 +254,3 @@ class TaskRunner:
             began=begun.began,
             problem=reason("workflow_worker_lost", count=work.lost).text,
         )
-
-
-def _slots(offered: Mapping[str, float], wanted: Mapping[str, float]) -> int:
-    return int(min(offered.get(name, 0.0) // amount for name, amount in wanted.items()))
-
-
-def require_resources(client: Client, policies: Mapping[str, RetryPolicy]) -> None:
-    """Require for each experiment a worker that has what it asks for. Raises UsageProblem (workflow_no_resource)."""
-    workers = workers_of(client).values()
-    for name, policy in policies.items():
-        for resource, amount in policy.resources.items():
-            if not any(worker["resources"].get(resource, 0.0) >= amount for worker in workers):
-                raise UsageProblem(
-                    reason("workflow_no_resource", experiment=name, resource=resource, amount=f"{amount:g}")
-                )

@@ -214,7 +214,7 @@ class _Sweeping:
         return left
 
     def _send(self, runner: TaskRunner, waiting: list[FrozenTrial]) -> None:
-        while runner.room(self._sweep.resources) > 0:
+        while runner.room > 0:
             if self._sweep.workers and len(self._out) >= self._sweep.workers:
                 return
             if waiting:

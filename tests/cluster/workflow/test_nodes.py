@@ -243,16 +243,14 @@ def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(t
     scratch = str(tmp_path / "scratch")
     with NodeGroup() as nodes, begun(tmp_path) as journal:
         address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        plain = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="plain/1", scratch=scratch)
-        able = msgspec.structs.replace(plain, name="able/1", resources={"GPU": 1.0})
-        nodes.add(plain).address()
+        able = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="able/1", scratch=scratch)
         first = NodeProcess(able)
         first.address()
         try:
             with open_client(ConnectionSettings(address=address)) as client:
                 runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
                 first.close()
-                runner.start(spec_in(tmp_path), dataclasses.replace(ONCE, resources={"GPU": 1.0}))
+                runner.start(spec_in(tmp_path), ONCE)
                 nodes.add(msgspec.structs.replace(able, name="able/2")).address()
                 (event,) = ended(runner)
         finally:

@@ -64,7 +64,7 @@ command = "c 'open"
     assert found == (
         "line 3: experiments.first.command has placeholders without a parameter: x",
         "line 7: experiments.second.retris is not known (is retries meant?); there are workers, retries, preemptible, "
-        "lost_workers, resources, command, depends_on, parameters, samples, inputs",
+        "lost_workers, command, depends_on, parameters, samples, inputs",
         "line 9: experiments.third.command cannot be split into words: No closing quotation",
     )
 
@@ -99,7 +99,6 @@ inputs = ["absent.csv"]
         ("[experiments.a]\ncommand = 'x {{run}}'\nparameters = { run = 1 }", "must not be called"),
         ("[experiments.'a/b']\ncommand = 'x'", "must be named by letters"),
         ("[experiments.a]\ncommand = 'x'\nsamples = -1", "samples must be"),
-        ("[experiments.a]\ncommand = 'x'\nresources = { GPU = 0.0 }", "resources must be above 0"),
         ("run = 'x'", "needs experiments"),
         ("[sweep]\nrecipe = 'a.toml'\nkeys = { 'training.seed' = 1 }", "must have a list or a range"),
     ],

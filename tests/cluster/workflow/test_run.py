@@ -216,20 +216,6 @@ depends_on = ["slow"]
     assert not psutil.pid_exists(int(pids.read_text()))
 
 
-def test_what_no_node_has_is_said_before_anything_starts(tmp_path: Path) -> None:
-    path = recipe(
-        tmp_path,
-        """
-[experiments.large]
-command = "ACT note {{run}}/log.txt"
-resources = { GPU = 1.0 }
-""",
-    )
-    with pytest.raises(UsageProblem, match="what the experiment large asks for \\(GPU: 1\\)"):
-        run_workflow(path, say=lambda _: None)
-    assert not (tmp_path / "run" / "log.txt").exists()
-
-
 def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path) -> None:
     path = recipe(tmp_path, "[experiments.wrong]\ncommand = 'ACT fail {{run}}/tries.txt'")
 
