@@ -199,21 +199,21 @@ def _median(values: Sequence[float]) -> float | None:
 
 def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
     same = [row[:3] for row in found.same]
-    errors_told = f"{np.median(errors):.2f}, {np.percentile(errors, 95):.2f}"
-    dice_told = ", ".join(_told([each[place] for each in found.dice]) for place in range(2))
+    error_text = f"{np.median(errors):.2f}, {np.percentile(errors, 95):.2f}"
+    dice_text = ", ".join(_shown([each[place] for each in found.dice]) for place in range(2))
     others = [(not comparable, patient) for comparable, patient, _ in found.other]
     rows = [
-        ("Registration error in copies, px of 512: median, 95 %", errors_told),
+        ("Registration error in copies, px of 512: median, 95 %", error_text),
         ("Copies: comparable", f"{sum(found.copies_comparable)} of {len(found.copies_comparable)}"),
         ("Smallest Jacobian in copies", f"{min(found.jacobians):.2f}"),
-        ("Lung Dice, same view: median before, after", dice_told),
+        ("Lung Dice, same view: median before, after", dice_text),
         ("One patient, same view: comparable", _share([(row[0], row[2]) for row in same if row[1]])),
         ("One patient, other view: comparable", _share([(row[0], row[2]) for row in same if not row[1]])),
         ("Different patients: not comparable", _share(others)),
         *((f"Opacities found, {kind}", _share(hits)) for kind, hits in found.hits.items()),
     ]
     for kind, counts in found.false_regions.items():
-        rows.append((f"False regions per pair, {kind}: mean, median", f"{_told(counts, np.mean)}, {_told(counts)}"))
+        rows.append((f"False regions per pair, {kind}: mean, median", f"{_shown(counts, np.mean)}, {_shown(counts)}"))
     return Table("Figures", ("what", "value, with 95 % intervals by patient"), tuple(rows))
 
 
@@ -225,5 +225,5 @@ def _share(hits: Sequence[tuple[bool, str]]) -> str:
     return f"{found.count} of {found.of}: {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 
-def _told(values: Sequence[float], of: Callable[[Sequence[float]], float | np.floating[Any]] = np.median) -> str:
+def _shown(values: Sequence[float], of: Callable[[Sequence[float]], float | np.floating[Any]] = np.median) -> str:
     return f"{of(values):.3f}" if values else "-"

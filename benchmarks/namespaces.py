@@ -34,35 +34,35 @@ class Namespaces:
 
     def link(self, number: int, *, is_up: bool) -> None:
         """Cut a computer's link, or put it back."""
-        _told("ip", "-n", self._bridge, "link", "set", f"to{number}", "up" if is_up else "down")
+        _output("ip", "-n", self._bridge, "link", "set", f"to{number}", "up" if is_up else "down")
 
     def received_mb(self, number: int) -> float:
         """What went over its link to a computer."""
         counter = f"/sys/class/net/to{number}/statistics/tx_bytes"
-        return int(_told("ip", "netns", "exec", self._bridge, "cat", counter)) / 2**20
+        return int(_output("ip", "netns", "exec", self._bridge, "cat", counter)) / 2**20
 
     def make(self, *, rate_mbit: int) -> None:
         """Make them. Raises NotPermitted."""
-        _told("ip", "netns", "add", self._bridge)
-        _told("ip", "-n", self._bridge, "link", "add", "bridge0", "type", "bridge")
-        _told("ip", "-n", self._bridge, "link", "set", "bridge0", "up")
+        _output("ip", "netns", "add", self._bridge)
+        _output("ip", "-n", self._bridge, "link", "add", "bridge0", "type", "bridge")
+        _output("ip", "-n", self._bridge, "link", "set", "bridge0", "up")
         for number, name in enumerate(self.names):
-            _told("ip", "netns", "add", name)
+            _output("ip", "netns", "add", name)
             end = ("peer", "name", f"to{number}", "netns", self._bridge)
-            _told("ip", "-n", name, "link", "add", "link0", "type", "veth", *end)
-            _told("ip", "-n", name, "address", "add", f"{self.address(number)}/24", "dev", "link0")
-            _told("ip", "-n", self._bridge, "link", "set", f"to{number}", "master", "bridge0")
+            _output("ip", "-n", name, "link", "add", "link0", "type", "veth", *end)
+            _output("ip", "-n", name, "address", "add", f"{self.address(number)}/24", "dev", "link0")
+            _output("ip", "-n", self._bridge, "link", "set", f"to{number}", "master", "bridge0")
             for space, device in ((name, "lo"), (name, "link0"), (self._bridge, f"to{number}")):
-                _told("ip", "-n", space, "link", "set", device, "up")
+                _output("ip", "-n", space, "link", "set", device, "up")
             shape = ("root", "tbf", "rate", f"{rate_mbit}mbit", "burst", "64kb", "limit", "20mb")
             for space, device in ((name, "link0"), (self._bridge, f"to{number}")):
-                _told("tc", "-n", space, "qdisc", "add", "dev", device, *shape)
+                _output("tc", "-n", space, "qdisc", "add", "dev", device, *shape)
 
     def remove(self) -> None:
         """Remove what was made of them."""
         for name in (*self.names, self._bridge):
             with contextlib.suppress(NotPermitted):
-                _told("ip", "netns", "delete", name)
+                _output("ip", "netns", "delete", name)
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def namespaces(count: int, *, rate_mbit: int) -> Iterator[Namespaces]:
         made.remove()
 
 
-def _told(*command: str) -> str:
+def _output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotPermitted(f"{' '.join(command[:3])}: {done.stderr.strip()}")

@@ -69,7 +69,7 @@ def _ratio(rows: Sequence[Measured], engine: str, other: str) -> float | None:
     return times_as_fast(one, base) if one and base else None
 
 
-def _told(ratio: float | None) -> str:
+def _ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f} x"
 
 
@@ -104,8 +104,8 @@ def _times(key: Key, rows: Sequence[Measured]) -> Table:
                 f"{median:.2f}",
                 f"{low:.2f}-{high:.2f}",
                 f"{1000 / median:.1f}",
-                _told(_ratio(rows, one.engine.key, FRAMEWORK)),
-                _told(_ratio(rows, one.engine.key, "litert")),
+                _ratio_text(_ratio(rows, one.engine.key, FRAMEWORK)),
+                _ratio_text(_ratio(rows, one.engine.key, "litert")),
             )
         )
     columns = ("engine", "ms/image", "lowest-highest", "images/s", "against eager PyTorch", "against LiteRT float32")

@@ -272,7 +272,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         limits=texts.limits,
         input=recipe.input,
         class_names=asdict(texts.class_names) if texts.class_names else None,
-        warnings=_told_warnings(recipe.kept_labels, results),
+        warnings=_warning_texts(recipe.kept_labels, results),
         labels=tuple(
             Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
         ),
@@ -291,7 +291,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
     )
 
 
-def _told_warnings(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
+def _warning_texts(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
     """A line for each warning, in every language of the program; None where there is none."""
     told = {}
     for translator in map(Translator, languages()):

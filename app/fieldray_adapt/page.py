@@ -124,7 +124,7 @@ def keep_page(run: Any, title: str, sections: Sequence[Section], *, lead: str = 
 
 def facts(rows: Mapping[str, Any], *, caption: str = "") -> Table:
     """A table of names and values."""
-    return Table(rows=[[name, told_value(value)] for name, value in rows.items()], caption=caption)
+    return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
 
 def settings(document: Mapping[str, Any]) -> list[Part]:
@@ -136,12 +136,12 @@ def settings(document: Mapping[str, Any]) -> list[Part]:
             parts.append(facts({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
         elif _is_group(value):
             head = list(dict.fromkeys(key for item in value for key in item))
-            rows = [[told_value(item.get(key)) for key in head] for item in value]
+            rows = [[value_text(item.get(key)) for key in head] for item in value]
             parts.append(Table(rows=rows, head=[_spoken(key) for key in head], caption=_spoken(name)))
     return parts
 
 
-def told_value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value for a person: no brackets, no None, four digits."""
     if value is None or value in ((), [], {}, ""):
         return "-"
@@ -150,13 +150,13 @@ def told_value(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{_spoken(str(key))} {told_value(item)}" for key, item in value.items())
+        return ", ".join(f"{_spoken(str(key))} {value_text(item)}" for key, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(told_value(item) for item in value)
+        return ", ".join(value_text(item) for item in value)
     return str(value)
 
 
-def told_seconds(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A time for a person, for example `1 h 02 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"

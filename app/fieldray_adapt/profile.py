@@ -2,6 +2,12 @@
 
 Iterations 1 and 2 carry start-up cost (memory, kernels chosen and compiled) and are kept apart from the later ones,
 as the dissertation found (Taran 2022, chapter 4).
+
+The time of a study's networks per image, all measured in one run, alternating, on one thread.
+
+Two kinds, and each network is only ever compared with the original of the same kind:
+- "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
+- "int8": the full int8 TensorFlow Lite file, one image at a time, which is what a clinic's computer runs.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -23,12 +30,14 @@ from fieldray_adapt.page import Part, Table, Text
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipe_data import ProfileChoice
 from fieldray_adapt.run import Progress, Run, Step
-from fieldray_adapt.specification import Specification, initial_weights
+from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.steps import specification_of, starting_digest
 
 Mode = Literal["training", "inference"]
 Clock = Callable[[], float]
 _TOLERANCE: Final = 1.1
+_BATCH: Final = 100
+_SLICE_S: Final = 0.15
 
 
 Row = dict[str, Any]
@@ -130,6 +139,76 @@ def inference_seconds(
     """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
     engine = open_engine(specification, weights, settings=settings)
     return time_iterations(lambda: engine.logits(images), iterations=7)["later_ms"] / 1e3 / len(images)
+
+
+Network = tuple[Specification, Weights]
+
+
+def time_networks(
+    networks: Mapping[str, Network],
+    *,
+    files: Mapping[str, bytes],
+    images: NDArray[np.uint8],
+    settings: EngineSettings,
+    rounds: int,
+) -> dict[str, dict[str, float]]:
+    """Median milliseconds per image of every network by kind, timed alternating, so that what else the machine does
+    falls on all alike.
+
+    Parameters
+    ----------
+    files
+        The int8 file of each network.
+    images
+        (n, height, width, channels) uint8, for timing in the engine.
+    rounds
+        How often each network is timed; the median counts.
+    """
+    runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
+    batch = images[:_BATCH].astype(np.float32) / 255
+    for name, (specification, weights) in networks.items():
+        engine = open_engine(specification, weights, settings=settings)
+        runs[name, "engine_batch"] = (partial(engine.logits, batch), len(batch))
+        runs[name, "int8"] = (_file_run(files[name]), 1)
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key, (run, count) in runs.items():
+            seconds[key].append(_median_seconds(run) / count)
+    return {
+        name: {kind: statistics.median(seconds[name, kind]) * 1e3 for kind in ("engine_batch", "int8")}
+        for name in networks
+    }
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
+    run()
+    taken: list[float] = []
+    began = ended = time.perf_counter()
+    while not taken or ended - began < _SLICE_S:
+        begun = time.perf_counter()
+        run()
+        ended = time.perf_counter()
+        taken.append(ended - begun)
+    return statistics.median(taken)
+
+
+def _file_run(data: bytes) -> Callable[[], object]:
+    """Runs of a TensorFlow Lite file on one thread, with an image copied in and the scores read each time."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    entrance, exits = interpreter.get_input_details()[0], interpreter.get_output_details()
+    image = np.random.default_rng(0).random(entrance["shape"], np.float32)
+    image = (image * 255).astype(np.uint8) if entrance["dtype"] == np.uint8 else image
+
+    def run() -> object:
+        interpreter.set_tensor(entrance["index"], image)
+        interpreter.invoke()
+        return [interpreter.get_tensor(row["index"]) for row in exits]
+
+    return run
 
 
 PROFILE_NAME: Final = "profile.json"

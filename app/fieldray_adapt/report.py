@@ -28,13 +28,13 @@ from fieldray_adapt.page import (
     Table,
     Text,
     class_map_plots,
+    duration_text,
     facts,
     keep_page,
     page,
     pruning_plots,
     score_plots,
     settings,
-    told_seconds,
     training_curves,
 )
 from fieldray_adapt.profile import PROFILE_NAME, profile_parts
@@ -85,7 +85,7 @@ def _steps(run: Run) -> Table:
     """Those before this one, which is still at work while its report is written."""
     done = {name: entry for name, entry in run.status.items() if name in _DOES}
     rows = [
-        [name, _DOES[name], _state(run, name, entry), told_seconds(entry["seconds"]) if "seconds" in entry else "-"]
+        [name, _DOES[name], _state(run, name, entry), duration_text(entry["seconds"]) if "seconds" in entry else "-"]
         for name, entry in done.items()
     ]
     return Table(head=("step", "what it does", "state", "time"), rows=rows)

@@ -35,7 +35,7 @@ from fieldray_adapt.specification import (
     save_network,
     save_weights,
 )
-from fieldray_adapt.teacher import taught
+from fieldray_adapt.teacher import teacher_targets
 from fieldray_adapt.train import Samples, Schedule, recalibrate_batchnorm, train, validate
 
 NETWORK: Final = ("weights.npz", "specification.json")
@@ -120,11 +120,11 @@ def train_recipe(
 
 
 def learnt_from(run: Run, samples: Samples) -> Samples:
-    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher.taught`."""
+    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher_targets`."""
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
     if not (teacher := run.recipe.training.teacher):
         return drawn
-    return taught(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
+    return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
 
 
 def _averaged(

@@ -114,7 +114,7 @@ def _name_in_file(key: str) -> str:
     return f"{kernel}.weight" if part == "kernel" else f"{norm}.{_PARTS[part]}"
 
 
-def taught(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
+def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
     """The samples with the mean of label and answer as targets; what is not known of an image stays unknown.
 
     Parameters

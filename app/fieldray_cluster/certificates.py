@@ -79,7 +79,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     return until.date()
 
 
-def told_of(folder: Path, role: Role) -> str:
+def certificate_text(folder: Path, role: Role) -> str:
     """Whose certificates those are and until when, for a person to compare. Raises UsageProblem as above."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes

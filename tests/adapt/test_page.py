@@ -12,10 +12,10 @@ from fieldray_adapt.page import (
     Section,
     Table,
     Text,
+    duration_text,
     page,
     settings,
-    told_seconds,
-    told_value,
+    value_text,
 )
 
 TRAINED = {
@@ -56,7 +56,7 @@ def test_settings_become_tables_without_a_raw_dictionary() -> None:
 
 
 def test_values_are_told_for_a_person() -> None:
-    assert [told_value(value) for value in (None, True, 12345, 0.123456, (), "x")] == [
+    assert [value_text(value) for value in (None, True, 12345, 0.123456, (), "x")] == [
         "-",
         "yes",
         "12,345",
@@ -64,7 +64,7 @@ def test_values_are_told_for_a_person() -> None:
         "-",
         "x",
     ]
-    assert [told_seconds(value) for value in (1.25, 125.0, 7384.0)] == ["1.2 s", "2 min 05 s", "2 h 03 min"]
+    assert [duration_text(value) for value in (1.25, 125.0, 7384.0)] == ["1.2 s", "2 min 05 s", "2 h 03 min"]
 
 
 @pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])

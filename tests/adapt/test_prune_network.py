@@ -14,11 +14,11 @@ from fieldray.errors import UsageProblem
 from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.networks import mobilenet, vgg16
+from fieldray_adapt.profile import Network
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Conversion, Study
 from fieldray_adapt.prune.tasks import restore_scale
-from fieldray_adapt.prune.timing import Network
 from fieldray_adapt.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
 from tiny_recipe import read_recipe
 

@@ -163,7 +163,7 @@ def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[str, A
     test = data.checks("test", {}, side=recipe.input.height)
     if test is None:
         return {"thresholds": thresholds}
-    accepted = {name: told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
+    accepted = {name: check_rates(images, answer, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return {"thresholds": thresholds, "chests": accepted, "ood_images": refused}
@@ -185,7 +185,7 @@ def choose_thresholds(
     return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
-def told_checks(
+def check_rates(
     images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
 ) -> dict[str, Any]:
     """Of a source's images, at most so many: how many are accepted upright, and how many each change is noticed in."""
@@ -294,7 +294,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = checks_of(recipe, data, answer)
         unseen = {
-            source: told_checks(images, answer, checks["thresholds"], most=len(images))
+            source: check_rates(images, answer, checks["thresholds"], most=len(images))
             for source, images in _unseen(data, name).items()
         }
         found[name] = {"unseen": unseen, "ood_images": checks["ood_images"], "thresholds": checks["thresholds"]}
@@ -354,8 +354,8 @@ def lung_card(recipe: LungRecipe, *, data: Facts, metrics: Facts, **made: Any) -
 
 def _fit_row(name: str, found: Facts) -> list[str]:
     digits = {"dice": ".4f", "jaccard": ".4f"}
-    told_ones = [told(found[key], digits.get(key, ".2f")) for key in _MEASURE_TITLES]
-    return [name, str(found["images"]), str(found["patients"]), *told_ones, f"{found['least_dice']:.4f}"]
+    cells = [told(found[key], digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    return [name, str(found["images"]), str(found["patients"]), *cells, f"{found['least_dice']:.4f}"]
 
 
 def report_step(run: Run) -> Mapping[str, Any]:

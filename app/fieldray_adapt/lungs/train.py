@@ -150,14 +150,14 @@ class MaskEngine(KerasState):
         """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
         self.model.reset_metrics()  # Keras would tell the mean over all steps so far
         self._optimiser.learning_rate = learning_rate
-        loss = self.model.train_on_batch(*self._told(images, masks, targets))
+        loss = self.model.train_on_batch(*self._batch(images, masks, targets))
         return float(loss[0] if self.has_checks else loss)
 
     def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
         """What `step` would learn from a batch, and its loss; by name, see `engine.Engine.gradient`. Not clipped."""
-        return self._gradients.take(*self._told(images, masks, targets))
+        return self._gradients.take(*self._batch(images, masks, targets))
 
-    def _told(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
+    def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
         """Images and targets as Keras takes them."""
         if not self.has_checks:
             return self.prepared(images), masks

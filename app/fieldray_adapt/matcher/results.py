@@ -281,10 +281,10 @@ def table_rows(metrics: Facts) -> Iterator[list[str]]:
     first = next(iter(tables.values()))
     for group in GROUPS:
         for size in first.get(group, ()):
-            yield [group, f"{size} px", *(_told(found[group][size]) for found in tables.values())]
+            yield [group, f"{size} px", *(_cell(found[group][size]) for found in tables.values())]
 
 
-def _told(found: Facts) -> str:
+def _cell(found: Facts) -> str:
     low, value, high = (100 * found[name] for name in ("low", "value", "high"))
     return f"{found['count']} of {found['of']}: {value:.1f} % ({low:.1f} to {high:.1f})"
 

@@ -8,7 +8,6 @@ from typing import Literal
 from fieldray_adapt.engine import Effort, Precision
 from fieldray_adapt.prune.loop import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
-from fieldray_adapt.prune.timing import ROUNDS
 from fieldray_adapt.recipe_data import ProfileChoice
 from fieldray_adapt.tables import Rules, key, table
 
@@ -80,7 +79,7 @@ class StudyRecipe:
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
     threads: int = key("CPU threads for timing.", default=1, low=1)
-    rounds: int = key("Rounds in which the networks are timed alternating.", default=ROUNDS, low=1)
+    rounds: int = key("Rounds in which the networks are timed alternating.", default=7, low=1)
     training_threads: int = key("CPU threads for training; 0: the framework's choice.", default=0, low=0)
     representative: int = key(
         "Training images that decide the ranges of the integers.", default=200, unit="images", low=1

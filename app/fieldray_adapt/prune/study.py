@@ -32,12 +32,11 @@ from fieldray_adapt.engine import (
 from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
 from fieldray_adapt.networks import vgg16
 from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
-from fieldray_adapt.profile import PROFILE_NAME, profile_parts
+from fieldray_adapt.profile import PROFILE_NAME, Network, profile_parts, time_networks
 from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
 from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
 from fieldray_adapt.prune.selection import one_shot
 from fieldray_adapt.prune.tasks import ArrayTask
-from fieldray_adapt.prune.timing import Network, time_networks
 from fieldray_adapt.quantise import quantise
 from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.specification import (
@@ -106,7 +105,7 @@ def file_accuracy(data: bytes, test: Labelled) -> float:
 
 
 Milliseconds = Mapping[str, float]
-"""Of an image, by kind (see `timing`)."""
+"""Of an image, by kind (see `time_networks`)."""
 
 
 def row_of(network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]) -> Row:

@@ -111,13 +111,13 @@ def cluster_modules() -> Iterator[None]:
 def run_start(options: argparse.Namespace, console: Console) -> int:
     """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.certificates import certificate_text
         from fieldray_cluster.connection import require_host
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_encryption(options)
     if options.certificates:
-        console.print_line(told_of(options.certificates, "node"))
+        console.print_line(certificate_text(options.certificates, "node"))
     require_host(options.host)
     settings = NodeSettings(
         role="scheduler",
@@ -138,7 +138,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.certificates import certificate_text
         from fieldray_cluster.connection import (
             full_address,
             host_of,
@@ -151,7 +151,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
     _require_encryption(options)
     if options.certificates:
-        console.print_line(told_of(options.certificates, "node"))
+        console.print_line(certificate_text(options.certificates, "node"))
     address = full_address(options.address, options.certificates)
     require_host(options.host)
     name = options.name or platform.node() or options.host
@@ -185,11 +185,11 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.certificates import told_of
+        from fieldray_cluster.certificates import certificate_text
         from fieldray_cluster.connection import describe, open_client
 
     if options.certificates:
-        console.print_line(told_of(options.certificates, "client"))
+        console.print_line(certificate_text(options.certificates, "client"))
     with open_client(_to_look(options, "client")) as client:
         for line in describe(client):
             console.print_line(line)

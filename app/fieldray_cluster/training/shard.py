@@ -183,9 +183,9 @@ class Shard:
 
     def _updated(self, gradient: Vector, rate: float) -> ShardState:
         old, steps = self.state, self.state.steps + 1
-        taught = np.where(self._trained, gradient, np.float32(0))
-        first = old.first + (taught - old.first) * np.float32(1 - _BETAS[0])
-        second = old.second + (np.square(taught) - old.second) * np.float32(1 - _BETAS[1])
+        masked = np.where(self._trained, gradient, np.float32(0))
+        first = old.first + (masked - old.first) * np.float32(1 - _BETAS[0])
+        second = old.second + (np.square(masked) - old.second) * np.float32(1 - _BETAS[1])
         pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
         values = old.values - old.values * self._decay * np.float32(rate)
         values -= np.where(self._noted, gradient, first * pace / (np.sqrt(second) + np.float32(_EPSILON)))

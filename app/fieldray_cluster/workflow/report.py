@@ -19,11 +19,11 @@ from fieldray_adapt.page import (
     Report,
     Section,
     Table,
+    duration_text,
     facts,
     page,
-    told_seconds,
-    told_value,
     trial_curves,
+    value_text,
 )
 from fieldray_cluster.workflow.recipe import Sweep, Workflow, read_workflow
 from fieldray_cluster.workflow.run import RECIPE_TEXT, TASKS, TaskState, counted, read_states
@@ -66,8 +66,8 @@ def lead_of(states: Sequence[TaskState]) -> str:
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
     nodes = {state.outcome.node for state in states} - {""}
     return (
-        f"{len(states)} tasks: {counts}. The last performances took {told_seconds(seconds)} together, of CPUs "
-        f"{told_seconds(cpu_seconds)}, on {len(nodes)} workers."
+        f"{len(states)} tasks: {counts}. The last performances took {duration_text(seconds)} together, of CPUs "
+        f"{duration_text(cpu_seconds)}, on {len(nodes)} workers."
     )
 
 
@@ -101,7 +101,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
     left = f"The first {_MOST_ROWS} of {len(states)}." if len(states) > _MOST_ROWS else ""
     return Table(
         head=["task", *(name.replace("_", " ") for name in head), "problem"],
-        rows=[[row["task"], *(told_value(row[name]) for name in head), row["problem"] or "-"] for row in rows],
+        rows=[[row["task"], *(value_text(row[name]) for name in head), row["problem"] or "-"] for row in rows],
         caption=left,
     )
 
@@ -213,7 +213,7 @@ def _table(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> Table:
     return Table(
         head=["trial", "state", sweep.metric, "epochs", *sweep.keys],
         rows=[
-            [row["trial"], row["state"], told_value(row[sweep.metric]), told_value(row["epochs"])]
+            [row["trial"], row["state"], value_text(row[sweep.metric]), value_text(row["epochs"])]
             + [_exact(row["values"][key]) for key in sweep.keys]
             for row in rows
         ],
@@ -232,4 +232,4 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
 
 def _exact(value: Any) -> str:
     """As many digits as tell it from every other number."""
-    return repr(value) if isinstance(value, float) else told_value(value)
+    return repr(value) if isinstance(value, float) else value_text(value)

@@ -116,7 +116,7 @@ class TaskRunner:
             futures = [work.future for work in self._out.values() if work.future]
             wait_for_any(self._client, futures, until_s - time.monotonic())
             for work in [work for work in self._out.values() if work.future and work.future.done()]:
-                if event := self._judged(work):
+                if event := self._event_of(work):
                     del self._out[work.spec.task]
                     self._journal.add(event)
                     found.append((work.spec, event))
@@ -184,7 +184,7 @@ class TaskRunner:
                 work.future = None
                 self._send(work)
 
-    def _judged(self, work: _Work) -> Event | None:
+    def _event_of(self, work: _Work) -> Event | None:
         """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
         result = self._answer(work)
         outcome = result.outcome if result else None
