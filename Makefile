@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -63,9 +63,6 @@ CLUSTER_ROUNDS ?= 1
 CLUSTER_PAGE ?= cluster
 cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a page in build/benchmarks
 	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench --page $(CLUSTER_PAGE) -- --pack adult-normal-abnormal --ages-confirmed
-
-cluster-example: $(STAMP)     ## docs/cluster-example.md, done: a sweep, its best pack, an archive with a worker killed
-	$(BIN)/python tools/cluster_example.py build/cluster-example
 
 installer:                    ## the installers this machine can build, into build/dist
 	$(PYTHON) installer/build.py
