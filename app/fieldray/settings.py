@@ -18,13 +18,18 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
 from fieldray.persistence import only_writer, require_plain, write_atomically
 from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
 
+_MOST_FOLDERS: Final = 8
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
+    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text.
+
+    is_advanced  the dialog shows it on demand
+    """
 
     key: str
     label: str
@@ -33,6 +38,7 @@ class Row:
     low: float = 0
     high: float = 0
     in_dialog: bool = True
+    is_advanced: bool = False
 
     @property
     def choices(self) -> Sequence[str]:
@@ -59,24 +65,31 @@ def language_choices() -> tuple[str, ...]:
 TABLE: Final[tuple[Row, ...]] = (
     Row(key="language", label="Language", default="system", among=language_choices),
     Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
-    Row(key="device", label="Run the model on", default="auto", among=device_choices),
+    Row(key="hide_patient", label="Hide patient names and numbers", default=False),
+    Row(key="keep_folders", label="Remember the folders that were opened", default=True),
+    Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
+    Row(key="device", label="Run the model on", default="auto", among=device_choices, is_advanced=True),
     Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
-        default="accelerator", among=("accelerator", "fastest", "both")),
+        default="accelerator", among=("accelerator", "fastest", "both"), is_advanced=True),
     Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (at the highest it can burn the skin)",
-        default="std", among=("std", "max")),
-    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
-    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
+        default="std", among=("std", "max"), is_advanced=True),
+    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64,
+        is_advanced=True),
+    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600,
+        is_advanced=True),
     Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
-        high=16384),
+        high=16384, is_advanced=True),
+    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True,
+        is_advanced=True),
+    Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False,
+        is_advanced=True),
     Row(key="pack", label="Pack for images of which nobody said otherwise", default="", in_dialog=False),
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="window", label="Place and size of the window", default="", in_dialog=False),
     Row(key="panes", label="Widths of list, image and result", default="", in_dialog=False),
     Row(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
-    Row(key="hide_patient", label="Hide patient names and numbers", default=False),
-    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
-    Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False),
-    Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
+    Row(key="folded", label="Cards of the result that are folded", default="", in_dialog=False),
+    Row(key="folders", label="Folders that were opened, the last one first", default="", in_dialog=False),
 )
 # fmt: on
 ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
@@ -114,6 +127,18 @@ class Settings:
         """Make a pack this site's default (its id, or id-version, with its signer), or none ("")."""
         self.set("pack", name)
         self.set("operating_point", operating_point)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that were opened, the last one first; none where they are not to be remembered."""
+        with contextlib.suppress(ValueError):
+            return decoded(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
+        return ()
+
+    def remember_folders(self, opened: Sequence[str]) -> None:
+        """These were opened now, if that is to be remembered at all; without any, what was remembered is forgotten."""
+        kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
+        self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
 
     def save(self, path: Path | None = None) -> None:
         """Write what was changed since the last time into the file; all else stays as it is there by now.

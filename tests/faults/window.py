@@ -124,6 +124,8 @@ class WindowFrontEnd(QObject):
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
             export=lambda run_id, folder, formats, options, tell: (),
+            known_load=lambda: None,
+            measure_load=lambda folder, signer, tell: None,
         )
 
     def _begin_run(self) -> None:

@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
+from fieldray.desktop.notices import SignalEnd, signal_end
 from fieldray.domain.events import RunChanged
 from fieldray.settings import Settings
 
@@ -115,9 +116,11 @@ class Desk:
 
 
 @contextmanager
-def opened(rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings) -> Iterator[Desk]:
+def opened(
+    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, *, signal_end: SignalEnd = signal_end
+) -> Iterator[Desk]:
     """A program whose window is shown; it ends in order afterwards."""
-    application = Application(qapp, settings, services=rooms.open)
+    application = Application(qapp, settings, services=rooms.open, signal_end=signal_end)
     application.show()
     made = Desk(application, rooms, qtbot)
     try:

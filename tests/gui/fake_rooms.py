@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
+from fieldray.bench.load import KeptCell, KeptStudy
+from fieldray.bench.parallel_load import LEVELS
 from fieldray.desktop.services import Services
 from fieldray.domain.comparison import (
     FRAME_SIDE,
@@ -541,6 +544,26 @@ class FakePriors:
         self.is_closed = True
 
 
+def load_study(*, is_disturbed: bool = False) -> KeptStudy:
+    """10 ms an image without load, 11 at 40 %, 12 at 60 %, 14 at 100 %."""
+    cells = (
+        KeptCell(
+            case="cpu, 1 thread",
+            backend="cpu",
+            pack="made-up-1.2.0",
+            level=level,
+            increase=mean_ms / 10 - 1,
+            mean_ms=mean_ms,
+            fps_min=50.0,
+            fps_avg=1000 / mean_ms,
+            fps_max=110.0,
+        )
+        for level, mean_ms in zip(LEVELS, (10.0, 11.0, 12.0, 14.0), strict=True)
+    )
+    made = datetime.datetime(2026, 3, 4, 5, 6, tzinfo=datetime.UTC)
+    return KeptStudy(made=made, is_disturbed=is_disturbed, cells=tuple(cells))
+
+
 class FakeRooms:
     """All rooms together; `open` is what the window is given."""
 
@@ -556,6 +579,9 @@ class FakeRooms:
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Count], None] = lambda tell: tell(0, 1)
+        self.load_study: KeptStudy | None = None
+        self.measured: list[tuple[Path, str]] = []
+        self.while_measuring: Callable[[Count], None] = lambda tell: tell(1, 12)
         self.open_problem: FieldrayError | None = None
         self.may_open = threading.Event()
         self.may_open.set()
@@ -582,7 +608,15 @@ class FakeRooms:
             work_list=WorkList(self.database),
             priors=self.priors,
             export=self._export,
+            known_load=lambda: self.load_study,
+            measure_load=self._measure_load,
         )
+
+    def _measure_load(self, folder: Path, signer: str, tell: Count) -> KeptStudy:
+        self.measured.append((folder, signer))
+        self.while_measuring(tell)
+        self.load_study = load_study()
+        return self.load_study
 
     def _export(
         self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any

@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
-from fieldray.desktop.packs_page import PackDialog, answer_label
+from fieldray.desktop.packs_page import PackDialog, answer_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.prior import as_prior
@@ -79,9 +79,9 @@ def test_packs_for_the_same_ages_are_told_apart_by_their_answers() -> None:
         replace(candidate("a", names=names), manifest=adults)
         for names in ({"en": "Normal or abnormal"}, {"en": "Tuberculosis"})
     ]
-    assert [answer_label(Translator("en"), pack) for pack in packs] == [
-        "Normal or abnormal: patients aged 18 to 95 years",
-        "Tuberculosis: patients aged 18 to 95 years",
+    assert [answer_lines(Translator("en"), pack) for pack in packs] == [
+        ("Normal or abnormal", "patients aged 18 to 95 years"),
+        ("Tuberculosis", "patients aged 18 to 95 years"),
     ]
 
 
@@ -166,6 +166,27 @@ def test_no_image_of_the_run_before_is_opened_for_the_answer(desk: Desk) -> None
     desk.answer("adults-1.0.0")
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     assert [state for row, state in opened if row is not None and state == "waiting"] == []
+
+
+def test_escape_at_the_question_goes_back_and_names_what_is_not_screened(desk: Desk, rooms: FakeRooms) -> None:
+    desk.screen(answer="children-1.0.0")
+    desk.finish()
+    desk.choose("/other")
+    desk.until(lambda: desk.asks == "pack" and desk.window.welcome.isVisible())
+    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
+    assert desk.asks == "" and desk.window.images.isVisible()
+    assert desk.bench.screening.state == "finished" and desk.bench.screening.paths == (Path("/images"),)
+    desk.until_told("Chosen, but not screened: /other")
+    press(desk.window.banners, "Screen now")
+    desk.until(lambda: desk.asks == "pack")
+    assert len(rooms.session.batches) == 1
+
+
+def test_escape_at_the_first_question_leaves_the_first_page(desk: Desk) -> None:
+    desk.choose()
+    desk.until(lambda: desk.asks == "pack")
+    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
+    assert desk.asks == "" and desk.window.welcome.isVisible() and desk.bench.screening.state == "empty"
 
 
 def test_the_remembered_operating_point_is_used(desk: Desk) -> None:

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QLabel,
     QLineEdit,
+    QMenu,
     QMessageBox,
     QPushButton,
     QSlider,
@@ -31,7 +32,8 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
-from fieldray.desktop.result_panel import ScoreScale
+from fieldray.desktop.notices import signal_end
+from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.toolbar import Status
 from fieldray.desktop.widgets import Surface
@@ -432,3 +434,134 @@ def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
     desk.bench.image.show(None)
     labels = [found for found in desk.window.result.findChildren(QLabel) if found.isVisible()]
     assert labels and all(found.text() or not found.pixmap().isNull() for found in labels)
+
+
+# ---- folders that were opened, panels, cards, the end of a run
+
+
+def folders_of(desk: Desk) -> list[str]:
+    menu = desk.window.toolbar.folders_menu
+    menu.aboutToShow.emit()
+    return [action.text() for action in menu.actions() if action.text()][:-1]
+
+
+def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
+    desk: Desk, rooms: FakeRooms, home: Path, tmp_path: Path
+) -> None:
+    first, second, file = tmp_path / "März & co", tmp_path / "second", tmp_path / "Doe John.png"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "image.png").write_bytes(b"x")
+    file.write_bytes(b"x")
+    for number, paths in enumerate(((first, file), (second,), (first,)), 1):
+        desk.choose(*map(str, paths))
+        desk.until(lambda number=number: rooms.session and len(rooms.session.batches) == number)
+        desk.finish()
+        desk.until(lambda paths=paths: desk.application.settings.folders[:1] == (str(paths[0]),))
+    assert folders_of(desk) == [str(first).replace("&", "&&"), str(second)]
+    desk.until(lambda: load_settings(home / "settings.json")[0].folders == (str(first), str(second)))
+    assert "Doe" not in (home / "settings.json").read_text(encoding="utf-8")
+    desk.window.toolbar.folders_menu.actions()[1].trigger()
+    desk.until(lambda: rooms.session.started_with[-1][0] == (second,))
+    desk.until(lambda: folders_of(desk)[0] == str(second))
+    desk.bench.forget_folders()
+    assert folders_of(desk) == [] and not desk.window.toolbar.folders_menu.isEnabled()
+
+
+def test_no_folder_is_remembered_where_a_person_does_not_want_it(desk: Desk, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "image.png").write_bytes(b"x")
+    desk.screen(str(tmp_path))
+    desk.until(lambda: desk.application.settings.folders == (str(tmp_path),))
+    desk.application.change_settings({"keep_folders": False})
+    desk.until(lambda: tmp_path.name not in (home / "settings.json").read_text(encoding="utf-8"))
+    desk.finish()
+    desk.screen(str(home))
+    desk.until(lambda: "folders" not in desk.bench.background._queues)
+    desk.application.change_settings({"keep_folders": True})
+    assert desk.application.settings.folders == ()
+
+
+def test_the_dialog_of_folders_opens_beside_the_last_one(desk: Desk, tmp_path: Path) -> None:
+    desk.application.settings.remember_folders([str(tmp_path / "images")])
+    desk.window.actions_by_name["open_folder"].trigger()
+    dialog = desk.dialog(QFileDialog)
+    assert Path(dialog.directory().absolutePath()) == tmp_path
+    dialog.close()
+
+
+def test_a_key_hides_list_and_result_and_the_list_is_still_walked_through(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    window, wide = desk.window, desk.window.viewer.width()
+    QTest.keyClick(window, Qt.Key.Key_F8)
+    assert window.work_list.isHidden() and window.result.isHidden() and not window.isFullScreen()
+    desk.until(lambda: window.viewer.width() > wide + 300)
+    QTest.keyClick(window.viewer, Qt.Key.Key_Down)
+    desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
+    QTest.keyClick(window, Qt.Key.Key_F8)
+    assert window.work_list.isVisible() and window.result.isVisible()
+
+
+def test_a_card_stays_folded_for_the_next_image_and_the_next_start(desk: Desk, home: Path) -> None:
+    desk.screen()
+    desk.open_row(1)
+    panel = desk.window.result
+    head = next(card.head for card in panel.findChildren(FoldingCard) if card.head.text() == "Heat map")
+    assert panel.heat_map_box.isVisible()
+    head.click()
+    desk.open_row(4)
+    assert not panel.heat_map_box.isVisible() and head.isVisible()
+    desk.until((home / "settings.json").exists)
+    desk.until(lambda: load_settings(home / "settings.json")[0]["folded"] == "heat_map")
+    desk.application.change_settings({"theme": "dark"})
+    assert not desk.window.result.heat_map_box.isVisible()
+
+
+def test_the_settings_show_few_rows_and_the_rest_on_demand(desk: Desk) -> None:
+    desk.window.actions_by_name["settings"].trigger()
+    dialog = desk.dialog(SettingsDialog)
+    shown = [key for key, field in dialog.fields.items() if field.isVisible()]
+    assert shown == ["language", "theme", "hide_patient", "keep_folders", "heat_map_opacity"]
+    dialog.advanced.click()
+    assert all(field.isVisible() for field in dialog.fields.values())
+    dialog.reject()
+
+
+def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: Desk) -> None:
+    desk.screen()
+    desk.window._show_menu(QPoint(5, 5))
+    menu = next(found for found in desk.window.findChildren(QMenu) if found.isVisible())
+    top = [action for action in menu.actions() if not action.isSeparator()]
+    assert len(top) <= 12
+    all_of = [*top, *(more for action in top if action.menu() for more in action.menu().actions())]
+    wanted = ("heat_map", "tool_measure", "preset_5", "rotate_left", "flip_top_bottom", "prior_mesh", "link", "undo")
+    assert {desk.window.actions_by_name[command] for command in wanted} <= set(all_of)
+    menu.close()
+
+
+def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
+    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
+) -> None:
+    rooms.database, told = tmp_path / "results.sqlite", []
+    tell = lambda window, title, words: told.append((title, words))  # noqa: E731
+    with opened(rooms, qapp, qtbot, settings, signal_end=tell) as desk:
+        desk.activate()
+        desk.screen()
+        desk.finish()
+        assert told == []
+        elsewhere = QWidget()
+        qtbot.addWidget(elsewhere)
+        elsewhere.show()
+        elsewhere.activateWindow()
+        desk.until(elsewhere.isActiveWindow)
+        desk.bench.start()
+        desk.until(lambda: len(rooms.session.batches) == 2)
+        desk.until_listed(4)
+        desk.finish()
+        assert told == [("The run has ended", "Abnormal: 2, Not sure: 1, Normal: 1")]
+        desk.bench.start()
+        desk.until(lambda: len(rooms.session.batches) == 3 and not desk.bench.background._queues)
+        desk.bench.screening.stop()  # who stopped it knows
+        desk.until(lambda: not desk.bench.screening.is_busy)
+        assert len(told) == 1
+        signal_end(desk.window, *told[0])  # whatever this system has for it

@@ -7,29 +7,47 @@ measured in a fresh process; the repetitions of all cells are interleaved, and r
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import itertools
+import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fieldray.bench.benchmark_case import (
+    MOST_IMAGES,
     BenchmarkCase,
     Effort,
     LoadedImage,
     Summary,
     accelerator_cases,
+    find_images,
+    one_worker,
     paired_ratio,
+    read_images,
     summarise,
     time_images,
+    usable,
 )
 from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.bench.report import Chart, Points, Report, Series, Table
-from fieldray.domain.events import Say
+from fieldray.bench.report import Chart, Points, Report, Series, Table, when_and_where
+from fieldray.domain.events import Count, Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import scratch_folder, user_data
+from fieldray.persistence import require_plain, write_atomically
+from fieldray.processes.child import Child
+from fieldray.processes.priority import usable_cores
+from fieldray.processes.rpc import Call, served
+from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
+from fieldray.typed_json import decoded
 
 Item = TypeVar("Item")
 _SETTLE_S: Final = 1.0
@@ -177,6 +195,7 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images
         data={
             "images": images,
             "cells": [_data(cell, cells) for cell in cells],
+            "is_disturbed": bool(disturbed),
             "dissertation": [{"backend": key[0], "level": key[1], "increase": marks[key]} for key in marks],
             "not_measured": {name: why.text for name, why in problems.items()},
         },
@@ -310,3 +329,103 @@ def _data(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
         **asdict(cell.summary),
         "times_ms": cell.repetitions,
     }
+
+
+# ---- The last study on this computer, which the window shows and has done again in a process of its own.
+
+_KEPT: Final = "bench-load.json"
+_LONGEST_S: Final = 120.0  # of one repetition under one load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCell:
+    """One case under one level, as the file has it."""
+
+    case: str
+    backend: BackendName
+    pack: str
+    level: Level
+    increase: float
+    mean_ms: float
+    fps_min: float
+    fps_avg: float
+    fps_max: float
+
+    @property
+    def published(self) -> float | None:
+        """The dissertation's increase, None where it has none."""
+        return DISSERTATION.get((self.backend, self.level.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptStudy:
+    """What was measured, when, and whether other programs were in the way."""
+
+    made: datetime.datetime
+    is_disturbed: bool
+    cells: tuple[KeptCell, ...]
+
+    @property
+    def shown(self) -> tuple[KeptCell, ...]:
+        """Of each backend the first case: as the program runs it."""
+        first = {cell.backend: cell.case for cell in reversed(self.cells)}
+        return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
+
+
+def keep(report: Report) -> None:
+    """Keep a study as the last one on this computer, without the time of each image. Raises StorageProblem."""
+    cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
+    content = {**when_and_where(), **report.data, "cells": cells}
+    write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
+
+
+def kept_study() -> KeptStudy | None:
+    """The last study on this computer; None where there is none that makes sense. Raises StorageProblem."""
+    path = user_data() / _KEPT
+    with contextlib.suppress(OSError, ValueError):
+        require_plain(path)
+        return decoded(path.read_bytes(), KeptStudy)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The pack in this folder, signed by this key, with so many repetitions."""
+
+    folder: Path
+    signer: str
+    repeats: int
+
+
+STUDY: Final = Call("load", Order, KeptStudy)
+
+
+def study_apart(folder: Path, *, signer: str, tell: Count, child: Child | None = None) -> KeptStudy:
+    """Measure how a pack that a person has put to use runs here, and keep it.
+
+    `tell` hears how far it is, and ends it by raising. `child` is the process to be started, without it one for
+    `handle`. Raises as `Call.apart`.
+    """
+    order = Order(folder=folder, signer=signer, repeats=3)
+    return STUDY.apart(child or Child(f"{__name__}:handle"), order, tell=tell, timeout_s=_LONGEST_S)
+
+
+def _study(order: Order) -> KeptStudy:
+    model = PackLibrary(user_data()).load(order.folder, allow_older=True, allow_legacy=True, signer=order.signer)
+    cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))
+    steps = itertools.count(1)
+
+    def notify(_: str) -> None:
+        announce(f"{next(steps)}/{order.repeats * len(LEVELS)}")
+
+    with scratch_folder() as drawn_in, one_worker() as decoders:
+        images = read_images(find_images(None, count=MOST_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
+    effort = Effort(repeats=order.repeats, images=MOST_IMAGES)
+    cells = measure(cases, images, effort, cores=usable_cores(), notify=notify)
+    keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
+    study = kept_study()
+    assert study is not None
+    return study
+
+
+handle: Final = served((STUDY, _study))

@@ -99,7 +99,9 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     with _images(options) as (images_for, images):
         values = images_for(model.manifest.input)
         cells = load.measure(cases, values, effort, cores=cores, notify=console.bar)
-    return show(load.load_report(cells, problems=problems, images=images), options.out, console)
+    report = load.load_report(cells, problems=problems, images=images)
+    load.keep(report)
+    return show(report, options.out, console)
 
 
 def run_host(options: argparse.Namespace, console: Console) -> int:

@@ -24,6 +24,7 @@ from fieldray.desktop import style
 from fieldray.desktop.background import Background
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
+from fieldray.desktop.notices import SignalEnd, end_words, signal_end
 from fieldray.desktop.services import OpenServices, open_services
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
@@ -65,13 +66,17 @@ class Application(QObject):
         *,
         services: OpenServices = open_services,
         background: type[Background] = Background,
+        signal_end: SignalEnd = signal_end,
     ) -> None:
+        """`signal_end` tells somebody who is not at the window that a run is over."""
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_words: QTranslator | None = None
         self._translator = Translator(chosen_language(str(settings["language"])))
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
+        self._signal_end = signal_end
+        self.controller.ended.connect(self._run_ended)
         self._crashed.connect(self.controller.report_bug, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
@@ -92,6 +97,8 @@ class Application(QObject):
             return
         for key, value in changes.items():
             self.settings.set(key, value)
+        if not self.settings["keep_folders"]:
+            self.settings.remember_folders(())
         self.controller.save_settings()
         if _REBUILD & changes.keys():
             self._build()
@@ -158,6 +165,11 @@ class Application(QObject):
             self.settings.set(key, bytes(state.toBase64().data()).decode())
         self.controller.save_settings()
         self.controller.close()
+
+    def _run_ended(self) -> None:
+        """Who is at another window hears of it: by the system where it has a place for that, and by the window."""
+        if self.window is not None and not self.window.isActiveWindow():
+            self._signal_end(self.window, *end_words(self._translator, self.controller.rows))
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""

@@ -17,6 +17,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
+from fieldray.desktop.machine import Machine
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -60,6 +61,7 @@ class Controller(QObject):
 
     ready = Signal()
     measured = Signal(object)
+    ended = Signal()  # of a run that nobody stopped
     backends_changed = Signal()
     closed = Signal()
     _services_closed = Signal()
@@ -79,6 +81,7 @@ class Controller(QObject):
         self.screening = Screening(self.background, self.board, self.packs)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
+        self.machine = Machine(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self._patients = PatientCount()
         self.judging = Judging(self.background, self.board, settings)
@@ -96,6 +99,7 @@ class Controller(QObject):
     def _connect(self) -> None:
         self.bridge.published.connect(self.take)
         self.screening.started.connect(self._run_started)
+        self.screening.started.connect(self._look_for_folders)
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.changed.connect(lambda: self.judging.open(self.image.row))
@@ -135,6 +139,7 @@ class Controller(QObject):
         for image in (self.image, self.beside):
             image.stop_waiting()
         self.rows.end()
+        self.machine.stop()
         self.judging.commit()
         if self._is_opening or self.judging.is_saving:
             QTimer.singleShot(_OPENING_ENDS_MS, self, self._close_services)
@@ -199,12 +204,15 @@ class Controller(QObject):
                 self.screening.take_progress(event)
             case Speed():
                 self.speed = event
+                self.machine.take(event)
                 self.measured.emit(event)
             case RunChanged():
                 self.screening.take_run(event)
                 self._list_run(event.run_id)
                 if not self.screening.is_busy:
                     self._tell_patients()
+                if event.state in ("finished", "failed"):
+                    self.ended.emit()
             case BackendChanged():
                 self._take_backend(event)
             case DrivesChanged():
@@ -220,6 +228,23 @@ class Controller(QObject):
         self._patients = PatientCount()
         for key in ("other_pack", *_PATIENT_NOTES):
             self.board.withdraw(key)
+
+    def _look_for_folders(self) -> None:
+        """Folders that are opened are remembered, if a person wants that. Names of files never are."""
+        paths = self.screening.paths
+        self.background.run(
+            lambda: [str(path) for path in paths if path.is_dir()], channel="folders", done=self._remember_folders
+        )
+
+    def _remember_folders(self, folders: Sequence[str]) -> None:
+        if folders:
+            self.settings.remember_folders(folders)
+            self.save_settings()
+
+    def forget_folders(self) -> None:
+        """No folder was ever opened."""
+        self.settings.remember_folders(())
+        self.save_settings()
 
     def _list_run(self, run_id: int) -> None:
         """The run that is under way has a number, or has changed."""

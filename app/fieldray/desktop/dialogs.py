@@ -32,6 +32,7 @@ from fieldray.desktop.widgets import (
     choice_box,
     label,
     lay_column,
+    lay_row,
     name_surface,
     number_box,
     plain,
@@ -81,9 +82,11 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: i
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.show_page(page)
     column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
+    for part in page.findChildren(QWidget):
+        part.ensurePolished()  # else it is reckoned without the style's heights
     layout, sides = page.layout(), column.contentsMargins()
     high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
-    around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height()
+    around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height() + _FORM_MARGIN
     fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
 
 
@@ -278,17 +281,13 @@ class SettingsDialog(QDialog):
         self._read: dict[str, Callable[[], Value]] = {}
         self.fields: dict[str, QWidget] = {}
         self.setWindowTitle(translator.text("Settings"))
-        fit_dialog(self, 760, 576)
-        page = QWidget()
-        form = QFormLayout(page)
-        form.setContentsMargins(0, 0, _FORM_MARGIN, 0)
-        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
-        form.setSpacing(10)
-        for row in TABLE:
-            if row.in_dialog:
-                self.fields[row.key] = self._field(row)
-                self.fields[row.key].setAccessibleName(translator.text(row.label))
-                form.addRow(PlainLabel(translator.text(row.label)), self.fields[row.key])
+        fit_dialog(self, 760, 480)
+        page, more = QWidget(), self._form(is_advanced=True)
+        more.hide()
+        self.advanced = push_button(translator.text("Advanced"), role="choice")
+        self.advanced.toggled.connect(more.setVisible)
+        button = lay_row(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
+        lay_column(page, self._form(is_advanced=False), button, more, 1, spacing=14)
         when = translator.text(
             "Language, appearance and devices change at once. The clock speed of the Edge TPU changes when "
             "the program is next started, everything else with the next run."
@@ -306,6 +305,19 @@ class SettingsDialog(QDialog):
         """The settings that are not as before, by key."""
         values = {key: read() for key, read in self._read.items()}
         return {key: value for key, value in values.items() if value != self._settings[key]}
+
+    def _form(self, *, is_advanced: bool) -> QWidget:
+        made = QWidget()
+        form = QFormLayout(made)
+        form.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)
+        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
+        form.setSpacing(10)
+        for row in TABLE:
+            if row.in_dialog and row.is_advanced == is_advanced:
+                self.fields[row.key] = self._field(row)
+                self.fields[row.key].setAccessibleName(self._translator.text(row.label))
+                form.addRow(PlainLabel(self._translator.text(row.label)), self.fields[row.key])
+        return made
 
     def _field(self, row: Row) -> QWidget:
         value = self._settings[row.key]

@@ -28,13 +28,13 @@ from fieldray.desktop.widgets import (
     label,
     lay_column,
     lay_row,
+    plain_tip,
     push_button,
     question_box,
     reading_table,
     search_field,
-    set_item_tip,
 )
-from fieldray.desktop.worklist import device_box, verdict_box
+from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
 from fieldray.domain.model import Manifest
@@ -128,12 +128,16 @@ class HistoryPage(Page):
         header = table.horizontalHeader()
         for column in range(len(headings) - 1):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
+        for column, category in enumerate(WORK_LIST_ORDER, 3):
+            is_there = category not in RARE or any(found.counts.get(category) for found in self._listed)
+            table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
             for column, tip in (
                 (0, run_state(self._translator, found.run)),
                 (len(headings) - 1, ", ".join(found.run.spec.paths)),
             ):
-                set_item_tip(table.item(row, column), tip)
+                if (item := table.item(row, column)) is not None:
+                    item.setToolTip(plain_tip(tip))
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table

@@ -52,6 +52,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
     Key("full_screen", ("F11",), "view", lambda t: t.text("The image on the whole screen, or the window again")),
+    Key("panels", ("F8",), "view", lambda t: t.text("Hide list and result, or show them again")),
     Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside the others, or close it")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
@@ -102,6 +103,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     Key("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
     Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
+    Key("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
@@ -177,6 +179,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
 
 
 _MARGINS: Final = (12, 12, 12, 12)
+_THREE_COLUMNS: Final = 1100
 _COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("compare", "program"))
 
 
@@ -189,7 +192,9 @@ class KeySheet(QDialog):
         fit_dialog(self, 1160, 660)
         page = QWidget()
         name_surface(page, "page")
-        columns = [[_group_card(translator, group) for group in groups] for groups in _COLUMNS]
+        wide = self.width() >= _THREE_COLUMNS
+        groups_of = _COLUMNS if wide else (sum(_COLUMNS[:2], ()), _COLUMNS[2])
+        columns = [[_group_card(translator, group) for group in groups] for groups in groups_of]
         lay_row(page, *((lay_column(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
         lay_column(self, (scrolled(page), 1), answer_row(self, translator.text("Close")), margins=_MARGINS)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from PySide6.QtCore import QEvent, QPoint, Qt, QUrl, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QShowEvent
@@ -29,15 +29,17 @@ from fieldray.desktop.dialogs import AboutDialog, ExportDialog, GuideDialog, Mod
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.keys import KeySheet, make_actions
+from fieldray.desktop.keys import Group, KeySheet, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
-from fieldray.desktop.result_panel import ResultPanel
+from fieldray.desktop.result_panel import Folds, ResultPanel
+from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.verdict_bar import leave
+from fieldray.desktop.viewer import Tool
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
@@ -46,20 +48,21 @@ from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
-# Commands of the key table in the image's menu, in groups.
-_MENU = (
-    ("tool_window", "tool_zoom", "tool_pan", "tool_measure", "magnifier"),
-    ("preset_1", "preset_2", "preset_3", "preset_4", "preset_5"),
+# Commands of the key table in the image's menu, in groups; what is asked for more rarely under its title.
+_MENU: Final = (
     ("heat_map", "lung_outline", "network_view"),
-    ("invert", "rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom"),
-    ("keep_beside", "link"),
-    ("prior", "prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
-    ("fit", "reset", "undo"),
+    ("invert", "fit", "full_screen"),
+    ("prior", "keep_beside"),
 )
+_SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
+    "tools": (*(f"tool_{tool}" for tool in get_args(Tool)), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
+    "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo"),
+    "compare": ("prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
+}
 
 
 class MainWindow(QMainWindow):
-    """Toolbar, then the welcome, the images, the packs, the audit or the history; banners and the status bar below.
+    """Toolbar, then the welcome, the images or another page; banners and the status bar below.
 
     A banner that comes moves nothing that is under the pointer.
     """
@@ -81,18 +84,22 @@ class MainWindow(QMainWindow):
         self.viewer = self.area.viewer
         opacity = controller.settings.integer("heat_map_opacity")
         images = controller.image, controller.beside
-        self.prior_card = PriorCard(controller.comparing, self.area.prior_view, *images, translator, parent=self)
+        folds, view = Folds(str(controller.settings["folded"]), theme), self.area.prior_view
+        folds.changed.connect(lambda folded: self.settings_changed.emit({"folded": folded}))
+        self.prior_card = PriorCard(controller.comparing, view, *images, translator, folds=folds, parent=self)
         self.result = ResultPanel(
-            controller.image, controller.judging, self.prior_card, translator, theme, opacity_percent=opacity
+            controller.image, controller.judging, self.prior_card, folds, translator, opacity_percent=opacity
         )
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
-        self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=self._export)
+        export, choose = self._export, self._choose
+        self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=export, choose=choose)
         self.banners = BannerArea(controller.board, translator, theme)
         self.packs_page = PacksPage(controller, translator, theme)
         self.audit_page = AuditPage(controller.auditing, translator, theme)
         self.history_page = HistoryPage(controller.past_runs, translator, theme)
+        self.status_page = StatusPage(controller, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
         self.welcome = Welcome(controller, *open_actions, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
@@ -120,7 +127,8 @@ class MainWindow(QMainWindow):
         self.pages = QStackedWidget()
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        for page in (self.welcome, self.images, self.packs_page, self.audit_page, self.history_page):
+        beside = self.packs_page, self.audit_page, self.history_page, self.status_page
+        for page in (self.welcome, self.images, *beside):
             self.pages.addWidget(page)
         middle = QWidget()
         lay_column(middle, self.toolbar, (self.pages, 1), self.banners, spacing=0)
@@ -139,10 +147,9 @@ class MainWindow(QMainWindow):
             result.lungs.outline_box.toggled.connect(viewer.show_outline)
             result.opacity.valueChanged.connect(viewer.set_opacity)
         self.viewer.switched.connect(self._show_switched)
-        self.packs_page.left.connect(self._show_images_or_welcome)
-        self.audit_page.left.connect(self._show_images_or_welcome)
+        for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
+            page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
-        self.history_page.left.connect(self._show_images_or_welcome)
         self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
         bench.past_runs.opened.connect(self._show_past)
         self.prior_card.file_wanted.connect(self._choose_prior)
@@ -170,6 +177,7 @@ class MainWindow(QMainWindow):
             **self.area.commands(),
             "prior_file": self._choose_prior,
             "full_screen": self._toggle_full_screen,
+            "panels": lambda: self._show_panels(self.work_list.isHidden()),
             "hide_patient": self._toggle_patient,
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
@@ -179,6 +187,7 @@ class MainWindow(QMainWindow):
             "packs": lambda: self._toggle(self.packs_page),
             "audit": lambda: self._toggle(self.audit_page),
             "history": lambda: self._toggle(self.history_page),
+            "status": lambda: self._toggle(self.status_page),
             "settings": self._open_settings,
             "export": self._export,
             **{choice: partial(self._bench.judging.choose, choice) for choice in get_args(VerdictChoice)},
@@ -195,12 +204,14 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _open(self, title: str, mode: QFileDialog.FileMode) -> None:
-        ask_for_paths(self, title, mode, self._choose, words=self._translator)
+        folders = self._bench.settings.folders
+        at = str(Path(folders[0]).parent) if folders else ""
+        ask_for_paths(self, title, mode, self._choose, words=self._translator, at=at)
 
     def _choose(self, paths: Sequence[Path]) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
         if isinstance(self.focusWidget(), QLineEdit):
-            (self.work_list.table if self.images.isVisible() else self).setFocus()
+            (self._reading if self.images.isVisible() else self).setFocus()
         self._bench.screening.choose(paths)
 
     def _choose_prior(self) -> None:
@@ -277,15 +288,25 @@ class MainWindow(QMainWindow):
     def _toggle_full_screen(self) -> None:
         """The image has the whole screen, without list and result; or all is as before."""
         self.setWindowState(self.windowState() ^ Qt.WindowState.WindowFullScreen)
-        is_alone = self.isFullScreen() and self.images.isVisible()
+        self._show_panels(not (self.isFullScreen() and self.images.isVisible()))
+
+    @property
+    def _reading(self) -> QWidget:
+        """What the keys of the list go to."""
+        return self.viewer if self.work_list.isHidden() else self.work_list.table
+
+    def _show_panels(self, shown: bool) -> None:
+        """List and result beside the image, or the image alone."""
         for beside in (self.work_list, self.result):
-            beside.setHidden(is_alone)
-        (self.viewer if is_alone else self.work_list.table).setFocus()
+            beside.setVisible(shown)
+        self._reading.setFocus()
 
     def leave_full_screen(self) -> None:
-        """Be a window again."""
+        """Be a window again, with list and result."""
         if self.isFullScreen():
             self._toggle_full_screen()
+        elif self.work_list.isHidden():
+            self._show_panels(True)
 
     def _next_unread(self) -> None:
         self._bench.reading.note()
@@ -323,7 +344,7 @@ class MainWindow(QMainWindow):
         has_images = has_images and (question is None or question.kind != "pack")
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)
         if has_images:
-            self.work_list.table.setFocus()
+            self._reading.setFocus()
         else:
             self.welcome.take_focus()
 
@@ -341,17 +362,20 @@ class MainWindow(QMainWindow):
     def _leave_note(self) -> None:
         """Another image is about to be open: what is typed from now on is not meant as a note on it."""
         if self.result.verdict.note.hasFocus():
-            self.work_list.table.setFocus()
+            self._reading.setFocus()
 
     def _cancel(self) -> None:
-        """Back from what is over the images: a page, then the whole screen."""
+        """Back from what is over the images: a page, a question, then the whole screen."""
         if self.pages.currentWidget() not in (self.images, self.welcome):
             self._show_images_or_welcome()
+            return
+        if self._bench.screening.question is not None:
+            self._bench.screening.go_back()
             return
         self.leave_full_screen()
         self.area.cancel()
         self.work_list.filter_bar.search.clear()
-        self.work_list.table.setFocus()
+        self._reading.setFocus()
 
     def _show_menu(self, at: QPoint) -> None:
         menu = QMenu(self)
@@ -359,6 +383,9 @@ class MainWindow(QMainWindow):
         for group in _MENU:
             menu.addActions([self.actions_by_name[command] for command in group])
             menu.addSeparator()
+        for title, commands in _SUBMENUS.items():
+            more = menu.addMenu(group_title(self._translator, title))
+            more.addActions([self.actions_by_name[command] for command in commands])
         menu.popup(at)
 
     # ---- dropping and closing

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QFrame, QToolButton, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QToolButton, QWidget
 
-from fieldray.desktop.style import Theme, icon
-from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, push_button, set_tip
+from fieldray.desktop.style import Theme, icon, program_icon
+from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, plain, push_button, set_tip
+from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
+from fieldray.formatting import category_word
 from fieldray.reasons import Reason
 from fieldray.translation import LocalText, Translator
+
+if TYPE_CHECKING:
+    from fieldray.desktop.worklist_model import WorkListModel
 
 Level = Literal["info", "warning", "error"]
 
@@ -132,6 +137,36 @@ class BannerArea(QWidget):
             if known.key == notice.key and known.action is notice.action and known.level == notice.level:
                 self._banners[notice] = self._banners.pop(known)
                 banner.words.setText(notice.text(self._translator))
+
+
+# ---- What the system tells for the window.
+
+SignalEnd = Callable[[QWidget, str, str], None]
+
+
+def end_words(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
+    """That a run is over, and how many images are to be read first; nobody is named."""
+    counts, manifest = rows.counts(), rows.manifest
+    found = (f"{category_word(translator, each, manifest)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
+    return translator.text("The run has ended"), ", ".join(found)
+
+
+def signal_end(window: QWidget, title: str, words: str) -> None:
+    """Mark the window in the system's bar, and show a message where the system has a place for it.
+
+    Clicked, the message brings the window to the front; the icon that it needs goes when the window is turned to.
+    """
+    QApplication.alert(window)
+    if not QSystemTrayIcon.isSystemTrayAvailable() or not QSystemTrayIcon.supportsMessages():
+        return
+    for before in window.findChildren(QSystemTrayIcon):
+        before.deleteLater()
+    sign = QSystemTrayIcon(program_icon(), window)
+    sign.messageClicked.connect(window.activateWindow)
+    sign.activated.connect(window.activateWindow)
+    QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
+    sign.show()
+    sign.showMessage(plain(title), plain(words), sign.icon())
 
 
 def _answer(board: NoticeBoard, notice: Notice) -> None:

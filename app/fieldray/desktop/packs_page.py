@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFontDatabase, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QSizePolicy, QWidget
+from PySide6.QtGui import QFontDatabase, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
@@ -21,12 +24,13 @@ from fieldray.desktop.widgets import (
     card,
     choice_box,
     discard,
+    elide,
     icon_label,
     label,
     lay_column,
     lay_row,
     paragraphs,
-    path_words,
+    plain,
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
@@ -35,6 +39,8 @@ from fieldray.formatting import border_text, class_lines, label_meaning, percent
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
 from fieldray.translation import Translator
+
+_BUTTON_SIDES: Final = 30  # left and right of its words
 
 
 class PackDialog(QDialog):
@@ -228,6 +234,13 @@ class PacksPage(Page):
         return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 
+def path_words(path: Path, *, role: str = "") -> QLabel:
+    """As `label`, for a path: it may be broken after each folder."""
+    made = label(role=role)
+    QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
+    return made
+
+
 def point_label(translator: Translator, point: OperatingPoint) -> str:
     """An operating point with what was measured at it."""
     return translator.text(
@@ -288,25 +301,29 @@ class PackCard(QFrame):
         words += purpose(translator, manifest) if manifest is not None else []
         if candidate.problem is not None:
             words.append(label(translator.reason(candidate.problem), role="muted"))
-        self.button = push_button(answer_label(translator, candidate), choose, role="primary")
+        self._answer = answer_lines(translator, candidate)
+        self.button = push_button("", choose, role="primary")
+        self.button.setText(*self._answer)
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, show_card)
         lay_column(self, *words, 1, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        elide(self.button, *self._answer, room=self.button.width() - _BUTTON_SIDES)
 
-def answer_label(translator: Translator, candidate: PackCandidate) -> str:
+
+def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
     """What a person says by choosing a pack."""
     if candidate.problem is not None:
-        return translator.text("Review…")
+        return (translator.text("Review…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
     if ages is None:
-        return translator.text("Use this pack")
+        return (translator.text("Use this pack"),)
     name = translator.pick(candidate.names) or candidate.pack_name  # several packs are for the same ages
-    return translator.text(
-        "{name}: patients aged {youngest} to {oldest} years", name=name, youngest=ages[0], oldest=ages[1]
-    )
+    return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
 def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:

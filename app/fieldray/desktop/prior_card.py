@@ -14,12 +14,12 @@ from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words, problem_words
+from fieldray.desktop.result_panel import FoldingCard, Folds
 from fieldray.desktop.style import Theme, icon, kept
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import (
     PlainButton,
     ask_for_paths,
-    card,
     choice_box,
     label,
     lay_column,
@@ -65,6 +65,7 @@ class PriorCard(QWidget):
         beside: OpenImage,
         translator: Translator,
         *,
+        folds: Folds,
         parent: QWidget,
     ) -> None:
         super().__init__(parent)  # it shows itself: without one it would be a window
@@ -85,20 +86,17 @@ class PriorCard(QWidget):
         self.priors.setMinimumContentsLength(12)
         self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.priors.activated.connect(self._choose)
-        self._lay_out()
+        self._lay_out(folds)
         comparing.changed.connect(self._refresh)
         for opened in (image, beside):
             opened.loaded.connect(self.maps.update)
         self._refresh()
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, folds: Folds) -> None:
         lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
-        title, buttons = (
-            label(self._translator.text("Prior image"), role="heading"),
-            lay_row(None, self.start, self.file),
-        )
-        below = self.scores, self.maps, self.found, self._strength
-        lay_column(self, card(title, self.said, self.priors, buttons, *below))
+        buttons = lay_row(None, self.start, self.file)
+        parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
+        lay_column(self, FoldingCard("prior", self._translator.text("Prior image"), *parts, folds=folds))
 
     # ---- what is said
 

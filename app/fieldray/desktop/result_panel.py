@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QObject, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QPolygonF
-from PySide6.QtWidgets import QCheckBox, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.judging import Judging
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.packs_page import card_button
-from fieldray.desktop.style import ClassMark, Theme, colour, colours, scaled
+from fieldray.desktop.style import ClassMark, Theme, colour, colours, icon, scaled
 from fieldray.desktop.verdict_bar import VerdictBar
 from fieldray.desktop.widgets import (
+    Part,
     PlainButton,
     PlainLabel,
     card,
@@ -63,6 +64,41 @@ _LEAST_WIDTH: Final = 260
 _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
+class Folds(QObject):
+    """Which cards are folded, by their names; all of them, whatever image is open."""
+
+    changed = Signal(str)
+
+    def __init__(self, folded: str, theme: Theme) -> None:
+        super().__init__()
+        self.theme = theme
+        self.folded = set(folded.split())
+
+    def toggle(self, name: str) -> None:
+        """Fold a card, or open it."""
+        self.folded ^= {name}
+        self.changed.emit(" ".join(sorted(self.folded)))
+
+
+class FoldingCard(QFrame):
+    """A card whose heading folds away what is below it."""
+
+    def __init__(self, name: str, title: str, *parts: Part, folds: Folds) -> None:
+        super().__init__()
+        self.setObjectName("card")
+        self._name, self._folds, self._inside = name, folds, QWidget()
+        lay_column(self._inside, *parts, spacing=6)
+        self.head = push_button(title, lambda: folds.toggle(name), role="fold")
+        lay_column(self, self.head, self._inside, margins=(14, 12, 14, 12), spacing=6)
+        folds.changed.connect(self._refresh)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        is_folded = self._name in self._folds.folded
+        self._inside.setVisible(not is_folded)
+        self.head.setIcon(icon("folded" if is_folded else "open", self._folds.theme))
+
+
 class ResultPanel(QScrollArea):
     """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay.
 
@@ -76,8 +112,8 @@ class ResultPanel(QScrollArea):
         image: OpenImage,
         judging: Judging,
         prior: QWidget,
+        folds: Folds,
         translator: Translator,
-        theme: Theme,
         *,
         opacity_percent: int,
     ) -> None:
@@ -85,7 +121,8 @@ class ResultPanel(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(translator.text("Result"))
-        self._image, self._judging, self._translator, self._theme = image, judging, translator, theme
+        self._image, self._judging, self._translator, self._theme = image, judging, translator, folds.theme
+        self._folds = folds
         self._page = page = QWidget()
         name_surface(page, "panel")
         self.wishes: list[PlainButton] = []
@@ -94,7 +131,7 @@ class ResultPanel(QScrollArea):
         self._kept = label(role="warning")
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map(opacity_percent)
-        self.lungs = LungsCard(translator)
+        self.lungs = LungsCard(folds, translator)
         self.verdict = VerdictBar(judging, translator)
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
@@ -178,8 +215,8 @@ class ResultPanel(QScrollArea):
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
         meaning = self._translator.text("What influenced the score, not the outline of a lesion")
-        title = label(self._translator.text("Heat map"), role="heading")
-        return card(title, self.heat_map_box, opacity, label(meaning, role="muted"))
+        parts = self.heat_map_box, opacity, label(meaning, role="muted")
+        return FoldingCard("heat_map", self._translator.text("Heat map"), *parts, folds=self._folds)
 
     # ---- parts that are built for each image
 
@@ -276,8 +313,8 @@ class ResultPanel(QScrollArea):
             limits = label(*paragraphs(translator.pick(manifest.limits)))
             lay_column(
                 box,
-                card(label(translator.text("What this pack is for"), role="heading"), use),
-                card(label(translator.text("What it cannot do"), role="heading"), limits),
+                FoldingCard("use", translator.text("What this pack is for"), use, folds=self._folds),
+                FoldingCard("limits", translator.text("What it cannot do"), limits, folds=self._folds),
                 card_button(translator, self.card_wanted.emit),
                 spacing=10,
             )
@@ -297,15 +334,15 @@ def _findings(outcome: Screened, row: WorkRow) -> list[Finding]:
 class LungsCard(QWidget):
     """The areas of the lungs, the evidence inside them, and what to look at; hidden where no lung fields are usable."""
 
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, folds: Folds, translator: Translator) -> None:
         super().__init__()
         self._translator = translator
         self.outline_box = QCheckBox(translator.text("Show the outline of the lungs (O)"))
         self._areas = label()
         self._evidence = label(role="heading")
         self._warning = label(role="warning")
-        title = label(translator.text("Lungs"), role="heading")
-        lay_column(self, card(title, self.outline_box, self._areas, self._evidence, self._warning))
+        parts = self.outline_box, self._areas, self._evidence, self._warning
+        lay_column(self, FoldingCard("lungs", translator.text("Lungs"), *parts, folds=folds))
 
     def show_outcome(self, outcome: Outcome) -> None:
         """Show what was found in an image; nothing where it was not usable."""

@@ -125,6 +125,12 @@ class Screening(QObject):
         """What a person says to the open question, or before there is one; see `IntentPlaybook.answer`."""
         self._do(self._playbook.answer(question, answer))
 
+    def go_back(self) -> None:
+        """Leave the open question unanswered: all is as before it, and what is not screened is named."""
+        commands = self._playbook.drop()
+        self._restore()
+        self._do(commands)
+
     def pause_or_resume(self) -> None:
         """Pause a running batch or resume a paused one."""
         if self._batch is not None and self.can_stop:
@@ -260,6 +266,10 @@ class Screening(QObject):
             return
         self._do(self._playbook.drop(instead=intent.paths))
         self.tell([reason("no_image_in", path=path) for path in intent.paths])
+        self._restore()
+
+    def _restore(self) -> None:
+        """What was chosen last is not screened."""
         if self.state == "waiting":
             state, self.paths, self.past, self.progress = self._before
             self._enter(state)

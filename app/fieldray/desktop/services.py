@@ -17,6 +17,7 @@ from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    from fieldray.bench.load import KeptStudy
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
@@ -37,6 +38,8 @@ class Services:
 
     are_empty      whether these paths are folders without any file
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
+    known_load     what was last measured of an image beside other programs
+    measure_load   measures that anew for the pack in a folder, signed by a key
     """
 
     session: Session
@@ -50,6 +53,8 @@ class Services:
     work_list: WorkList
     priors: Priors
     export: Export
+    known_load: Callable[[], KeptStudy | None]
+    measure_load: Callable[[Path, str, Count], KeptStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -88,4 +93,18 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         export=lambda run_id, folder, formats, options, tell, note: session.export(
             run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
         ),
+        known_load=_known_load,
+        measure_load=_measure_load,
     )
+
+
+def _known_load() -> KeptStudy | None:
+    from fieldray.bench.load import kept_study
+
+    return kept_study()
+
+
+def _measure_load(folder: Path, signer: str, tell: Count) -> KeptStudy:
+    from fieldray.bench.load import study_apart
+
+    return study_apart(folder, signer=signer, tell=tell)

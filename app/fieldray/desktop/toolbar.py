@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import Qt
@@ -16,6 +17,7 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    elide,
     lay_column,
     lay_row,
     name_surface,
@@ -31,9 +33,9 @@ from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
-_NARROW: Final = 1140
-_TINY: Final = 800
-_NARROW_CHIP: Final = 150
+_LOW: Final = 480  # a window of less height has no room for a second row
+_SIDE: Final = 10
+_SPACING: Final = 8
 _TINY_CHIP: Final = 72
 _WIDE_CHIP: Final = 260
 _STATUS_GAP: Final = 24  # between the figures
@@ -50,17 +52,21 @@ class Toolbar(QWidget):
         theme: Theme,
         *,
         export: Callable[[str], None],
+        choose: Callable[[Sequence[Path]], None],
     ) -> None:
-        """`export` is asked to save the results in the format of that name."""
+        """`export` is asked to save the results in the format of that name, `choose` to screen folders."""
         super().__init__()
         name_surface(self, "toolbar")
         self._controller, self._translator, self._theme = controller, translator, theme
-        self._export = export
+        self._export, self._choose = export, choose
         self._is_narrow = False
-        self.open_button = self._button("folder", translator.text("Open folder"), actions["open_folder"])
-        self.start_button = self._button("start", translator.text("Start"), actions["start"])
-        self.pause_button = self._button("pause", translator.text("Pause"), actions["pause"])
-        self.stop_button = self._button("stop", translator.text("Stop"), actions["stop"])
+        text = translator.text
+        self.open_button = self._button("folder", text("Open folder"), actions["open_folder"])
+        self.start_button = self._button("start", text("Start"), actions["start"])
+        self.pause_button = self._button("pause", text("Pause"), actions["pause"])
+        self.stop_button = self._button("stop", text("Stop"), actions["stop"])
+        self._buttons = self.open_button, self.start_button, self.pause_button, self.stop_button
+        self._words = {button: button.text() for button in self._buttons}
         self.start_button.setProperty("role", "primary")
         self.bar = QProgressBar()
         self.bar.setTextVisible(False)
@@ -68,7 +74,7 @@ class Toolbar(QWidget):
         self.bar.setAccessibleName(translator.text("Progress"))
         self.progress_text = PlainLabel()
         self.pack_chip = self._button("drive", "", actions["packs"])
-        self.backend_chip = self._button("processor", "", actions["settings"])
+        self.backend_chip = self._button("processor", "", actions["status"])
         self.menu_button = self._menu_button(actions)
         self._lay_out()
         controller.screening.changed.connect(self.refresh_run)
@@ -89,6 +95,7 @@ class Toolbar(QWidget):
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if screening.can_start else "disabled"))
         self.pause_button.setEnabled(screening.can_stop)
         pause = translator.text("Resume") if screening.state == "paused" else translator.text("Pause")
+        self._words[self.pause_button] = pause
         self.pause_button.setText("" if self._is_narrow else pause)
         self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
@@ -103,9 +110,7 @@ class Toolbar(QWidget):
         """The pack chip."""
         packs = self._controller.packs
         first, second = pack_label(self._translator, packs)
-        room = _TINY_CHIP if self.width() < _TINY else _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
-        metrics, right = self.fontMetrics(), Qt.TextElideMode.ElideRight
-        self.pack_chip.setText(*(metrics.elidedText(plain(line), right, room) for line in (first, second)))
+        elide(self.pack_chip, first, second, room=self._chip_room)
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
         set_tip(self.pack_chip, first, second, *more)
@@ -113,32 +118,62 @@ class Toolbar(QWidget):
     def refresh_backend(self) -> None:
         """The backend chip."""
         first, second = backend_label(self._translator, self._controller.backends, self._controller.devices)
-        self.backend_chip.setText(first, second)
+        elide(self.backend_chip, first, second, room=self._chip_room)
         set_tip(self.backend_chip, first, second)
+
+    @property
+    def _chip_room(self) -> int:
+        return _TINY_CHIP if self._is_narrow else _WIDE_CHIP
 
     # ---- building
 
     def _lay_out(self) -> None:
-        buttons = self.open_button, self.start_button, self.pause_button, self.stop_button
-        progress = lay_column(None, 1, self.progress_text, self.bar, 1, spacing=4)
-        chips = self.pack_chip, self.backend_chip
+        self._progress = QWidget()
+        lay_column(self._progress, 1, self.progress_text, self.bar, 1, spacing=4)
         self.progress_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.progress_text.setMinimumWidth(120)
         self.progress_text.setWordWrap(True)
-        for chip in chips:
+        for chip in (self.pack_chip, self.backend_chip):
             chip.setProperty("role", "chip")
             chip.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-        lay_row(self, *buttons, (progress, 1), *chips, self.menu_button, margins=(10, 8, 10, 8), spacing=8)
+        self._rows = lay_row(None, spacing=_SPACING), lay_row(None, spacing=_SPACING)
+        lay_column(self, *self._rows, margins=(_SIDE, 8, _SIDE, 8), spacing=6)
+        self._arrange(wraps=False)
+
+    def _arrange(self, *, wraps: bool) -> None:
+        """All in one row; or progress and chips in a second one, where they have no room beside the buttons."""
+        first, second = self._rows
+        for row in self._rows:
+            while row.takeAt(0) is not None:
+                pass
+        for button in self._buttons:
+            first.addWidget(button)
+        if wraps:
+            first.addStretch(1)
+        (second if wraps else first).addWidget(self._progress, 1)
+        for chip in (self.pack_chip, self.backend_chip):
+            (second if wraps else first).addWidget(chip)
+        first.addWidget(self.menu_button)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """A narrow window shows icons only; their texts are in the tool tips."""
+        """Where the window is narrow there are two rows; where it is low, too, icons with their texts as tool tips."""
         super().resizeEvent(event)
-        self._is_narrow = self.width() < _NARROW
-        self.start_button.setText("" if self.width() < _TINY else self._translator.text("Start"))
-        self.open_button.setText("" if self._is_narrow else self._translator.text("Open folder"))
-        self.stop_button.setText("" if self._is_narrow else self._translator.text("Stop"))
+        self._is_narrow = False
+        self._write()
+        beside = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
+        buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
+        is_narrow, is_low = self.width() < buttons + beside + 2 * _SPACING, self.window().height() < _LOW
+        self._is_narrow = self.width() < buttons or (is_narrow and is_low)
+        self._write()
+        self._arrange(wraps=is_narrow and not is_low)
+
+    def _write(self) -> None:
+        """Write what is on the buttons and chips."""
         self.refresh_run()
+        for button, words in self._words.items():
+            button.setText("" if self._is_narrow else words)
         self.refresh_pack()
+        self.refresh_backend()
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, action.trigger, icon=icon(icon_name, self._theme))
@@ -150,15 +185,29 @@ class Toolbar(QWidget):
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
         menu.addActions([actions["open_folder"], actions["open_files"]])
+        self.folders_menu = menu.addMenu(self._translator.text("Folders that were opened"))
+        self.folders_menu.aboutToShow.connect(self._list_folders)
+        menu.aboutToShow.connect(self._list_folders)
         menu.addSeparator()
         menu.addActions([actions["packs"], actions["history"], actions["audit"], actions["export"]])
         menu.addMenu(self._export_menu())
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
-        menu.addActions([actions[command] for command in ("settings", "guide", "keys", "about")])
+        menu.addActions([actions[command] for command in ("settings", "status", "guide", "keys", "about")])
         button = push_button("", icon=icon("menu", self._theme), named=self._translator.text("Menu"))
         button.setMenu(menu)
         return button
+
+    def _list_folders(self) -> None:
+        """The folders that were opened, and a line that forgets them."""
+        menu, folders = self.folders_menu, self._controller.settings.folders
+        menu.clear()
+        for folder in folders:
+            action = menu.addAction(plain(folder).replace("&", "&&"))
+            action.triggered.connect(lambda _=False, path=Path(folder): self._choose([path]))
+        menu.addSeparator()
+        menu.addAction(self._translator.text("Forget these folders")).triggered.connect(self._controller.forget_folders)
+        menu.setEnabled(bool(folders))
 
     def _export_menu(self) -> QMenu:
         """One entry per format; what is not available says why."""
@@ -171,6 +220,10 @@ class Toolbar(QWidget):
                 action.setEnabled(False)
                 set_tip(action, self._translator.reason(why))
         return menu
+
+
+def _width(widget: QWidget) -> int:
+    return widget.sizeHint().width() + _SPACING
 
 
 def screening_label(translator: Translator, screening: Screening) -> str:
@@ -232,22 +285,28 @@ def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """What runs the model now, and its state."""
+    used = next((event for event in backends.values() if event.in_use), None)
+    used = used or next(iter(backends.values()), None)
+    if used is None:
+        return translator.text("CPU"), translator.text("not in use")
+    return backend_words(translator, used, devices)
+
+
+def backend_words(
+    translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
+) -> tuple[str, str]:
+    """A backend by its name and port, and its state."""
     states = {
         "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),
         "ready": translator.text("ready"),
         "unavailable": translator.text("unavailable"),
     }
-    used = next((event for event in backends.values() if event.in_use), None)
-    used = used or next(iter(backends.values()), None)
-    if used is None:
-        return translator.text("CPU"), states["stopped"]
-    name = backend_name(translator, used.backend)
-    device = devices.get(used.backend)
+    name = backend_name(translator, event.backend)
+    device = devices.get(event.backend)
     if device is not None and device.port_mbit is not None:
         name += " · USB 3" if device.port_mbit >= _USB3_MBIT else " · USB 2"
-    detail = used.detail if used.state == "ready" and used.detail else states[used.state]
-    return name, detail
+    return name, event.detail if event.state == "ready" and event.detail else states[event.state]
 
 
 class Status(QStatusBar):

@@ -8,7 +8,6 @@ several gives several.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -129,6 +128,12 @@ def plain(*lines: str) -> str:
     return "\n".join(map(visible, lines))
 
 
+def elide(button: PlainButton, *lines: str, room: int) -> None:
+    """Write lines on a button, with … at the end of one that has no room."""
+    metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
+    button.setText(*(metrics.elidedText(plain(line), right, room) for line in lines))
+
+
 def plain_tip(*lines: str) -> str:
     """Lines as a tool tip, which Qt takes for markup if it looks like it: then as markup that shows the lines."""
     text = plain(*lines)
@@ -142,12 +147,6 @@ def set_tip(target: QWidget | QAction, *lines: str) -> None:
     target.setToolTip(plain_tip(*lines))
 
 
-def set_item_tip(item: QTableWidgetItem | None, *lines: str) -> None:
-    """Give a cell of a table its tool tip."""
-    if item is not None:
-        item.setToolTip(plain_tip(*lines))
-
-
 def label(*lines: str, role: str = "") -> PlainLabel:
     """A wrapped, selectable label; role: "title", "heading", "muted" or "warning" (see the style sheet)."""
     label = PlainLabel(*lines)
@@ -156,13 +155,6 @@ def label(*lines: str, role: str = "") -> PlainLabel:
     if role:
         label.setProperty("role", role)
     return label
-
-
-def path_words(path: Path, *, role: str = "") -> QLabel:
-    """As `words`, for a path: it may be broken after each folder."""
-    made = label(role=role)
-    QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
-    return made
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
@@ -308,10 +300,16 @@ def search_field(words: str, text: str = "") -> QLineEdit:
 
 
 def ask_for_paths(
-    parent: QWidget, title: str, mode: QFileDialog.FileMode, chosen: Callable[[list[Path]], object], words: Translator
+    parent: QWidget,
+    title: str,
+    mode: QFileDialog.FileMode,
+    chosen: Callable[[list[Path]], object],
+    *,
+    words: Translator,
+    at: str = "",
 ) -> None:
-    """Let a person choose a folder, a file or files."""
-    dialog = QFileDialog(parent, title)
+    """Let a person choose a folder, a file or files, beginning at a folder."""
+    dialog = QFileDialog(parent, title, at)
     dialog.setFileMode(mode)
     # Qt's catalogues lack these two.
     dialog.setLabelText(QFileDialog.DialogLabel.LookIn, words.text("Look in:"))

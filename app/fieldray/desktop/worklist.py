@@ -48,7 +48,7 @@ _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 9
 _SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
 _MARGIN: Final = 24
 _NAME: Final = 100  # a name or reason needs that much: with less room classes are shown by their shapes alone
-_RARE: Final = ("not_assessed", "not_an_image")
+RARE: Final = ("not_assessed", "not_an_image")
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
@@ -148,7 +148,7 @@ class FilterBar(QWidget):
     def _arrange(self) -> None:
         """Three or two buttons beside each other, by the room for their words; else four with shape and count alone."""
         counts = self._model.counts()
-        shown = [category for category in self._buttons if category not in _RARE or counts[category]]
+        shown = [category for category in self._buttons if category not in RARE or counts[category]]
         words = {category: f"{self._buttons[category].toolTip()}  {self._numbers[category]}" for category in shown}
         columns = min(self._room_for(words), 3)
         if columns < 2 or self._is_low:

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Run, RunSpec, StoredResult
-from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem, shortage, unexpected
+from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned, is_plain, storage_problem
 from fieldray.pipeline.auditing import doubts_of
-from fieldray.processes.child import Child, ChildLost
+from fieldray.processes.child import Child
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import Call, served
 from fieldray.processes.serving import announce
@@ -383,7 +383,6 @@ def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers
 # may keep it waiting for a tenth of a second. The process leaves the CPU to what somebody is waiting for.
 
 SERVICE: Final = "fieldray.pipeline.export:handle"
-_LOOK_S: Final = 0.1
 _LONGEST_S: Final = 30 * 24 * 3600.0  # an export may take any time: a person ends it
 _STEPS: Final = 50  # that it tells of at most; see `processes.child`
 
@@ -451,34 +450,13 @@ def export_apart(
         pack=pack and replace(pack, manifest=replace(pack.manifest, ood_gate=None)),  # no report says anything of it
         settings={row.key: settings[row.key] for row in TABLE},
     )
-    child = child or Child(SERVICE)
     try:
-        child.start()
-        done = _follow(child, order, tell)
-    except OSError as error:
-        raise shortage(error) or FieldrayError(unexpected(error)) from error
-    except ChildLost as error:
-        raise FieldrayError(reason("internal", detail=str(error))) from error
+        done = EXPORT.apart(child or Child(SERVICE), order, tell=tell, timeout_s=_LONGEST_S)
     finally:
-        child.close()
         clear_abandoned(folder)  # killed, it could not discard what was half done
     for one in done.notes:
         note(one)
     return done.written
-
-
-def _follow(child: Child, order: Order, tell: Count) -> Exported:
-    """Have it done, and tell how far it is until it is over. Whoever wants it no more has the process killed."""
-    with ThreadPoolExecutor(1, thread_name_prefix="export") as asking:
-        answer = asking.submit(EXPORT.ask, child, order, timeout_s=_LONGEST_S)
-        try:
-            while not wait([answer], timeout=_LOOK_S).done:
-                done, _, total = child.stage.partition("/")
-                tell(int(done or 0), int(total or 0))
-        except BaseException:
-            child.kill()
-            raise
-        return answer.result()
 
 
 # ---- in the process

@@ -8,14 +8,18 @@ anything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
-from fieldray.processes.child import Child
+from fieldray.domain.events import Count
+from fieldray.errors import FieldrayError, shortage, unexpected
+from fieldray.processes.child import Child, ChildLost
 from fieldray.processes.wire import Message
+from fieldray.reasons import reason
 from fieldray.typed_json import converted
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ A = TypeVar("A")
 
 _CALL: Final = "call"
 _VALUE: Final = "value"
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,31 @@ class Call(Generic[Q, A]):
     def ask(self, child: Child, question: Q, *, timeout_s: float) -> A:
         """What a child answers. Raises as `Child.ask`."""
         return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s)
+
+    def apart(self, child: Child, question: Q, *, tell: Count, timeout_s: float) -> A:
+        """What a child answers that is started for this alone; `tell` hears how far it is (`announce("3/12")`).
+
+        Whoever wants it no more raises in `tell`: the process is killed. Raises EnvironmentProblem where none can be
+        started, FieldrayError where it was lost, and what it raised itself.
+        """
+        try:
+            child.start()
+            with ThreadPoolExecutor(1, thread_name_prefix=self.name) as asking:
+                answer = asking.submit(self.ask, child, question, timeout_s=timeout_s)
+                try:
+                    while not wait([answer], timeout=_LOOK_S).done:
+                        done, _, total = child.stage.partition("/")
+                        tell(int(done or 0), int(total or 0))
+                except BaseException:
+                    child.kill()
+                    raise
+                return answer.result()
+        except OSError as error:
+            raise shortage(error) or FieldrayError(unexpected(error)) from error
+        except ChildLost as error:
+            raise FieldrayError(reason("internal", detail=str(error))) from error
+        finally:
+            child.close()
 
     def answered(self, message: Message) -> A:
         """What a message says. Raises `wire.NONSENSE`."""

@@ -1,0 +1,205 @@
+"""The page of this computer: device, speed, load over the run, and how long an image takes beside other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
+from PySide6.QtWidgets import QGridLayout, QWidget
+
+from fieldray.bench.report import nice_step
+from fieldray.desktop.controller import Controller
+from fieldray.desktop.machine import Machine, Sample
+from fieldray.desktop.style import Theme, colours
+from fieldray.desktop.toolbar import backend_words
+from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
+from fieldray.domain.events import Speed
+from fieldray.formatting import backend_name, duration, moment, number
+from fieldray.translation import Translator
+
+
+class StatusPage(Page):
+    """Cards one below the other; the figures move while a run is under way and the page is in sight."""
+
+    def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
+        text = translator.text
+        super().__init__(text("This computer"), text("This computer"), translator, theme)
+        self._bench, self._machine = controller, controller.machine
+        self.devices, self.figures = label(), QGridLayout()
+        self._values = [label() for _ in range(6)]
+        self.load = label(role="muted")
+        self.state, self.button = label(role="muted"), push_button("", self._measure_or_stop)
+        self._table: QWidget | None = None
+        self._load = card(label(text("An image beside other programs"), role="heading"), self.state)
+        self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
+        for place, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
+            self._column.insertWidget(1 + place, part)
+        controller.backends_changed.connect(self._show_devices)
+        controller.measured.connect(self._show_speed)
+        self._machine.sampled.connect(self._show_load)
+        self._machine.changed.connect(self._show_study)
+        self._show_load()
+        self._show_devices()
+        self._show_speed(controller.speed)
+        self._show_study()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._machine.look()
+
+    # ---- building
+
+    def _make_devices(self) -> QWidget:
+        text = self._translator.text
+        names = (
+            text("Images per second now"),
+            text("At the slowest image"),
+            text("On average"),
+            text("At the fastest image"),
+            text("First image, ms"),
+            text("95 % of the images take at most, ms"),
+        )
+        for place, (name, value) in enumerate(zip(names, self._values, strict=True)):
+            self.figures.addWidget(label(name, role="muted"), place // 3 * 2, place % 3)
+            self.figures.addWidget(value, place // 3 * 2 + 1, place % 3)
+            value.setAccessibleName(name)
+            value.setProperty("role", "title")
+        what = text("Of the network alone, from the third image on; the first two carry the start.")
+        heading = label(text("What runs the model"), role="heading")
+        return card(heading, self.devices, self.figures, label(what, role="muted"))
+
+    def _make_plot(self) -> QWidget:
+        text, machine = self._translator.text, self._machine
+        figures: dict[str, Callable[[Sample], float]] = {
+            text("CPU of the whole computer, %"): lambda sample: sample.cpu_percent,
+            text("Memory of this program, MB"): lambda sample: sample.memory_mb,
+        }
+        drawn = machine, self._translator, self._theme
+        self.plots = [LoadPlot(title, figure, *drawn) for title, figure in figures.items()]
+        return card(label(text("Load over the run"), role="heading"), self.load, *self.plots)
+
+    # ---- what changes
+
+    def _show_devices(self) -> None:
+        events = self._bench.backends.values()
+        lines = [backend_words(self._translator, event, self._bench.devices) for event in events]
+        how = self._translator.text("Written are the runtime, and how many processes with how many threads each.")
+        self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
+        self.devices.setVisible(bool(lines))
+
+    def _show_speed(self, speed: Speed) -> None:
+        values = speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max, speed.first_ms, speed.p95_ms
+        for shown, value in zip(self._values, values, strict=True):
+            shown.setText("–" if value is None else number(self._translator, value, digits=1))
+
+    def _show_load(self) -> None:
+        """The last sample in words, as a screen reader reads it, too."""
+        said, samples = self._translator.text("Nothing was measured yet."), self._machine.samples
+        if samples:
+            cpu, memory, time = samples[-1].cpu_percent, samples[-1].memory_mb, samples[-1].at_s
+            said = self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=round(cpu), memory=round(memory))
+            said = f"{duration(self._translator, time)}   {said}"
+        self.load.setText(said)
+
+    def _measure_or_stop(self) -> None:
+        (self._machine.stop if self._machine.is_busy else self._machine.measure)()
+
+    def _show_study(self) -> None:
+        machine, translator = self._machine, self._translator
+        done, total = machine.progress
+        self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure now"))
+        self.button.setEnabled(machine.is_busy or machine.can_measure)
+        self.state.setText(*_state(translator, machine, done, total))
+        if self._table is not None:
+            discard(self._table)
+            self._table = None
+        if machine.study is not None:
+            headings = (
+                translator.text("Runs on"),
+                translator.text("Load of other programs"),
+                translator.text("One image, ms"),
+                translator.text("Images per second: lowest / mean / highest"),
+                translator.text("Longer by"),
+                translator.text("In the dissertation"),
+            )
+            self._table = reading_table(headings, list(self._rows()))
+            self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]
+
+    def _rows(self) -> Iterator[Sequence[str]]:
+        translator, study = self._translator, self._machine.study
+        for cell in study.shown if study else ():
+            figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
+            yield (
+                backend_name(translator, cell.backend),
+                _share(translator, cell.level.share) if cell.level.share else translator.text("none"),
+                number(translator, cell.mean_ms, digits=2),
+                " / ".join(figures),
+                _share(translator, cell.increase, digits=1) if cell.level.share else "",
+                "" if cell.published is None else _share(translator, cell.published, digits=1),
+            )
+
+
+def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
+    return f"{number(translator, 100 * share, digits=digits)} %"
+
+
+def _state(translator: Translator, machine: Machine, done: int, total: int) -> Iterator[str]:
+    """What the measurement is, how far it is, when it was done last and what was in the way."""
+    study = machine.study
+    if machine.is_busy:
+        yield translator.text("Measuring: {done} of {total}", done=done, total=total)
+        return
+    yield translator.text(
+        "Measures the pack in use for about a minute, on one thread, while the program itself keeps all cores busy for "
+        "a share of the time. The dissertation's figures are those of its own computers."
+    )
+    if machine.problem is not None:
+        yield translator.reason(machine.problem)
+    if study is not None:
+        packs = ", ".join(sorted({cell.pack for cell in study.shown}))
+        yield translator.text(
+            "Measured {when} with {pack}.", when=moment(translator, study.made.timestamp()), pack=packs
+        )
+        if study.is_disturbed:
+            yield translator.text("Other programs were at work meanwhile: close them and measure again.")
+
+
+# ---- CPU and memory over the run: a line each, over the same time.
+
+_HEIGHT: Final = 84
+
+
+class LoadPlot(QWidget):
+    """One figure of the samples, from 0 to at least 100."""
+
+    def __init__(
+        self, title: str, figure: Callable[[Sample], float], machine: Machine, words: Translator, theme: Theme
+    ) -> None:
+        super().__init__()
+        self._title, self._figure, self._machine = title, figure, machine
+        self._words, self._theme = words, theme
+        self.setFixedHeight(_HEIGHT + 2 * self.fontMetrics().height())
+        self.setAccessibleName(title)
+        machine.sampled.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        samples, line, shades = self._machine.samples, self.fontMetrics().height(), colours(self._theme)
+        top = 2 * nice_step(max([100.0, *map(self._figure, samples)]) / 2)
+        end_s = max(samples[-1].at_s if samples else 0.0, 1.0)
+        box = QRectF(3.5 * line, 1.4 * line, self.width() - 4 * line, _HEIGHT)
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QColor(shades["muted"]))
+        painter.drawText(QRectF(box.left(), 0, box.width(), line), Qt.AlignmentFlag.AlignLeft, self._title)
+        for share in (0.0, 0.5, 1.0):
+            y, words = box.bottom() - share * _HEIGHT, number(self._words, share * top, digits=0)
+            painter.setPen(QColor(shades["muted"]))
+            painter.drawText(QRectF(0, y - line / 2, 3 * line, line), Qt.AlignmentFlag.AlignRight, words)
+            painter.setPen(QColor(shades["line"]))
+            painter.drawLine(QPointF(box.left(), y), QPointF(box.right(), y))
+        painter.setPen(QPen(QColor(shades["accent"]), 1.6))
+        places = ((sample.at_s / end_s, self._figure(sample) / top) for sample in samples)
+        painter.drawPolyline([QPointF(box.left() + x * box.width(), box.bottom() - y * _HEIGHT) for x, y in places])
+        painter.end()

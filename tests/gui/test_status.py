@@ -1,0 +1,162 @@
+"""The page of this computer: figures, the load over a run, and the study by load that a button does again."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from pathlib import Path
+
+import pytest
+from desk import Desk, texts
+from fake_rooms import FINGERPRINT, FakeRooms, load_study
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QTableWidget
+
+from fieldray.bench.load import KeptStudy, keep, kept_study, study_apart
+from fieldray.bench.report import Report
+from fieldray.desktop.machine import Machine
+from fieldray.domain.events import Speed
+from fieldray.errors import Cancelled, UsageProblem
+from fieldray.reasons import reason
+from tiny_packs import fingerprint, write_tiny_pack
+
+
+def open_page(desk: Desk) -> None:
+    if not desk.window.status_page.isVisible():
+        desk.window.toolbar.backend_chip.click()
+    desk.until(lambda: desk.window.status_page.isVisible() and not desk.bench.background._queues)
+
+
+def rows(desk: Desk) -> list[list[str]]:
+    table = desk.window.status_page.findChild(QTableWidget)
+    return [[table.item(row, column).text() for column in range(6)] for row in range(table.rowCount())] if table else []
+
+
+def test_the_chip_of_the_device_opens_the_page_and_escape_leaves_it(desk: Desk) -> None:
+    desk.screen()
+    open_page(desk)
+    desk.rooms.publish(Speed(fps_now=18.3, fps_min=16.1, fps_avg=17.0, fps_max=19.0, first_ms=71.5, p95_ms=60.0))
+    desk.until(lambda: "18.3" in texts(desk.window.status_page))
+    said = texts(desk.window.status_page)
+    assert all(figure in said for figure in ("16.1", "17.0", "19.0", "71.5", "60.0", "CPU: 2 x 1"))
+    QTest.keyClick(desk.window, Qt.Key.Key_Escape)
+    assert desk.window.images.isVisible()
+
+
+def test_the_load_is_drawn_over_the_run_and_a_new_run_begins_anew(desk: Desk) -> None:
+    desk.screen()
+    open_page(desk)
+    page = desk.window.status_page
+    empty = [plot.grab().toImage() for plot in page.plots]
+    for cpu in (10.0, 90.0, 40.0):
+        desk.bench.machine.take(Speed(cpu_percent=cpu, memory_mb=300.0))
+    assert all(plot.grab().toImage() != before for plot, before in zip(page.plots, empty, strict=True))
+    assert page.load.text().endswith("CPU 40 %   Memory 300 MB")
+    desk.finish()
+    desk.bench.start()
+    desk.until(lambda: desk.bench.machine.samples == [])
+
+
+def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
+    seconds = iter(range(5001))
+    bench = desk.bench
+    machine = Machine(bench.background, bench.board, bench.screening, bench.packs, clock=lambda: float(next(seconds)))
+    for _ in range(5000):
+        machine.take(Speed(cpu_percent=1.0, memory_mb=1.0))
+    times = [sample.at_s for sample in machine.samples]
+    assert 200 <= len(times) <= 600
+    assert times[0] < 100 and times[-1] > 4900 and times == sorted(times)
+
+
+def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.load_study = load_study(is_disturbed=True)
+    open_page(desk)
+    assert rows(desk) == [
+        ["CPU", "none", "10.00", "50.0 / 100.0 / 110.0", "", ""],
+        ["CPU", "40 %", "11.00", "50.0 / 90.9 / 110.0", "10.0 %", ""],
+        ["CPU", "60 %", "12.00", "50.0 / 83.3 / 110.0", "20.0 %", "13.2 %"],
+        ["CPU", "100 %", "14.00", "50.0 / 71.4 / 110.0", "40.0 %", "27.3 %"],
+    ]
+    page = desk.window.status_page
+    assert "close them and measure again" in texts(page)
+    page.button.click()
+    desk.until(lambda: rooms.measured and not desk.bench.machine.is_busy)
+    assert rooms.measured == [(Path("/program/models/made-up-1.2.0"), FINGERPRINT)]
+    assert "close them and measure again" not in texts(page)
+
+
+def test_a_measurement_is_stopped_by_its_button_and_by_a_run(desk: Desk, rooms: FakeRooms) -> None:
+    heard = threading.Event()
+
+    def endless(tell: object) -> None:
+        while True:
+            tell(3, 12)  # type: ignore[operator]
+            heard.set()
+
+    rooms.while_measuring = endless  # type: ignore[assignment]
+    page = desk.window.status_page
+    for stop in (page.button.click, desk.screen):
+        open_page(desk)
+        page.button.click()
+        desk.until(lambda: heard.is_set() and "Measuring: 3 of 12" in texts(page))
+        stop()
+        desk.until(lambda: not desk.bench.machine.is_busy)
+        heard.clear()
+    assert rooms.load_study is None
+    open_page(desk)
+    assert not page.button.isEnabled()  # while the run is under way
+
+
+def test_why_it_could_not_be_measured_is_said(desk: Desk, rooms: FakeRooms) -> None:
+    def fail(_: object) -> None:
+        raise UsageProblem(reason("nothing_to_measure"))
+
+    rooms.while_measuring = fail  # type: ignore[assignment]
+    open_page(desk)
+    desk.window.status_page.button.click()
+    desk.until(lambda: reason("nothing_to_measure").text in texts(desk.window.status_page))
+
+
+# ---- the study itself
+
+
+def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Path) -> None:
+    assert kept_study() is None
+    cell = {
+        "case": "cpu, 1 thread", "backend": "cpu", "pack": "a-1.0.0", "increase": 0.1, "mean_ms": 9.0, "fps_min": 1.0,
+        "fps_avg": 2.0, "fps_max": 3.0, "level": {"name": "60 %", "share": 0.6, "is_irregular": False},
+        "times_ms": [[1.0] * 1000],
+    }  # fmt: skip
+    keep(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
+    study = kept_study()
+    assert study is not None and study.cells[0].published == 0.132
+    assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)
+    assert (home / "bench-load.json").stat().st_size < 1000
+    (home / "bench-load.json").write_text('{"cells": 3}')
+    assert kept_study() is None
+
+
+@pytest.mark.slow
+def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(home: Path, tmp_path: Path) -> None:
+    pack = write_tiny_pack(tmp_path)
+    from fieldray.packs.library import PackLibrary
+
+    PackLibrary(home).trust(fingerprint(pack))
+    told: list[tuple[int, int]] = []
+
+    def stop_at_two(done: int, total: int) -> None:
+        told.append((done, total))
+        if done == 2:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        study_apart(pack, signer=fingerprint(pack), tell=stop_at_two)
+    assert told[-1] == (2, 12) and kept_study() is None
+    assert not [path for path in home.rglob("*") if "images" in path.name]
+
+
+def test_the_shown_cases_are_the_first_of_each_backend() -> None:
+    study = load_study()
+    other = [KeptStudy(made=study.made, is_disturbed=False, cells=(*study.cells, *study.cells[:1]))]
+    assert [cell.case for cell in other[0].shown] == ["cpu, 1 thread"] * 5
