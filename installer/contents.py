@@ -46,7 +46,7 @@ EXCLUDED: Final = (
     "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
-    "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtPrintSupport", "PySide6.QtDesigner", "PySide6.QtHelp",
+    "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtDesigner", "PySide6.QtHelp",
     "google.protobuf", "flatbuffers", "ml_dtypes", "tqdm",
     "requests", "urllib3", "certifi", "idna", "charset_normalizer", "httpx", "aiohttp",
     "ssl", "_ssl", "ftplib", "smtplib", "xmlrpc", "http.server", "socketserver", "webbrowser", "asyncio",

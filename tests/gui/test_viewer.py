@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 from desk import Desk, turn_wheel
 from fake_rooms import screened
 from PySide6.QtCore import QEvent, QPointF, Qt
-from PySide6.QtGui import QColor, QFont, QImage, QMouseEvent, QPainter
-from PySide6.QtWidgets import QMenu
+from PySide6.QtGui import QColor, QFont, QGuiApplication, QImage, QMouseEvent, QPainter
+from PySide6.QtPrintSupport import QPrintDialog
+from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.image_painting import like_window
-from fieldray.desktop.overlay import Corners, draw_corners, length_words
+from fieldray.desktop.overlay import Corners, draw_corners, length_words, measure_words, region_figures
+from fieldray.desktop.picture import lay_on_page, picture_of
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, Window
@@ -279,6 +282,123 @@ def test_a_line_that_was_begun_is_given_up_by_esc_and_by_another_image(desk: Des
         assert viewer.state.lines == ()
         desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
         viewer.setFocus()
+
+
+def measured(image: Image, *lines: Line) -> list[str]:
+    """What these lines say, one after another."""
+    state = ViewState(lines=lines)
+    return [measure_words(Translator("en"), state, place, image) for place in range(len(lines))]
+
+
+def test_an_angle_is_measured_between_two_lines_in_the_millimetres_of_the_image() -> None:
+    level, steep = Line((0, 0), (10, 0), "angle"), Line((0, 0), (10, 10), "angle")
+    back = Line((10, 10), (0, 0), "angle")
+    square = Image(pixels=np.zeros((100, 100), np.uint8))
+    assert measured(square, level) == ["Draw the second line"]
+    assert measured(square, level, steep) == measured(square, level, back) == ["", "45.0° (135.0°)"]
+    # A row is twice as high as a column is wide: atan(2) is 63.4 degrees.
+    tall = Image(pixels=np.zeros((100, 100), np.uint8), spacing_mm=(0.2, 0.1), spacing_plane="detector")
+    assert measured(tall, level, steep)[1] == "63.4° (116.6°)"
+    assert measured(square, level, LINE, steep, level) == ["", "50.0 px", "45.0° (135.0°)", "Draw the second line"]
+
+
+def test_the_cardiothoracic_ratio_is_the_shorter_line_by_the_longer_one() -> None:
+    heart, chest = Line((20, 60), (60, 60), "ratio"), Line((5, 80), (85, 80), "ratio")
+    for lines in ((heart, chest), (chest, heart)):
+        assert measured(Image(pixels=np.zeros((100, 100), np.uint8)), *lines) == ["", "Cardiothoracic ratio 0.50"]
+
+
+def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
+    pixels = np.zeros((100, 100), np.uint16)
+    pixels[10:20, 30:40] = 100
+    pixels[10:20, 40:50] = 300
+    image = Image(pixels=pixels, value_scale=-0.5, value_offset=10.0, spacing_mm=(0.5, 0.2), spacing_plane="calibrated")
+    # 200 pixels, half of them 100 and half 300: 200 and 100; -0.5 * 200 + 10 is -90. 200 * 0.1 mm² are 20.
+    region = Line((50, 20), (30, 10), "region")
+    assert measured(image, region) == ["Mean -90.0, SD 50.0, 20.0 mm² (calibrated)"]
+    assert measured(Image(pixels=pixels), region) == ["Mean 200.0, SD 100.0, 200.0 px²"]
+    assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # a preview has no values
+    assert measured(image, Line((5, 5), (5.2, 9), "region")) == [""]
+    full = Image(pixels=np.full((600, 600), 65535, np.uint16))
+    assert region_figures(Line((0, 0), (600, 600), "region"), full) == (65535.0, pytest.approx(0, abs=0.01), 360_000)
+
+
+@pytest.mark.parametrize(("key", "said"), [(Qt.Key.Key_J, "45.0° (135.0°)"), (Qt.Key.Key_T, "ratio 1.00")])
+def test_two_drags_measure_together_and_escape_gives_up_the_first_alone(
+    desk: Desk, viewer: Viewer, key: Qt.Key, said: str
+) -> None:
+    desk.qtbot.keyClick(viewer, key)
+    viewer.zoom(4)
+    drag(viewer, Qt.MouseButton.LeftButton, (40, 0))
+    assert len(viewer.state.lines) == 1
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
+    assert viewer.state.lines == ()
+    drag(viewer, Qt.MouseButton.LeftButton, (50, 0))
+    drag(viewer, Qt.MouseButton.LeftButton, (30, 40) if said == "ratio 1.00" else (30, 30))
+    assert viewer.accessibleDescription().endswith(said)
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
+    assert len(viewer.state.lines) == 2
+    viewer.setFocus()
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert len(viewer.state.lines) == 1
+
+
+def test_a_region_is_seen(desk: Desk, viewer: Viewer) -> None:
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_Q)
+    viewer.zoom(4)
+    before = viewer.grab().toImage()
+    drag(viewer, Qt.MouseButton.LeftButton, (60, 80))
+    assert viewer.accessibleDescription().startswith("Mean ")
+    assert viewer.grab().toImage() != before
+
+
+# ---- A picture to copy and to print.
+
+
+def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_research(desk: Desk, viewer: Viewer) -> None:
+    words = Translator("en")
+    plain = picture_of(viewer, words)
+    assert plain is not None
+    assert (plain.width(), plain.height() > 2 * viewer.height()) == (2 * viewer.width(), True)
+    strip = plain.copy(0, 2 * viewer.height(), plain.width(), plain.height() - 2 * viewer.height())
+    assert len(colours_of(strip)) > 2  # words on the ground
+    viewer.show_heat_map(False)
+    bare = picture_of(viewer, words)
+    viewer.apply(viewer.state.measured((100, 100), (400, 300), viewer.image_size))
+    marked = picture_of(viewer, words)
+    desk.window.hide_patient(True)
+    hidden = picture_of(viewer, words)
+    pictures = [plain, bare, marked, hidden]
+    assert all(one != other for one, other in itertools.combinations(pictures, 2))
+    viewer.show_magnifier(True)
+    assert picture_of(viewer, words) == hidden  # a glass is no mark
+
+
+def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
+    picture = picture_of(viewer, Translator("en"))
+    desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    desk.until_told("The image is copied as it is in sight.")
+    assert QGuiApplication.clipboard().image() == picture
+    page = QImage(600, 900, QImage.Format.Format_RGB32)
+    page.fill(Qt.GlobalColor.white)
+    lay_on_page(page, picture)
+    height = round(600 * picture.height() / picture.width())
+    assert page.pixelColor(300, height // 2) != Qt.GlobalColor.white
+    assert page.pixelColor(300, height + 3) == Qt.GlobalColor.white
+
+
+def test_printing_asks_where_and_writes_one_page(desk: Desk, viewer: Viewer, tmp_path: Path) -> None:
+    desk.window.actions_by_name["print"].trigger()
+    asked = desk.dialog(QPrintDialog)
+    asked.findChild(QLineEdit, "filename").setText(str(tmp_path / "page.pdf"))
+    asked.accept()
+    written = (tmp_path / "page.pdf").read_bytes()
+    assert written.startswith(b"%PDF") and written.count(b"/Type /Page\n") == 1
+    assert b"DOE" not in written.partition(b"stream")[0]
+
+
+def colours_of(image: QImage) -> set[int]:
+    return {image.pixel(x, y) for x in range(image.width()) for y in range(image.height())}
 
 
 def test_nothing_is_measured_outside_the_image() -> None:

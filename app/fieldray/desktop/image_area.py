@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, get_args
+from typing import Final
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
@@ -21,7 +21,7 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.view_state import ViewState
-from fieldray.desktop.viewer import Tool, Viewer
+from fieldray.desktop.viewer import TOOLS, Viewer
 from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, plain, push_button, set_tip
 from fieldray.formatting import date, file_name, person
 from fieldray.translation import Translator
@@ -78,7 +78,6 @@ class ImageArea(QWidget):
         def turned(change: Callable[[ViewState], ViewState]) -> Callable[[], None]:
             return lambda: self.active.apply(change(self.active.state))
 
-        tools: tuple[Tool, ...] = get_args(Tool)
         return {
             "heat_map": lambda: self._on_both(Viewer.show_heat_map, not self.viewer.shows_heat_map),
             "lung_outline": lambda: self._on_both(Viewer.show_outline, not self.viewer.shows_outline),
@@ -106,7 +105,7 @@ class ImageArea(QWidget):
             "darker": acting(Viewer.change_window, 0, -1),
             "mark": acting(Viewer.mark),
             **self.prior_view.commands(),
-            **{f"tool_{tool}": partial(self._on_both, Viewer.set_tool, tool) for tool in tools},
+            **{f"tool_{tool}": partial(self._on_both, Viewer.set_tool, tool) for tool in TOOLS},
             **{f"preset_{number}": acting(Viewer.set_preset, number) for number in range(1, 6)},
         }
 
@@ -230,27 +229,30 @@ _BUTTON_ROOM: Final = 41
 # Command of the key table, its icon, whether it stays pressed, and which ones are left out first where there is no
 # room (1; the menu and the keys still have them), which never (0); "" leaves a gap.
 _BUTTONS: Final = (
-    ("tool_window", "window", True, 11),
-    ("tool_zoom", "zoom", True, 9),
-    ("tool_pan", "pan", True, 10),
-    ("tool_measure", "measure", True, 12),
-    ("magnifier", "magnifier", True, 8),
+    ("tool_window", "window", True, 14),
+    ("tool_zoom", "zoom", True, 12),
+    ("tool_pan", "pan", True, 13),
+    ("tool_measure", "measure", True, 15),
+    ("tool_angle", "angle", True, 1),
+    ("tool_ratio", "ratio", True, 3),
+    ("tool_region", "region", True, 2),
+    ("magnifier", "magnifier", True, 11),
     ("", "", False, 0),
     ("heat_map", "heat-map", True, 0),
-    ("lung_outline", "lungs", True, 15),
-    ("network_view", "network", True, 14),
+    ("lung_outline", "lungs", True, 18),
+    ("network_view", "network", True, 17),
     ("", "", False, 0),
     ("invert", "invert", False, 0),
-    ("rotate_left", "rotate-left", False, 3),
-    ("rotate_right", "rotate-right", False, 4),
-    ("flip_left_right", "flip-horizontal", False, 2),
-    ("flip_top_bottom", "flip-vertical", False, 1),
-    ("fit", "fit", False, 5),
+    ("rotate_left", "rotate-left", False, 6),
+    ("rotate_right", "rotate-right", False, 7),
+    ("flip_left_right", "flip-horizontal", False, 5),
+    ("flip_top_bottom", "flip-vertical", False, 4),
+    ("fit", "fit", False, 8),
     ("reset", "reset", False, 0),
     ("", "", False, 0),
-    ("keep_beside", "beside", True, 13),
-    ("link", "link", True, 6),
-    ("hide_patient", "hide", True, 7),
+    ("keep_beside", "beside", True, 16),
+    ("link", "link", True, 9),
+    ("hide_patient", "hide", True, 10),
 )
 
 
@@ -297,7 +299,7 @@ class ViewTools(QWidget):
     def _refresh(self) -> None:
         area, viewer = self._area, self._area.viewer
         pressed = {
-            **{f"tool_{tool}": tool == viewer.tool for tool in get_args(Tool)},
+            **{f"tool_{tool}": tool == viewer.tool for tool in TOOLS},
             "magnifier": viewer.shows_magnifier,
             "heat_map": viewer.shows_heat_map,
             "lung_outline": viewer.shows_outline,

@@ -33,13 +33,14 @@ from fieldray.desktop.keys import Group, KeySheet, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
+from fieldray.desktop.picture import copy_picture, print_picture
 from fieldray.desktop.prior_card import PriorBar, PriorCard, choose_file, prior_box
 from fieldray.desktop.result_panel import Folds, ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.verdict_bar import leave
-from fieldray.desktop.viewer import Tool
+from fieldray.desktop.viewer import TOOLS
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
@@ -53,10 +54,11 @@ _MENU: Final = (
     ("heat_map", "lung_outline", "network_view"),
     ("invert", "fit", "full_screen"),
     ("prior", "keep_beside"),
+    ("copy",),
 )
 _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
-    "tools": (*(f"tool_{tool}" for tool in get_args(Tool)), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
-    "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo"),
+    "tools": (*(f"tool_{tool}" for tool in TOOLS), "magnifier", *(f"preset_{n}" for n in range(1, 6))),
+    "view": ("rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom", "link", "reset", "undo", "print"),
     "compare": ("prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
 }
 
@@ -189,6 +191,8 @@ class MainWindow(QMainWindow):
             "history": lambda: self._toggle(self.history_page),
             "status": lambda: self._toggle(self.status_page),
             "settings": self._open_settings,
+            "copy": lambda: copy_picture(self.area.active, self._translator, self._bench.board),
+            "print": lambda: print_picture(self.area.active, self._translator),
             "export": self._export,
             **{choice: partial(self._bench.judging.choose, choice) for choice in get_args(VerdictChoice)},
             "cancel": self._cancel,

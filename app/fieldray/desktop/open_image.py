@@ -179,4 +179,4 @@ def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid |
         columns, rows, Qt.AspectRatioMode.IgnoreAspectRatio, Qt.TransformationMode.SmoothTransformation
     ).convertToFormat(QImage.Format.Format_Grayscale8)
     lines = np.frombuffer(large.constBits(), np.uint8).reshape(rows, large.bytesPerLine())
-    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS))
+    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS, is_approximate=True))

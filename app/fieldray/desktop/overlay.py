@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPen
 
 from fieldray.desktop.image_painting import Pyramid
 from fieldray.desktop.style import kept
-from fieldray.desktop.view_state import Line, Size, ViewState
+from fieldray.desktop.view_state import Line, Point, Size, ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, SpacingPlane
@@ -169,7 +169,7 @@ def _legend_image() -> QImage:
     return QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy()
 
 
-# ---- What a line on an image measures: millimetres and what they are measured in, or pixels.
+# ---- What lines on an image measure: millimetres and what they are measured in, or pixels.
 
 _LINE_COLOUR: Final = (255, 214, 64)
 _END: Final = 4.0
@@ -179,11 +179,70 @@ _BESIDE: Final = 8
 
 def length(line: Line, image: Image) -> float:
     """How long a line is: in millimetres where the image states its spacing, else in its pixels."""
-    across, down = line.end[0] - line.start[0], line.end[1] - line.start[1]
+    return math.hypot(*_reach(line, image))
+
+
+def _reach(line: Line, image: Image) -> Point:
+    """How far a line reaches across and down, in the same unit as its length."""
+    row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
+    return (line.end[0] - line.start[0]) * column_mm, (line.end[1] - line.start[1]) * row_mm
+
+
+def angle_degrees(first: Line, second: Line, image: Image) -> float:
+    """The smaller angle between two lines, 0..90, whichever way they were drawn."""
+    (across, down), (other_across, other_down) = _reach(first, image), _reach(second, image)
+    cross, dot = across * other_down - down * other_across, across * other_across + down * other_down
+    return math.degrees(math.atan2(abs(cross), abs(dot)))
+
+
+def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
+    """Of the pixels between two corners: mean and standard deviation of their modality values, and their area.
+
+    The area is in square millimetres where the image states its spacing, else in pixels. None where there is no pixel.
+    """
+    (left, right), (top, bottom) = (sorted(map(round, ends)) for ends in zip(line.start, line.end, strict=True))
+    pixels = image.pixels[top:bottom, left:right]
+    if not pixels.size:
+        return None
+    mean = float(pixels.mean(dtype=np.float64))
+    of_squares = float(np.einsum("ij,ij->", pixels, pixels, dtype=np.float64)) / pixels.size  # no copy of them
+    deviation = math.sqrt(max(of_squares - mean * mean, 0.0)) * abs(image.value_scale)
+    row_mm, column_mm = image.spacing_mm or (1.0, 1.0)
+    return mean * image.value_scale + image.value_offset, deviation, pixels.size * row_mm * column_mm
+
+
+def measure_words(translator: Translator, state: ViewState, place: int, image: Image) -> str:
+    """What the line in a place measures; of two lines the second says it, and the first asks for the second."""
+    pair, line = state.pair_of(place), state.lines[place]
+    if line.kind == "measure":
+        return length_words(translator, line, image)
+    if line.kind == "region":
+        return _region_words(translator, line, image)
+    if len(pair) == 1:
+        is_last = not any(other.kind == line.kind for other in state.lines[place + 1 :])
+        return translator.text("Draw the second line") if is_last else ""
+    if line.kind == "angle":
+        angle = angle_degrees(pair[0], line, image)
+        figures = [number(translator, degrees, digits=1) for degrees in (angle, 180 - angle)]
+        return translator.text("{angle}° ({other}°)", angle=figures[0], other=figures[1])
+    short, long = sorted(length(each, image) for each in pair)
+    ratio = number(translator, short / long if long else 0.0, digits=2)
+    return translator.text("Cardiothoracic ratio {ratio}", ratio=ratio)
+
+
+def _region_words(translator: Translator, line: Line, image: Image) -> str:
+    figures = region_figures(line, image)
+    if figures is None:
+        return ""
+    mean, deviation, area = (number(translator, figure, digits=1) for figure in figures)
     if image.spacing_mm is None:
-        return math.hypot(across, down)
-    row_mm, column_mm = image.spacing_mm
-    return math.hypot(across * column_mm, down * row_mm)
+        covered = translator.text("{area} px²", area=area)
+    else:
+        measured_in = plane_words(translator, image.spacing_plane)
+        covered = translator.text("{area} mm² ({plane})", area=area, plane=measured_in)
+    if image.is_approximate:  # a preview: grey levels as shown, no values of the file
+        return covered
+    return translator.text("Mean {mean}, SD {deviation}, {area}", mean=mean, deviation=deviation, area=covered)
 
 
 def length_words(translator: Translator, line: Line, image: Image) -> str:
@@ -210,14 +269,17 @@ def draw_lines(
     way = state.transform(pyramid.size, view)
     with kept(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
-        for line in state.lines:
+        for place, line in enumerate(state.lines):
             start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
             for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*_LINE_COLOUR), 1.8)):
                 painter.setPen(QPen(shade, width))
+                if line.kind == "region":
+                    painter.drawRect(QRectF(start, end).normalized())
+                    continue
                 painter.drawLine(start, end)
                 for point in (start, end):
                     painter.drawEllipse(point, _END, _END)
-            _draw_words(painter, length_words(translator, line, pyramid.image), end, view)
+            _draw_words(painter, measure_words(translator, state, place, pyramid.image), end, view)
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:

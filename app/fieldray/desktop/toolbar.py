@@ -191,6 +191,7 @@ class Toolbar(QWidget):
         menu.addSeparator()
         menu.addActions([actions["packs"], actions["history"], actions["audit"], actions["export"]])
         menu.addMenu(self._export_menu())
+        menu.addActions([actions["copy"], actions["print"]])
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
         menu.addActions([actions[command] for command in ("settings", "status", "guide", "keys", "about")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QTransform
@@ -22,11 +22,16 @@ class Size(NamedTuple):
     height: float
 
 
+# A length; an angle and a cardiothoracic ratio, of two lines each; a region, from corner to corner.
+Measure = Literal["measure", "angle", "ratio", "region"]
+
+
 class Line(NamedTuple):
     """What is measured: from one image point to another."""
 
     start: Point
     end: Point
+    kind: Measure = "measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +99,24 @@ class ViewState:
         now = closer.transform(image, view).map(QPointF(*self.image_point(about, image, view)))
         return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
-    def measured(self, start: Point, end: Point, image: Size) -> ViewState:
+    def measured(self, start: Point, end: Point, image: Size, kind: Measure = "measure") -> ViewState:
         """With one more line between two image points; what lies outside the image is brought to its edge."""
-        inside = [(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end)]
-        return replace(self, lines=(*self.lines, Line(*inside)))
+        start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
+        return replace(self, lines=(*self.lines, Line(start, end, kind)))
+
+    def pair_of(self, place: int) -> tuple[Line, ...]:
+        """The line in a place with the one before it that it is measured against, if it takes two and has the second.
+
+        Lines of a kind are paired in the order in which they were drawn.
+        """
+        line = self.lines[place]
+        before = [other for other in self.lines[:place] if other.kind == line.kind]
+        return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
+
+    def without_half(self) -> ViewState:
+        """Without the last line where it waits for a second one."""
+        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.pair_of(-1)) == 1
+        return replace(self, lines=self.lines[:-1]) if waits else self
 
     def following(
         self,

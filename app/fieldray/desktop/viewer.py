@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
@@ -36,10 +36,10 @@ from fieldray.desktop.overlay import (
     draw_legend,
     draw_lines,
     legend_strip,
-    length_words,
+    measure_words,
 )
 from fieldray.desktop.style import Theme, colour, kept, scaled
-from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
+from fieldray.desktop.view_state import Measure, Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
@@ -47,7 +47,9 @@ from fieldray.translation import Translator
 if TYPE_CHECKING:
     from fieldray.desktop.prior_view import PriorView
 
-Tool = Literal["window", "zoom", "pan", "measure"]
+Tool = Literal["window", "zoom", "pan"] | Measure
+MEASURES: Final = get_args(Measure)
+TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
 _WINDOW_POINTS: Final = 400.0
@@ -55,11 +57,11 @@ _MENU_SLACK: Final = 4
 _PAN_SHARE, _WINDOW_STEP = 0.1, 20.0  # by a key: of the view; points of a drag
 _WHEEL_NOTCH: Final = 120
 _GLASS_RADIUS, _GLASS_ZOOM = 110, 2.5
-_CURSORS: Final = {
+_CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
     "window": Qt.CursorShape.ArrowCursor,
     "zoom": Qt.CursorShape.SizeVerCursor,
     "pan": Qt.CursorShape.OpenHandCursor,
-    "measure": Qt.CursorShape.CrossCursor,
+    **dict.fromkeys(MEASURES, Qt.CursorShape.CrossCursor),
 }
 
 
@@ -139,13 +141,13 @@ class Viewer(QWidget):
 
     def mark(self) -> None:
         """Where something is measured: begin a line at the place of the keys, or end it there."""
-        if self.pyramid is None or self.tool != "measure":
+        if self.pyramid is None or self.tool not in MEASURES:
             return
         here = self._image_point(self._place)
         if self._mark is None:
             self._mark = here
         else:
-            self.apply(self.state.measured(self._mark, here, self.image_size))
+            self.apply(self._measured(self.state, self._mark, here))
             self._mark = None
         self.update()
 
@@ -200,8 +202,9 @@ class Viewer(QWidget):
         self.update()
 
     def cancel_drag(self) -> None:
-        """Take back the drag under way, or the line begun by a key."""
+        """Take back the drag under way, the line begun by a key, or one that waits for a second line."""
         self._mark = None
+        self.apply(self.state.without_half())
         if self._drag is not None:
             before, self._drag = self._drag[2], None
             self._show_state(before)
@@ -221,7 +224,11 @@ class Viewer(QWidget):
         if row is None:
             self._draw_label(painter, self._translator.text("Select an image in the work list (Down)."))
         elif pyramid is not None:
-            self._draw_image(painter, pyramid)
+            self.draw(painter, pyramid)
+            if self.shows_magnifier:
+                self._draw_magnified(painter, pyramid, self._with_open_line())
+            if self.tool in MEASURES and self._mouse is None:
+                draw_cross(painter, self._place)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -229,7 +236,8 @@ class Viewer(QWidget):
             painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
         painter.end()
 
-    def _draw_image(self, painter: QPainter, pyramid: Pyramid) -> None:
+    def draw(self, painter: QPainter, pyramid: Pyramid) -> None:
+        """Draw the image and all that is known of it, as it is in sight."""
         row = self._open_image.row
         assert row is not None
         state, area, font = self._with_open_line(), self.rect(), scaled(self.font(), 0.92)
@@ -252,15 +260,11 @@ class Viewer(QWidget):
             if layer is not None:  # which says itself what is shown where
                 corners = Corners(bottom_right=corners.bottom_right)
             draw_corners(painter, area, corners, font)
-        if self.shows_magnifier:
-            self._draw_magnified(painter, pyramid, state)
-        if self.tool == "measure" and self._mouse is None:
-            draw_cross(painter, self._place)
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """The image with all that lies over it, as `state` has it."""
         view, way = self.view_size, state.transform(pyramid.size, self.view_size)
-        draw_image(painter, pyramid, state, view, pixel_ratio=self.devicePixelRatio())
+        draw_image(painter, pyramid, state, view, pixel_ratio=painter.device().devicePixelRatioF())
         if self._layer_in_sight is not None:
             self._layer_in_sight.draw(painter, pyramid, state, view)
         elif self._heat_map_in_sight is not None:
@@ -298,7 +302,10 @@ class Viewer(QWidget):
         """The state with the line that was begun by a key, up to where the keys are."""
         if self._mark is None:
             return self.state
-        return self.state.measured(self._mark, self._image_point(self._place), self.image_size)
+        return self._measured(self.state, self._mark, self._image_point(self._place))
+
+    def _measured(self, state: ViewState, start: Point, end: Point) -> ViewState:
+        return state.measured(start, end, self.image_size, cast("Measure", self.tool))
 
     def _draw_waiting(self, painter: QPainter) -> None:
         """The thumbnail of the right image, never the image before, until the pixels are there."""
@@ -335,7 +342,7 @@ class Viewer(QWidget):
         if self._drag is not None and self.pyramid is not None:
             tool, start, before = self._drag
             self._show_state(self._dragged(tool, before, start, event.position() - start))
-        elif self.shows_magnifier or self.tool == "measure":
+        elif self.shows_magnifier or self.tool in MEASURES:
             self.update()
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -348,7 +355,7 @@ class Viewer(QWidget):
         tool, start, before = self._drag
         self._drag = None
         is_click = (event.position() - start).manhattanLength() < _MENU_SLACK
-        if is_click and (event.button() == Qt.MouseButton.RightButton or tool == "measure"):
+        if is_click and (event.button() == Qt.MouseButton.RightButton or tool in MEASURES):
             self._show_state(before)
         if is_click and event.button() == Qt.MouseButton.RightButton:
             self.menu_wanted.emit(event.globalPosition().toPoint())
@@ -357,7 +364,7 @@ class Viewer(QWidget):
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Two points that are measured quickly are none."""
-        if event.button() == Qt.MouseButton.LeftButton and self.tool != "measure":
+        if event.button() == Qt.MouseButton.LeftButton and self.tool not in MEASURES:
             self.screen_wanted.emit()
         else:
             self.mousePressEvent(event)
@@ -384,8 +391,8 @@ class Viewer(QWidget):
         if tool == "zoom":
             factor = _ZOOM_PER_POINT ** -by.y()
             return before.zoomed(factor, self.image_size, self.view_size, about=(start.x(), start.y()))
-        if tool == "measure":
-            return before.measured(self._image_point(start), self._image_point(start + by), self.image_size)
+        if tool in MEASURES:
+            return self._measured(before, self._image_point(start), self._image_point(start + by))
         return self._windowed(before, (by.x(), by.y()))
 
     def _windowed(self, before: ViewState, by: tuple[float, float]) -> ViewState:
@@ -404,7 +411,9 @@ class Viewer(QWidget):
         self.state = state
         pyramid, lines = self.pyramid, state.lines
         self.setAccessibleDescription(
-            length_words(self._translator, lines[-1], pyramid.image) if pyramid is not None and lines else ""
+            measure_words(self._translator, state, len(lines) - 1, pyramid.image)
+            if pyramid is not None and lines
+            else ""
         )
         self.state_changed.emit()
         self.update()
