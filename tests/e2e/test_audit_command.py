@@ -46,6 +46,13 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     again = fieldray("audit", "--run", str(document["run_id"]), *pack_options, "--labels", "folders", "--json", "-")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["auc"] == document["auc"]
+    run = str(document["run_id"])
+    asked = ("audit", "--run", run, *pack_options, "--labels", "folders", "--json", "-")
+    priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").stdout)
+    assert (priced["proposal"]["threshold"], priced["plan"]["prices"]) == (0.5, [0.0, 20.0])
+    assert all(step["cost"] == pytest.approx(20 * step["called"]) for step in priced["plan"]["shown"])
+    assert "Choose two different runs" in fieldray(*asked, "--against", run).stderr
+    assert "thresholds.csv" in done.stdout
     # What an audit wrote is no image, and is replaced by the next one; another file is not.
     (out / "audit.json").rename(images / "audit.json")
     told = fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import sqlite3
@@ -92,6 +93,20 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
     assert "may name a patient" not in named.stderr + plain.stderr
     assert screened("history", "export", "9", "--out", tmp_path / "out").returncode == 2
+
+
+def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, tmp_path: Path) -> None:
+    month = datetime.date.today().isoformat()[:7]
+    done = screened("history", "month", month, "--pdf", tmp_path / "month.pdf", "--json", tmp_path / "month.json")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "month.pdf").read_bytes().startswith(b"%PDF")
+    found = json.loads((tmp_path / "month.json").read_text("ascii"))
+    images = sum(one["images"] for one in found["images"])
+    assert (found["report"], found["first_day"], images > 0) == ("month", f"{month}-01", True)
+    said = screened("history", "month").stdout
+    assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
+    assert "Nothing was screened in this month." in screened("history", "month", "2001-02").stdout
+    assert "is not a date" in screened("history", "month", "November").stderr
 
 
 def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path, pack_options: list[str]) -> None:

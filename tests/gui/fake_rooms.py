@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
+from fieldray.audit.planning import plan
 from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.bench.load import KeptCell, KeptStudy
 from fieldray.bench.parallel_load import LEVELS
@@ -433,11 +434,14 @@ def audit_report(text: str = "made-up") -> AuditReport:
         pack=text, names={"en": text}, trust="signed", fingerprint="ab", model_sha256="c" * 64, label="opacity",
         meaning={"en": text}, labels_from=text, run_id=7, paths=(text,), program_version="0", made_s=0.0,
     )  # fmt: skip
+    proposal = propose(cases, label="opacity", pattern=POINT, wanted=0.9)
+    thresholds = (proposal.threshold, POINT.threshold)
     return AuditReport(
         subject=subject,
         audit=audit(cases, [POINT]),
         drifts=(stability([60, 0], [0, 60], of="scores"),),
-        proposal=propose(cases, label="opacity", pattern=POINT, wanted=0.9),
+        proposal=proposal,
+        plan=plan(cases, thresholds, prevalence=0.1, prices=(2.0, 20.0)),
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from desk import Desk
+from fake_rooms import SPEC
 from PySide6.QtWidgets import QApplication, QComboBox, QLabel
 
 from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+from fieldray.store.results import ResultStore
 
 
 @pytest.fixture
@@ -53,7 +56,32 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert "Area under the ROC curve (AUC)" in text
     assert "The scores are distributed differently from those of earlier runs" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
+    desk.until(lambda: page.curve.height() > 0 and page.calibration.height() > 0)
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
+
+
+def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare_with(
+    desk: Desk, page: AuditPage
+) -> None:
+    own = desk.bench.screening.run_id
+    with ResultStore(desk.rooms.database) as store:
+        other = store.open_run(SPEC, fresh=True)
+        store.open_run(replace(SPEC, paths=("/elsewhere",)), fresh=True)
+    page.hide()
+    page.show()
+    desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, other])
+    page.against.setCurrentIndex(1)
+    page.screening_price.setText("2,5")
+    show(desk, page)
+    plan = desk.bench.auditing.report.plan
+    page.steps.cellActivated.emit(1, 0)
+    desk.until(lambda: len(desk.rooms.audit.requests) == 2)
+    (_, first, _), (run_id, again, _) = desk.rooms.audit.requests
+    assert (run_id, first.threshold, again.threshold) == (own, None, plan.shown[1])
+    assert (again.prices, again.against) == ((2.5, 0.0), other)
+    text = said(page)
+    assert "of 1000 people screened are called for a test" in text
+    desk.until(lambda: desk.bench.auditing.report is not None)
 
 
 def test_a_row_opens_its_image(desk: Desk, page: AuditPage) -> None:

@@ -51,17 +51,9 @@ class Reference:
 def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> Reference:
     """Labels from the name of the folder each image lies in (for a member of a zip: its folder there).
 
-    Parameters
-    ----------
-    refs
-        The images.
-    positive
-        The folders whose images are positive, in any case; without it they are recognised by `POSITIVE_NAMES`.
+    positive  the folders whose images are positive, in any case; without it they are recognised by `POSITIVE_NAMES`
 
-    Raises
-    ------
-    UsageProblem
-        If the folders are not of two classes, or which of them is positive cannot be told.
+    Raises UsageProblem if the folders are not of two classes, or which of them is positive cannot be told.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
     is_positive = positive_classes(set(classes.values()), positive=positive)
@@ -124,22 +116,12 @@ def table_labels(
     images), by `path!member`, or by its SOP Instance UID. Separators `,` `;` tab and `|`, UTF-8, UTF-16 with its mark
     and Windows-1251 are recognised.
 
-    Parameters
-    ----------
-    table
-        The file.
-    refs
-        The images that were screened.
-    positive
-        The labels that mean positive; see `positive_classes`.
-    columns
-        Names of the columns "image", "label" and "patient", where they are not usual ones.
+    refs      the images that were screened
+    positive  the labels that mean positive; see `positive_classes`
+    columns   names of the columns "image", "label" and "patient", where they are not usual ones
 
-    Raises
-    ------
-    UsageProblem
-        If it cannot be read, lacks a column, gives one image two labels, names no image that was screened, or its
-        labels are not of two classes; everything found is named with its lines.
+    Raises UsageProblem if it cannot be read, lacks a column, gives one image two labels, names no image that was
+    screened, or its labels are not of two classes; everything found is named with its lines.
     """
     rows = _read_rows(table)
     names = _columns(table, list(rows[0][1]) if rows else [], columns or {})
@@ -336,6 +318,7 @@ class Case:
     score     calibrated, 0..1; None if the image was refused or failed
     category  what the program said
     is_asked  whether because a person had it turned, or screened although it was refused
+    identity  of its bytes (`StoredResult.identity`)
     """
 
     image: str
@@ -346,6 +329,7 @@ class Case:
     category: Category
     header: ImageHeader
     is_asked: bool = False
+    identity: tuple[str, int] = ("", 0)
 
 
 def label_score(result: StoredResult, label: str) -> float | None:
@@ -359,18 +343,11 @@ def label_score(result: StoredResult, label: str) -> float | None:
 def make_cases(
     results: Iterable[StoredResult], truths: Mapping[str, bool], *, label: str, patients: Mapping[str, str]
 ) -> Iterator[Case]:
-    """The images that have a reference label.
+    """The images of one run that have a reference label.
 
-    Parameters
-    ----------
-    results
-        Of one run.
-    truths
-        By image key. Images without one are left out.
-    label
-        The label of the pack that is judged.
-    patients
-        By image key, where the reference names them; else the header's Patient ID, else the study, else the image.
+    truths    by image key; images without one are left out
+    label     of the pack, that is judged
+    patients  by image key, where the reference names them; else the header's Patient ID, else the study, else the image
     """
     for result in results:
         ref = result.outcome.ref
@@ -384,6 +361,7 @@ def make_cases(
                 category=result.outcome.category,
                 header=ref.header,
                 is_asked=bool(asked_for(result.outcome)),
+                identity=result.identity,
             )
 
 

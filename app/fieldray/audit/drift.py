@@ -81,17 +81,10 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
 
     Half an image is added to every bin of both, so that an empty one stays finite.
 
-    Parameters
-    ----------
-    now, before
-        Counts in the same bins, of the run and of the reference; each with one image or more.
-    of, against
-        What was counted, and what it is compared with.
+    now, before  counts in the same bins, of the run and of the reference; each with one image or more
+    of, against  what was counted, and what it is compared with
 
-    Raises
-    ------
-    ValueError
-        If the bins differ in number, or either has no image.
+    Raises ValueError if the bins differ in number, or either has no image.
     """
     if len(now) != len(before) or not sum(now) or not sum(before):
         raise ValueError("drift needs counts of both, in the same bins")

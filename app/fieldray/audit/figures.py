@@ -26,7 +26,7 @@ _LARGEST_BINS: Final = 10
 _IMAGES_PER_BIN: Final = 20
 _AGE_GROUPS: Final = ((0, 18), (18, 40), (40, 65), (65, 200))
 _MOST_IMAGES: Final = 1_000_000
-_ON_TOP: Final[frozenset[str]] = frozenset({"read_first"})  # of the list, so it is found whatever its score
+ALWAYS_FOUND: Final[frozenset[str]] = frozenset({"read_first"})  # of the list, so it is found whatever its score
 _ALWAYS: Final = frozenset({"abnormal", "unsure", "normal", "refused"})
 
 
@@ -108,21 +108,11 @@ def require_prevalence(prevalence: float | None) -> None:
 
 
 def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float | None = None) -> Audit:
-    """All figures.
+    """All figures of images with their reference, of one label of one pack.
 
-    Parameters
-    ----------
-    cases
-        Images with their reference, of one label of one pack.
-    points
-        The operating points to judge.
-    prevalence
-        Share of positives among the patients to be screened, between 0 and 1; without it, that of the cases.
+    prevalence  share of positives among the patients to be screened, between 0 and 1; without it, that of the cases
 
-    Raises
-    ------
-    UsageProblem
-        Without images of both classes that have a score, or with a prevalence outside (0, 1).
+    Raises UsageProblem without images of both classes that have a score, or with a prevalence outside (0, 1).
     """
     require_prevalence(prevalence)
     scored = [case for case in cases if case.score is not None]
@@ -172,11 +162,7 @@ def at_point(cases: Sequence[Case], point: OperatingPoint, *, prevalence: float)
     """What a point that was chosen on other images does to cases of both classes, with and without a score."""
     scores, truth, patients = arrays([case for case in cases if case.score is not None])
     categories = [category_at(point, case.score, otherwise=case.category) for case in cases]
-    found = [
-        category in _ON_TOP or (case.score is not None and case.score >= point.threshold)
-        for case, category in zip(cases, categories, strict=True)
-        if case.truth
-    ]
+    found = [is_found(case, point) for case in cases if case.truth]
     hits = metrics.sensitivity(scores, truth, threshold=point.threshold, patients=patients)
     spared = metrics.specificity(scores, truth, threshold=point.threshold, patients=patients)
     positive, negative = predictive_values(hits, spared, prevalence=prevalence)
@@ -192,9 +178,14 @@ def at_point(cases: Sequence[Case], point: OperatingPoint, *, prevalence: float)
     )
 
 
+def is_found(case: Case, point: OperatingPoint) -> bool:
+    """Whether an image is at or above a point, or read first: a refused one is not."""
+    return case.category in ALWAYS_FOUND or (case.score is not None and case.score >= point.threshold)
+
+
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """The class of an image at a point: `otherwise` what it is without a score, or read first whatever its score."""
-    if score is None or otherwise in _ON_TOP:
+    if score is None or otherwise in ALWAYS_FOUND:
         return otherwise
     decisions: dict[Decision, Category] = {"above": "abnormal", "unsure": "unsure", "below": "normal"}
     return decisions[decide(score, point)]
@@ -225,12 +216,8 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
     Either is 1 / (1 + odds * r) with r the ratio of two independent shares, whose interval comes from the intervals of
     the two (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
 
-    Parameters
-    ----------
-    hits, spared
-        Sensitivity and specificity.
-    prevalence
-        0..1, exclusive.
+    hits, spared  sensitivity and specificity
+    prevalence    0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
     positive = _interval_of_ratio(_turned(spared), hits)
@@ -279,15 +266,7 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
 def images_needed(value: float) -> int:
     """Images, each of another patient, for Wilson's interval of a share around `value` to be +/- `HALF_WIDTH` or less.
 
-    Parameters
-    ----------
-    value
-        The share that is expected, 0..1.
-
-    Returns
-    -------
-    int
-        Of the class that the share is of: positives for a sensitivity, negatives for a specificity.
+    They are of the class that the share is of: positives for a sensitivity, negatives for a specificity.
     """
 
     def is_enough(number: int) -> bool:
@@ -319,17 +298,23 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float) -> tuple[Group, ...]:
-    found = []
+def grouped(cases: Sequence[Case]) -> Iterator[tuple[str, str, list[Case]]]:
+    """By what, name and members of each group with enough images of both classes that have a score."""
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
             members = [case for case in cases if grouping(case) == name]
-            scores, truth, patients = arrays([case for case in members if case.score is not None])
-            if min(truth.sum(), (~truth).sum()) < SMALLEST_GROUP:
-                continue
-            judged = tuple(at_point(members, point, prevalence=prevalence) for point in points)
-            area = metrics.area(scores, truth, patients=patients)
-            found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
+            truths = [case.truth for case in members if case.score is not None]
+            if min(sum(truths), len(truths) - sum(truths)) >= SMALLEST_GROUP:
+                yield by, name, members
+
+
+def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence: float) -> tuple[Group, ...]:
+    found = []
+    for by, name, members in grouped(cases):
+        scores, truth, patients = arrays([case for case in members if case.score is not None])
+        judged = tuple(at_point(members, point, prevalence=prevalence) for point in points)
+        area = metrics.area(scores, truth, patients=patients)
+        found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
     return tuple(found)
 
 

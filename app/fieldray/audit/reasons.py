@@ -43,6 +43,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                               "kind. An audit needs positive and negative images.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
+    "audit_threshold": "At the threshold {value} no positive image is found, or it is not between 0 and 1. Choose a lower "
+                       "one of the plan.",
+    "audit_price": "A price is a number from 0 on, not {value}.",
+    "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge {both}, and "
+                             "these are not of both kinds. A comparison needs positive and negative images.",
     "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
                              "{count} images with a label have no score, because they were refused or failed.",
                              by="count"),

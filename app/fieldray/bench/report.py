@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from fieldray.paths import VERSION
-from fieldray.plain_text import visible
+from fieldray.reports import document
 from fieldray.reports.content import NOTICE
 from fieldray.reports.document import Points, Table
 from fieldray.reports.outputs import GENERATOR, Kind, own_text
@@ -64,19 +64,7 @@ class Report:
 
 def lines(report: Report) -> Iterator[str]:
     """The report for a console, without its charts."""
-    for block in report.blocks:
-        if isinstance(block, Table):
-            yield from ("", block.title, *_columns(block))
-        elif isinstance(block, Points):
-            yield from ("", block.title, *(f"  - {sentence}" for sentence in block.sentences))
-
-
-def _columns(table: Table) -> Iterator[str]:
-    cells = [[visible(cell) for cell in row] for row in (table.columns, *table.rows)]
-    wide = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
-    for row in cells:
-        others = (cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))
-        yield "  " + "  ".join((row[0].ljust(wide[0]), *others)).rstrip()
+    return document.lines(block for block in report.blocks if not isinstance(block, Chart))
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:

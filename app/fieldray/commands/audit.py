@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
     from fieldray.domain.model import Model
     from fieldray.pipeline.auditing import AuditRequest
-    from fieldray.reports.audit import AuditText
 
 _COLUMNS: Final = ("image", "label", "patient")
 _SHOWN: Final = 10
@@ -73,6 +72,11 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run", type=int, metavar="N", dest="run_id", help="use the results of this run; screen nothing"
     )
+    group.add_argument("--against", type=int, metavar="N", help="compare with this run of the same images")
+    for name, of in (("screening", "of screening one person"), ("test", "of the test of one who is called")):
+        group.add_argument(
+            f"--price-{name}", type=float, metavar="PRICE", help=f"{of}, for the costs of each threshold"
+        )
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +103,9 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="keep the proposed operating point under this name, for this model only; used as "
         "--operating-point local:NAME",
+    )
+    group.add_argument(
+        "--threshold", type=float, metavar="SCORE", help="propose this threshold of the plan, instead of a sensitivity"
     )
     group.add_argument("--name", metavar="PERSON", help="who accepts it")
     group.add_argument("--remove-local", metavar="NAME", help="remove a local operating point of the pack")
@@ -134,6 +141,7 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 def _request(options: argparse.Namespace) -> AuditRequest:
     from fieldray.pipeline.auditing import AuditRequest
 
+    prices = options.price_screening, options.price_test
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
     return AuditRequest(
         labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
@@ -142,6 +150,9 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         label=options.label,
         prevalence=options.prevalence,
         sensitivity=options.sensitivity,
+        threshold=options.threshold,
+        prices=None if prices == (None, None) else (prices[0] or 0.0, prices[1] or 0.0),
+        against=options.against,
     )
 
 
@@ -231,39 +242,15 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
 
 def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.audit import AuditText
-    from fieldray.reports.content import NOTICE
+    from fieldray.reports.document import lines
     from fieldray.translation import Translator
 
-    words, print_line = AuditText(report, Translator()), console.print_line
-    print_line("")
-    print_line(words.title)
-    console.print_lines(f"  {label:<18} {text}" for label, text in words.facts())
-    print_line("")
-    print_line("Figures, with 95 % intervals by patient")
-    figures = words.figures()
-    width = max(len(figure.what) for figure in figures if figure.counts or figure.value)
-    for figure in figures:
-        print_line(f"  {figure.what:<{width}} {figure.counts:>14}  {figure.value}".rstrip())
-    if groups := words.groups():
-        print_line("")
-        for row in (words.group_headings(), *groups):
-            print_line(f"  {row[0]:<28} {row[1]:>6}  {row[2]:<22} {row[3]:<20} {row[4]}")
-    print_line("")
-    console.print_lines((*words.drifts(), words.proposal(), *words.notes()))
-    _print_disagreements(words, console)
-    print_line(NOTICE)
-
-
-def _print_disagreements(words: AuditText, console: Console) -> None:
-    if found := words.disagreements(_SHOWN):
-        console.print_line("")
-        console.print_line(words.count_of_disagreements())
-        width = max(len(case.answer) for case in found)
-        for case in found:
-            console.print_line(f"  {case.reference:<9} {case.answer:<{width}} {case.score}  {case.image}")
-        if (left := len(words.report.audit.disagreements) - len(found)) > 0:
-            console.print_line(f"  and {left} more, all of them in the JSON")
-        console.print_line("")
+    words = AuditText(report, Translator())
+    *others, _ = words.after_charts()
+    shown = words.disagreements(_SHOWN)
+    console.print_lines(("", words.title, *lines((*words.before_charts(), *others, shown))))
+    if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
+        console.print_line(f"  and {left} more, all of them in the JSON")
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:

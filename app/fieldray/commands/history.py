@@ -13,6 +13,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.plain_text import as_cell
 from fieldray.reasons import OF_MANY, reason
+from fieldray.settings import language_choices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
+    month = add_command(actions, "month", "what was screened in a month, for who runs a programme", run=run_month)
+    month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
+    month.add_argument("--pdf", type=given_path, metavar="FILE", help="write it as PDF")
+    month.add_argument("--language", choices=language_choices()[1:], default="en", help="of the PDF (default: en)")
+    _add_json(month)
     deleting = add_command(
         actions, "delete", "delete runs with their results, previews and verdicts, for good", run=run_delete
     )
@@ -74,6 +80,10 @@ def _day(text: str) -> datetime.date:
         return datetime.date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(reason("history_date", text=text).text) from None
+
+
+def _month(text: str) -> datetime.date:
+    return _day(f"{text}-01")
 
 
 # ---- the commands
@@ -166,6 +176,26 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(f"Written: {path}" for path in written)
     if not written:
         console.print_line("Nothing to write: no result of this run has what these formats need.")
+    return 0
+
+
+def run_month(options: argparse.Namespace, console: Console) -> int:
+    """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.content import month_text
+    from fieldray.reports.document import lines
+    from fieldray.reports.exporter import is_own_pdf
+    from fieldray.reports.outputs import write_own
+    from fieldray.reports.pdf.pages import month_document
+    from fieldray.reports.site import month_blocks, month_title
+    from fieldray.translation import Translator
+
+    first = options.month or datetime.date.today().replace(day=1)
+    tallies = _history().month(first)
+    if not write_json(options.json, month_text(tallies, first), console, kind="json"):
+        console.print_lines((month_title(Translator(), first), *lines(month_blocks(tallies, Translator()))))
+    if options.pdf:
+        write_own(options.pdf, is_own_pdf, month_document(tallies, first, Translator(options.language)))
+        console.print_line(f"Written: {options.pdf}")
     return 0
 
 

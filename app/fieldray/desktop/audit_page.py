@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QPolygonF, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QGridLayout,
     QHBoxLayout,
+    QHeaderView,
     QLineEdit,
     QSizePolicy,
+    QTableWidget,
     QVBoxLayout,
     QWidget,
 )
@@ -38,12 +41,14 @@ from fieldray.desktop.widgets import (
     push_button,
     reading_table,
 )
-from fieldray.formatting import number
+from fieldray.domain.run import Run
+from fieldray.formatting import moment, number, pack_of_run
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import ShareChart
+from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Table
 from fieldray.translation import Translator
 
+_PLAN_HEIGHT: Final = 600
 _FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
 
 
@@ -84,16 +89,21 @@ class AuditPage(Page):
         self.labels.activated.connect(lambda _: self._refresh())
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
+        self.screening_price, self.test_price = QLineEdit(), QLineEdit()
+        self.against = choice_box(())
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
-        for field in (self.positive, self.prevalence, self.sensitivity):
+        for field in (self.positive, self.prevalence, self.sensitivity, self.screening_price, self.test_price):
             field.setFixedWidth(_FIELD_WIDTH)
         fields = form(
             (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
+            (text("Price of screening one person"), self.screening_price),
+            (text("Price of the test of one who is called"), self.test_price),
+            (text("Compare with"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
         return card(label(why, role="muted"), fields, lay_row(None, self.button, 1))
@@ -110,17 +120,24 @@ class AuditPage(Page):
         self.table_button.setText(path.name)
         self._refresh()
 
-    def _audit(self) -> None:
-        choice = self.labels.currentData()
-        prevalence = _share(self.prevalence.text())
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._auditing.list_others()
+
+    def _audit(self, threshold: float | None = None) -> None:
+        choice, prevalence = self.labels.currentData(), _number(self.prevalence.text())
+        prices = [_number(field.text()) for field in (self.screening_price, self.test_price)]
         if choice == "table" and self._table is None:
             return
         self._auditing.audit(
             AuditRequest(
                 labels=self._table if choice == "table" and self._table else choice,
                 positive=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
-                prevalence=prevalence,
+                prevalence=None if prevalence is None else prevalence / 100,
                 sensitivity=self.sensitivity.value() / 100,
+                threshold=threshold,
+                prices=None if prices == [None, None] else (prices[0] or 0.0, prices[1] or 0.0),
+                against=self.against.currentData(),
             )
         )
 
@@ -129,6 +146,7 @@ class AuditPage(Page):
     def _refresh(self) -> None:
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
+        self._offer(auditing.others)
         self.button.setEnabled(auditing.can_audit and not (is_table and self._table is None))
         text = ""
         if auditing.problem is not None:
@@ -144,6 +162,16 @@ class AuditPage(Page):
         if self._result is not None:
             self.take_button.setEnabled(auditing.can_take)
 
+    def _offer(self, others: Sequence[Run]) -> None:
+        """The runs that there are to compare with; the one that was chosen stays."""
+        text, chosen = self._translator, self.against.currentData()
+        self.against.clear()
+        self.against.addItem(text.text("no other run"), None)
+        for run in others:
+            named = f"{run.run_id}: {pack_of_run(text, run.spec)}, {moment(text, run.started_s)}"
+            self.against.addItem(plain(named), run.run_id)
+        self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
+
     def _show_report(self) -> None:
         if self._result is not None:
             discard(self._result)
@@ -158,8 +186,25 @@ class AuditPage(Page):
         figures = lay_row(None, (self._make_figures(words), 1), self._make_charts(words), spacing=24)
         found = card(label(words.title, role="title"), figures, self._make_buttons())
         sentences = card(*map(label, (*words.notes(), *words.drifts(), words.proposal())))
-        lay_column(page, found, sentences, self._make_disagreements(words), spacing=12)
+        others = [((words.groups(),) if words.groups().rows else ()), words.comparison()]
+        parts = [found, sentences, self._make_planning(words), *(card(*_shown(blocks)) for blocks in others if blocks)]
+        lay_column(page, *parts, self._make_disagreements(words), spacing=12)
         return page
+
+    def _make_planning(self, words: AuditText) -> QWidget:
+        blocks, plan = words.planning(), words.report.plan
+        if plan is None:
+            return card(*_shown(blocks))
+        how = self._translator.text(
+            "Double-click a threshold, or press Enter on it, to plan with it and propose it as local operating point."
+        )
+        *_, workload = words.charts()
+        chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)
+        said = lay_column(None, *_shown((*blocks[:1], Paragraph(how))), 1)
+        tables = _shown(blocks[1:])
+        self.steps = next(part for part in tables if isinstance(part, QTableWidget))
+        self.steps.cellActivated.connect(lambda row, _: self._audit(plan.shown[row]))
+        return card(lay_row(None, (said, 1), chart, spacing=24), *tables)
 
     def _make_figures(self, words: AuditText) -> QGridLayout:
         grid = QGridLayout()
@@ -172,11 +217,6 @@ class AuditPage(Page):
             grid.addWidget(label(figure.what, role="heading" if is_heading else ""), place, 0)
             grid.addWidget(label(figure.counts, role="muted"), place, 1)
             grid.addWidget(label(figure.value), place, 2)
-        below = len(rows) + 1
-        for place, group in enumerate(words.groups(), below + 1):
-            grid.addWidget(label(group[0]), place, 0)
-            grid.addWidget(label(group[1], role="muted"), place, 1)
-            grid.addWidget(label(f"{words.group_headings()[2]} {group[2]}"), place, 2)
         grid.setRowStretch(grid.rowCount(), 1)
         for column, stretch in ((0, 4), (2, 3)):
             grid.setColumnStretch(column, stretch)
@@ -184,7 +224,7 @@ class AuditPage(Page):
 
     def _make_charts(self, words: AuditText) -> QVBoxLayout:
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
-        curve, calibration = words.charts()
+        curve, calibration, *_ = words.charts()
         self.curve = chart(curve, spoken=words.area(words.report.audit.area))
         self.calibration = chart(calibration, spoken=words.figures()[-1].value)
         return lay_column(None, self.curve, self.calibration, 1)
@@ -197,16 +237,14 @@ class AuditPage(Page):
 
     def _make_disagreements(self, words: AuditText) -> QWidget:
         heading = label(words.count_of_disagreements(), role="heading")
-        found = words.disagreements()
-        if not found:
+        found, cases = words.disagreements(), words.report.audit.disagreements
+        if not cases:
             return card(heading)
         how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")
-        self.disagreements = reading_table(
-            words.disagreement_headings(), [(*case[2:5], Path(case.image).name) for case in found]
-        )
-        self.disagreements.setAccessibleName(words.count_of_disagreements())
-        rows = [case.row_id for case in found]
-        self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(rows[row]))
+        rows = [(*row[:2], row[4], Path(case.image).name) for row, case in zip(found.rows, cases, strict=True)]
+        self.disagreements = reading_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
+        self.disagreements.setAccessibleName(found.title)
+        self.disagreements.cellActivated.connect(lambda row, _: self.image_wanted.emit(cases[row].row_id))
         return card(heading, label(how, role="muted"), self.disagreements)
 
     # ---- what is done with it
@@ -225,14 +263,34 @@ class AuditPage(Page):
         dialog.open()
 
 
-def _share(percent: str) -> float | None:
-    """A share from a number in per cent, None for an empty field. What is no number is no prevalence either."""
-    if not percent.strip():
+def _number(text: str) -> float | None:
+    """A number, perhaps in per cent, None for an empty field. What is no number is no share and no price either."""
+    if not text.strip():
         return None
     try:
-        return float(percent.strip().rstrip("%").replace(",", ".")) / 100
+        return float(text.strip().rstrip("%").replace(",", "."))
     except ValueError:
         return float("nan")
+
+
+def _shown(blocks: Sequence[Block]) -> list[QWidget]:
+    """Blocks of a report: titles, sentences and tables."""
+    parts: list[QWidget] = []
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            parts.append(label(block.text, role="muted"))
+            continue
+        if block.title:
+            parts.append(label(block.title, role="heading"))
+        if isinstance(block, Points):
+            parts += map(label, block.sentences)
+        elif isinstance(block, Table):
+            table = reading_table(block.columns, block.rows, most=_PLAN_HEIGHT)
+            table.setAccessibleName(block.title)
+            table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+            table.setFixedHeight(table.maximumHeight() + table.horizontalScrollBar().sizeHint().height())
+            parts.append(table)
+    return parts
 
 
 class LocalPointDialog(QDialog):

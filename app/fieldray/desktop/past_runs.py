@@ -19,6 +19,7 @@ from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
 from fieldray.domain.model import Model
+from fieldray.domain.run import Run
 from fieldray.errors import Cancelled, FieldrayError, UsageProblem
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
@@ -160,6 +161,7 @@ class Auditing(RunRoom):
         super().__init__(background, board, screening, packs)
         self._model: Model | None = None
         self.report: AuditReport | None = None
+        self.others: tuple[Run, ...] = ()
         screening.started.connect(self.forget)
 
     @property
@@ -172,6 +174,18 @@ class Auditing(RunRoom):
         """Whether the proposed operating point can become the site's."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
+
+    def list_others(self) -> None:
+        """Find out which runs of the same folders there are to compare with; then `changed`."""
+        own = self._screening.run_id
+
+        def listed(found: Sequence[RunSummary]) -> None:
+            paths = {path for each in found if each.run.run_id == own for path in each.run.spec.paths}
+            others = (each.run for each in found if each.run.run_id != own)
+            self.others = tuple(run for run in others if paths & set(run.spec.paths))
+            self.changed.emit()
+
+        self._background.ask(lambda services: services.history.runs(), channel="others", done=listed)
 
     def audit(self, request: AuditRequest) -> None:
         """Work out the figures of the run."""

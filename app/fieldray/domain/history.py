@@ -33,16 +33,10 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 class RunSummary:
     """A run and what came out. All counts are of images that are present in it.
 
-    Attributes
-    ----------
-    counts
-        Images by category.
-    backends
-        Images by what ran the model, "" for those that it did not run on.
-    verdicts
-        Results by the verdict that a person gave.
-    not_present
-        Images that the run once saw and its last whole pass did not.
+    counts       images by category
+    backends     images by what ran the model, "" for those that it did not run on
+    verdicts     results by the verdict that a person gave
+    not_present  images that the run once saw and its last whole pass did not
     """
 
     run: Run
@@ -66,16 +60,10 @@ class RunSummary:
 class RunFilter:
     """Which runs are wanted.
 
-    Attributes
-    ----------
-    text
-        Part of the pack's name or of a path, whatever its case.
-    since, until
-        The first and the last day on which a run may have begun, by this computer's time zone.
-    verdict
-        Runs with such results: any run, with a verdict, with results that nobody judged, with a disagreement.
-    backend
-        Runs of which this device ran something; "" for all.
+    text          part of the pack's name or of a path, whatever its case
+    since, until  the first and the last day on which a run may have begun, by this computer's time zone
+    verdict       runs with such results: any run, with a verdict, with results that nobody judged, with a disagreement
+    backend       runs of which this device ran something; "" for all
     """
 
     text: str = ""
@@ -108,22 +96,13 @@ class RunFilter:
 class ResultBrief:
     """A stored result without header, maps and previews.
 
-    Attributes
-    ----------
-    key
-        Names the image within its run (see `store.rows.image_key`).
-    image
-        The same for a person: path, member, frame.
-    label, score, point
-        Of the finding that decides the category; "" and None where there is none.
-    backend
-        What ran the model, "" if nothing did.
-    verdict
-        What a person said of it.
-    why
-        Why the image was refused or failed, None where it was screened.
-    notes
-        What a person should know of the result.
+    key                  names the image within its run (see `store.rows.image_key`)
+    image                the same for a person: path, member, frame
+    label, score, point  of the finding that decides the category; "" and None where there is none
+    backend              what ran the model, "" if nothing did
+    verdict              what a person said of it
+    why                  why the image was refused or failed, None where it was screened
+    notes                what a person should know of the result
     """
 
     row_id: int
@@ -149,6 +128,20 @@ class ResultBrief:
     def identity(self) -> tuple[str, int]:
         """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
         return (self.content_sha256 or self.image, self.frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many images of a time one pack put into one class, for one reason, with one verdict of a reader.
+
+    why  of one of them; the others were refused, or failed, for the same but perhaps with another number in it
+    """
+
+    pack: str
+    category: Category
+    why: Reason | None
+    verdict: VerdictChoice | None
+    images: int
 
 
 # ---- two runs
@@ -178,16 +171,10 @@ class ResultPair:
 class Comparison:
     """Two runs, image by image.
 
-    Attributes
-    ----------
-    first, second
-        The runs.
-    pairs
-        Of every image in both: those in another class first, then by the size of the difference of their scores.
-    only_first, only_second
-        What is in one of them alone.
-    manifests
-        Of the packs of either run, None where one is not at hand.
+    first, second            the runs
+    pairs                    of every image in both: those in another class first, then by the difference of scores
+    only_first, only_second  what is in one of them alone
+    manifests                of the packs of either run, None where one is not at hand
     """
 
     first: Run
@@ -244,16 +231,10 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 class DeletionPlan:
     """What deleting runs would take away, so that a person can be asked.
 
-    Attributes
-    ----------
-    run_ids
-        Of the runs.
-    results
-        Rows, those of images that are not present any more included.
-    verdicts
-        What a person said of them and nowhere else: lost for good.
-    verdicts_kept
-        Verdicts on them that stay with the same result in another run.
+    run_ids        of the runs
+    results        rows, those of images that are not present any more included
+    verdicts       what a person said of them and nowhere else: lost for good
+    verdicts_kept  verdicts on them that stay with the same result in another run
     """
 
     run_ids: tuple[int, ...]
@@ -266,18 +247,11 @@ class DeletionPlan:
 class Deletion:
     """What was deleted.
 
-    Attributes
-    ----------
-    plan
-        What it was.
-    previews
-        Small images that no result needs any more.
-    freed_bytes
-        By how much the store has shrunk; less than 0 if something was added meanwhile.
-    is_wiped
-        Whether the bytes are gone from the store's files. Another program that reads keeps them until it is done.
-    copies_left
-        Files that may still hold them: damaged stores that were set aside.
+    plan         what it was
+    previews     small images that no result needs any more
+    freed_bytes  by how much the store has shrunk; less than 0 if something was added meanwhile
+    is_wiped     whether the bytes are gone from the store's files: another program that reads keeps them meanwhile
+    copies_left  files that may still hold them: damaged stores that were set aside
     """
 
     plan: DeletionPlan

@@ -117,6 +117,11 @@ class StoredResult:
     is_sampled: bool = False
     is_read: bool = False
 
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
+        return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:

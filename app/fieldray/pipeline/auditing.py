@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
+from fieldray.audit.cases import Case, Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
-from fieldray.audit.report import AuditReport, Subject, propose, require_sensitivity
+from fieldray.audit.planning import Prices, plan, require_prices
+from fieldray.audit.report import AuditReport, Paired, Side, Subject, pair, propose, require_sensitivity
 from fieldray.domain.finding import Screened
 from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint
@@ -41,6 +42,9 @@ class AuditRequest:
     label        of the pack, its first without one
     prevalence   among the patients to be screened; without it, that of the images
     sensitivity  for which a local operating point is proposed
+    threshold    at which it is proposed instead
+    prices       for a plan with costs
+    against      another run of the same images, to compare with
     """
 
     labels: Literal["folders", "verdicts"] | Path
@@ -49,55 +53,68 @@ class AuditRequest:
     label: str | None = None
     prevalence: float | None = None
     sensitivity: float = 0.9
+    threshold: float | None = None
+    prices: Prices | None = None
+    against: int | None = None
 
 
 def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
     """All figures of a stored run.
 
-    Parameters
-    ----------
-    database
-        The results' file.
-    run_id
-        The run.
-    request
-        What is asked for.
-    model
-        The pack of the run, or None where it is not at hand: then only the operating points of the run are judged.
+    model  the pack of the run; without it only the operating points of the run are judged
 
-    Raises
-    ------
-    UsageProblem
-        For a run or label that is not there, and for whatever is wrong with the reference labels.
-    StorageProblem
-        If the results cannot be read.
+    Raises UsageProblem for a run or label that is not there, two runs that cannot be compared, and what is wrong with
+    the reference labels; StorageProblem if the results cannot be read.
     """
+    require_prices(request.prices)
     with HistoryQuery(database) as query:
         run = _run(query, run_id)
         label = _label(query, run, request.label, model)
         reference = _reference(query, run_id, request)
         results = query.rows(run_id)
         cases = list(make_cases(results, reference.truths, label=label, patients=reference.patients))
-        found = audit(cases, _points(run, label, model), prevalence=request.prevalence)
+        points = _points(run, label, model)
+        found = audit(cases, points, prevalence=request.prevalence)
+        paired = _paired(query, run, cases, label, request)
         drifts = _drifts(query, run, label, model.manifest if model else None)
     pattern = model.manifest.point(label) if model else None
+    proposal = propose(cases, label=label, pattern=pattern, wanted=request.sensitivity, threshold=request.threshold)
+    thresholds = [proposal.threshold, *(point.threshold for point in points)]
     unseen = reason("audit_unseen", pack=run.spec.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     return AuditReport(
         subject=_subject(run, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
         drifts=drifts,
-        proposal=propose(cases, label=label, pattern=pattern, wanted=request.sensitivity),
+        proposal=proposal,
+        plan=plan(cases, thresholds, prevalence=found.prevalence, prices=request.prices),
+        paired=paired,
     )
+
+
+def _paired(query: HistoryQuery, run: Run, cases: Sequence[Case], label: str, request: AuditRequest) -> Paired | None:
+    """The run beside the one that it is to be compared with, each at the point that it used."""
+    if request.against is None:
+        return None
+    if request.against == run.run_id:
+        raise UsageProblem(reason("history_same_run"))
+    other = _run(query, request.against)
+    known = _labels(query.rows(other.run_id), other, None)
+    first, second = (
+        Side(run_id=one.run_id, pack=one.spec.pack_name, label=own, point=next(iter(_points(one, own, None)), None))
+        for one, own in ((run, label), (other, label if label in known or not known else known[0]))
+    )
+    return pair(cases, query.rows(other.run_id), first=first, second=second)
 
 
 def require_usable(request: AuditRequest) -> None:
     """Refuse, before any image is screened, what would be refused afterwards whatever the images are.
 
-    Raises UsageProblem for a sensitivity or prevalence out of range and a table that cannot be used.
+    Raises UsageProblem for a sensitivity, prevalence or price out of range and a table that cannot be used.
     """
     require_sensitivity(request.sensitivity)
     require_prevalence(request.prevalence)
+    require_prices(request.prices)
     if isinstance(request.labels, Path):
         require_table(request.labels, positive=request.positive, columns=request.columns)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, compare
+from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, Tally, compare
 from fieldray.domain.model import Model
 from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
@@ -23,12 +24,8 @@ from fieldray.store.history import HistoryQuery
 class PastRun:
     """A run as it is opened again.
 
-    Attributes
-    ----------
-    model
-        The pack that made the results, None where it is not at hand: then there are no heat maps.
-    doubts
-        What speaks against the run as a whole.
+    model   the pack that made the results, None where it is not at hand: then there are no heat maps
+    doubts  what speaks against the run as a whole
     """
 
     run: Run
@@ -65,6 +62,13 @@ class History:
             before, after = _run(query, first), _run(query, second)
             found = compare(before, query.briefs(first), after, query.briefs(second))
             return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
+
+    def month(self, first: datetime.date) -> tuple[Tally, ...]:
+        """What was first seen in the month that begins on this day, by this computer's clock."""
+        after = (first + datetime.timedelta(days=31)).replace(day=1)
+        since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
+        with HistoryQuery(self._database) as query:
+            return query.tallies(since, until)
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""

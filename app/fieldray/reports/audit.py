@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, images_needed
-from fieldray.audit.report import AuditReport
-from fieldray.domain.finding import Category
+from fieldray.audit.planning import EVERYBODY, PEOPLE, Plan, Step
+from fieldray.audit.report import AuditReport, Paired, PairedFigure
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray.formatting import border_text, category_word, moment, number, percent, research_only, score_text
@@ -27,17 +26,6 @@ class Figure(NamedTuple):
     what: str
     counts: str
     value: str
-
-
-class Disagreement(NamedTuple):
-    """An image on which pack and label disagree; `row_id` of its result."""
-
-    row_id: int
-    category: Category
-    reference: str
-    answer: str
-    score: str
-    image: str
 
 
 class AuditText:
@@ -164,19 +152,19 @@ class AuditText:
 
     # ---- groups
 
-    def group_headings(self) -> tuple[str, ...]:
-        """Of the table of groups."""
-        translator = self.translator
-        return (
-            translator.text("Group"),
-            translator.text("Images"),
-            translator.text("AUC"),
-            translator.text("Sensitivity"),
-            translator.text("Specificity"),
-        )
-
-    def groups(self) -> list[tuple[str, ...]]:
+    def groups(self) -> Table:
         """A row for each group, at the first operating point."""
+        text = self.translator.text
+        columns = text("Group"), text("Images"), text("AUC"), text("Sensitivity"), text("Specificity")
+        rows = []
+        for group in self.report.audit.groups:
+            at = group.points[0] if group.points else None
+            shares = [self._percent(share) for share in ((at.sensitivity, at.specificity) if at else (None, None))]
+            rows.append((self._group_name(group.by, group.name), str(group.images), self.area(group.area), *shares))
+        title = text("Groups with 20 images of each kind or more")
+        return Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0))
+
+    def _group_name(self, by: str, name: str) -> str:
         translator = self.translator
         titles = {
             "view": translator.text("View"),
@@ -184,13 +172,7 @@ class AuditText:
             "age": translator.text("Age"),
             "manufacturer": translator.text("Manufacturer"),
         }
-        rows: list[tuple[str, ...]] = []
-        for group in self.report.audit.groups:
-            at = group.points[0] if group.points else None
-            shares = [self._percent(share) for share in ((at.sensitivity, at.specificity) if at else (None, None))]
-            name = group.name.replace(" to ", "–") if group.by == "age" else group.name
-            rows.append((f"{titles[group.by]}: {name}", str(group.images), self.area(group.area), *shares))
-        return rows
+        return f"{titles[by]}: {name.replace(' to ', '–') if by == 'age' else name}"
 
     # ---- sentences
 
@@ -215,9 +197,9 @@ class AuditText:
             "{high}. On these images: sensitivity {sensitivity}, specificity {specificity}. It was chosen on the same "
             "images, so expect a little less on others.",
             wanted=self._number(100 * found.wanted, digits=1),
-            threshold=border_text(self.translator, found.threshold, least=3),
-            low=border_text(self.translator, found.unsure_low, least=3),
-            high=border_text(self.translator, found.unsure_high, least=3),
+            threshold=self._border(found.threshold),
+            low=self._border(found.unsure_low),
+            high=self._border(found.unsure_high),
             sensitivity=self._percent(found.sensitivity),
             specificity=self._percent(found.specificity),
         )
@@ -226,10 +208,125 @@ class AuditText:
         """What a reader should bear in mind."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
+    # ---- what each threshold would do
+
+    def planning(self) -> tuple[Block, ...]:
+        """How many people each threshold calls, whom it misses, and what that costs."""
+        text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
+        title = text("How many would be called, and who would be missed")
+        if plan is None:
+            return (Points(title, (text("No plan: everybody in these images has the finding, or nobody has."),)),)
+        prevalence = self._number(100 * plan.prevalence, digits=1)
+        people = text("Of {count} people at a prevalence of {prevalence} %", count=PEOPLE, prevalence=prevalence)
+        steps = [(self._border(threshold), plan.groups[EVERYBODY][threshold]) for threshold in plan.shown]
+        by_group = text("The same at the threshold {threshold}, by group", threshold=self._border(chosen))
+        groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != EVERYBODY]
+        return (
+            Points(title, tuple(self._planned(plan))),
+            self._steps(people, text("Threshold"), steps),
+            *([self._steps(by_group, text("Group"), groups)] if groups else []),
+        )
+
+    def _planned(self, plan: Plan) -> Iterator[str]:
+        text, step = self.translator.text, plan.groups[EVERYBODY][self.report.proposal.threshold]
+        people = (("sick", step.found + step.missed), ("found", step.found), ("missed", step.missed))
+        yield text(
+            "At the threshold {threshold}, {called} of {count} people screened are called for a test. {sick} are sick: "
+            "{found} of them are found, {missed} are missed.",
+            threshold=self._border(step.threshold),
+            count=PEOPLE,
+            called=self._number(step.called, digits=0),
+            **{name: self._number(number, digits=1) for name, number in people},
+        )
+        if step.cost is not None and step.cost_per_found is not None:
+            cost, each = (self._number(value, digits=2) for value in (step.cost, step.cost_per_found))
+            yield text("This costs {cost}, which is {each} for each person found.", cost=cost, each=each)
+        if plan.without_score:
+            yield text(
+                "Without a score, so called at no threshold and left to a reader: {count} people, {sick} of them sick.",
+                count=plan.without_score,
+                sick=plan.sick_without,
+            )
+
+    def _steps(self, title: str, first: str, rows: Sequence[tuple[str, Step]]) -> Table:
+        text = self.translator.text
+        columns = [first, text("Called"), text("Found"), text("Missed"), text("Found of the sick"), text("PPV, %")]
+        columns += [text("NPV, %"), text("Cost"), text("Cost of one found")]
+        widths = (40.0, 16.0, 16.0, 16.0, 34.0, 13.0, 13.0, 15.0, 15.0)
+        most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
+        cells = [(name, *self._step(step))[:most] for name, step in rows]
+        return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
+
+    def _step(self, step: Step) -> Iterator[str]:
+        yield self._number(step.called, digits=0)
+        yield from (self._number(people, digits=1) for people in (step.found, step.missed))
+        yield self._percent(step.sensitivity)
+        for value in (step.ppv, step.npv):
+            yield "–" if value is None else self._number(100 * value.value, digits=1)
+        for cost in (step.cost, step.cost_per_found):
+            yield "–" if cost is None else self._number(cost, digits=2)
+
+    def _border(self, threshold: float) -> str:
+        return border_text(self.translator, threshold, least=3)
+
+    # ---- beside another pack
+
+    def comparison(self) -> tuple[Block, ...]:
+        """This pack beside the other, where one was asked for."""
+        text, found = self.translator.text, self.report.paired
+        if found is None:
+            return ()
+        names = {
+            "auc": text("Area under the ROC curve (AUC)"),
+            "sensitivity": text("Sensitivity, of images with a score"),
+            "specificity": text("Specificity, of images with a score"),
+            "found": text("Found of all positives, refused ones counted as not found"),
+        }
+        only = text("Only the first right"), text("Only the second right")
+        columns = text("Figure"), text("First"), text("Second"), text("Second less first (95 % interval)"), *only
+        rows = [(names[one.of], *self._paired(one)) for one in found.figures]
+        return (
+            Points(text("Two packs on the same images"), tuple(self._said_of_pairs(found))),
+            Table("", columns, _rows(rows), widths=(54.0, 18.0, 18.0, 44.0, 22.0, 22.0)),
+        )
+
+    def _said_of_pairs(self, found: Paired) -> Iterator[str]:
+        text, area = self.translator.text, found.figures[0]
+        for which, side in ((text("First"), found.first), (text("Second"), found.second)):
+            threshold = "–" if side.point is None else self._border(side.point.threshold)
+            values = {"pack": side.pack, "run": side.run_id, "label": side.label, "threshold": threshold}
+            yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
+        if area.low > 0:
+            yield text("The second pack tells the sick from the healthy better on these images.")
+        elif area.high < 0:
+            yield text("The first pack tells the sick from the healthy better on these images.")
+        else:
+            yield text("These images do not show which pack tells the sick from the healthy better.")
+        yield text(
+            "Images with a label in both runs: {images}, of {patients} patients. Both packs could judge {both}, only "
+            "the first {first}, only the second {second}. Left out, being in the first run alone: {elsewhere}.",
+            images=found.images,
+            patients=found.patients,
+            both=found.both,
+            first=found.only_first,
+            second=found.only_second,
+            elsewhere=found.elsewhere,
+        )
+        yield text("A pack that was trained on images of these patients looks better here than it is.")
+
+    def _paired(self, one: PairedFigure) -> Iterator[str]:
+        scale, digits = (1, 3) if one.of == "auc" else (100, 1)
+        yield from (self._number(scale * each.value, digits=digits) for each in (one.first, one.second))
+        value, low, high = (
+            self.translator.decimal(f"{scale * part:+.{digits}f}") for part in (one.difference, one.low, one.high)
+        )
+        yield self.translator.text("{value} ({low} to {high})", value=value, low=low, high=high)
+        yield from map(str, one.only_right or ("–", "–"))
+
     # ---- charts
 
-    def charts(self) -> tuple[ShareChart, ShareChart]:
-        """The ROC curve, and how the scores are calibrated."""
+    def charts(self) -> tuple[ShareChart, ...]:
+        """The ROC curve, how the scores are calibrated, and how many are found of those who are called."""
         text, found = self.translator.text, self.report.audit
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
@@ -237,6 +334,14 @@ class AuditText:
         return (
             ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
             ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
+            *([self._workload(self.report.plan)] if self.report.plan else []),
+        )
+
+    def _workload(self, plan: Plan) -> ShareChart:
+        text = self.translator.text
+        line = tuple((step.called / PEOPLE, step.sensitivity.value) for step in plan.groups[EVERYBODY].values())
+        return ShareChart(
+            titles=(text("How many would be called"), text("Called"), text("Found of the sick")), line=line
         )
 
     # ---- on paper
@@ -257,50 +362,34 @@ class AuditText:
             Points(text("What to bear in mind"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
         )
 
-    def after_charts(self) -> tuple[Table, ...]:
-        """The groups where there are any, and the disagreements, as a page can hold them."""
-        groups = Table(
-            self.translator.text("Groups with 20 images of each kind or more"),
-            self.group_headings(),
-            _rows(self.groups()),
-            widths=(54.0, 18.0, 38.0, 34.0, 34.0),
-        )
-        (reference, answer, score, image), found = self.disagreement_headings(), self.disagreements()
-        disagreements = Table(
-            self.count_of_disagreements(),
-            (reference, score, "", image, answer),
-            tuple(
-                (one.reference, one.score, "", cut_path(one.image, most=_MOST_OF_A_PATH), one.answer) for one in found
-            ),
-            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
-            categories=tuple(one.category for one in found),
-        )
-        return (*([groups] if groups.rows else []), disagreements)
+    def after_charts(self) -> tuple[Block, ...]:
+        """The groups where there are any, the plan, the other pack and the disagreements, as a page can hold them."""
+        groups = self.groups()
+        return (*([groups] if groups.rows else []), *self.planning(), *self.comparison(), self.disagreements())
 
     # ---- disagreements
 
-    def disagreement_headings(self) -> tuple[str, ...]:
-        """Of the list of disagreements."""
-        translator = self.translator
-        return (
-            translator.text("Reference"),
-            translator.text("Pack"),
-            translator.text("Score"),
-            translator.text("Image"),
-        )
-
-    def disagreements(self, most: int | None = None) -> list[Disagreement]:
-        """Images on which pack and label disagree, the surest first."""
-        return [self._disagreement(case) for case in self.report.audit.disagreements[:most]]
-
-    def _disagreement(self, case: Case) -> Disagreement:
-        translator = self.translator
-        reference = translator.text("positive") if case.truth else translator.text("negative")
-        answer = category_word(translator, case.category, self.report.subject)
-        points = self.report.audit.points
+    def disagreements(self, most: int | None = None) -> Table:
+        """Images on which pack and label disagree, the surest first, as a page can hold them."""
+        text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
-        score = "–" if case.score is None else score_text(translator, case.score, point, least=3)
-        return Disagreement(case.row_id, case.category, reference, answer, score, case.image)
+        rows = tuple(
+            (
+                text("positive") if case.truth else text("negative"),
+                "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
+                "",
+                cut_path(case.image, most=_MOST_OF_A_PATH),
+                category_word(self.translator, case.category, self.report.subject),
+            )
+            for case in found
+        )
+        return Table(
+            self.count_of_disagreements(),
+            (text("Reference"), text("Score"), "", text("Image"), text("Pack")),
+            rows,
+            widths=(24.0, 18.0, 12.0, 100.0, 24.0),
+            categories=tuple(case.category for case in found),
+        )
 
     def count_of_disagreements(self) -> str:
         """Heading of the list."""

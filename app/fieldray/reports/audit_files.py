@@ -1,12 +1,15 @@
-"""The files of an audit: `audit.json` for programs, `audit.pdf` for people; neither holds a patient's name or number.
+"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` for planning a threshold;
+none of them holds a patient's name or number.
 
 Images and folders have aliases in them: their names often are those of people.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +19,8 @@ from typing import Any, Final
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
-from fieldray.audit.report import AuditReport
+from fieldray.audit.planning import EVERYBODY, Plan, Step
+from fieldray.audit.report import AuditReport, Paired
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate, OperatingPoint
@@ -26,7 +30,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
 from fieldray.reports.exporter import is_own_pdf
-from fieldray.reports.outputs import require_folder, require_free, write_own
+from fieldray.reports.exporters.csv import harmless
+from fieldray.reports.outputs import is_plan, require_folder, require_free, write_own
 from fieldray.reports.patient import image_alias, pseudonym_key
 from fieldray.translation import Translator
 
@@ -64,12 +69,26 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "disagreements": [_case(case) for case in found.disagreements],
         "drift": [{**_plain(drift), "is_out": drift.is_out} for drift in report.drifts],
         "proposal": _plain(report.proposal),
+        "plan": _plan(report),
+        "compared": _maybe(report.paired),
         "notes": [{"code": note.code, "text": note.text} for note in found.notes],
     }
 
 
 def _plain(value: Any) -> dict[str, Any]:
     return dataclasses.asdict(value)
+
+
+def _plan(report: AuditReport) -> dict[str, object] | None:
+    """The steps of a table, and of each group the chosen one; all of them are in the CSV file."""
+    if (found := report.plan) is None:
+        return None
+    groups = [(names, steps[report.proposal.threshold]) for names, steps in found.groups.items()]
+    return {
+        **_plain(replace(found, groups={})),
+        "shown": [_plain(found.groups[EVERYBODY][threshold]) for threshold in found.shown],
+        "groups": [_flat(names, step) for names, step in groups],
+    }
 
 
 def _point(at: AtPoint) -> dict[str, object]:
@@ -103,7 +122,7 @@ def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str,
     }
 
 
-def _maybe(estimate: Estimate | Share | None) -> dict[str, Any] | None:
+def _maybe(estimate: Estimate | Share | Paired | None) -> dict[str, Any] | None:
     return _plain(estimate) if estimate else None
 
 
@@ -129,6 +148,7 @@ def _case(case: Case) -> dict[str, object]:
 
 _FIGURES: Final = "audit.json"
 _DOCUMENT: Final = "audit.pdf"
+_PLAN: Final = "thresholds.csv"
 
 
 def write_audit_json(path: Path, report: AuditReport) -> None:
@@ -137,14 +157,39 @@ def write_audit_json(path: Path, report: AuditReport) -> None:
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-    """Both files, in which files and folders have aliases; their paths. Raises UsageProblem, StorageProblem."""
+    """The files, in which files and folders have aliases; their paths. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.pdf.pages import audit_pdf
 
-    figures, document = folder / _FIGURES, folder / _DOCUMENT
-    require_free(figures, "json")  # both or none
-    write_own(document, is_own_pdf, audit_pdf(AuditText(_unnamed(report), Translator(language))))
+    figures, document, plan = folder / _FIGURES, folder / _DOCUMENT, folder / _PLAN
+    require_audit_files(None, folder)  # all or none
+    words = AuditText(_unnamed(report), Translator(language))
+    write_own(document, is_own_pdf, audit_pdf(words))
     write_audit_json(figures, report)
-    return document, figures
+    if report.plan is None:
+        return document, figures
+    write_own(plan, is_plan, plan_table(report.plan, words.translator).encode("utf-8-sig", "backslashreplace"))
+    return document, figures, plan
+
+
+def plan_table(plan: Plan, translator: Translator) -> str:
+    """Every step of every group as CSV, with semicolons where numbers have a decimal comma."""
+    has_comma = translator.decimal(".") == ","
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
+    rows = [_flat(names, step) for names, steps in plan.groups.items() for step in steps.values()]
+    writer.writerow(rows[0])
+    for row in rows:
+        values = [harmless(value) for value in row.values()]
+        writer.writerow(translator.decimal(str(value)) if isinstance(value, float) else value for value in values)
+    return stream.getvalue()
+
+
+def _flat(names: tuple[str, str], step: Step) -> dict[str, Any]:
+    found: dict[str, Any] = {"group": names[0], "name": names[1]}
+    for name, value in _plain(step).items():
+        parts = dict.fromkeys(("value", "low", "high"), "") if value is None and name in ("ppv", "npv") else value
+        found |= {f"{name}_{part}": each for part, each in parts.items()} if isinstance(parts, dict) else {name: parts}
+    return {**found, "notice": NOTICE}
 
 
 def _unnamed(report: AuditReport) -> AuditReport:
@@ -185,3 +230,4 @@ def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
         require_folder(folder)
         require_free(folder / _FIGURES, "json")
         require_free(folder / _DOCUMENT, is_own_pdf)
+        require_free(folder / _PLAN, is_plan)

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
-from fieldray.domain.history import Comparison, ResultBrief, ResultPair, RunSummary
+from fieldray.domain.history import Comparison, ResultBrief, ResultPair, RunSummary, Tally
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
@@ -363,6 +363,15 @@ def comparison_text(comparison: Comparison) -> str:
         "only_second": [_brief(found) for found in comparison.only_second],
     }
     return _text(document)
+
+
+def month_text(tallies: Sequence[Tally], first: datetime.date) -> str:
+    """What was screened in the month that begins on this day, as JSON in ASCII."""
+    found = [
+        {**dataclasses.asdict(tally), "category": CATEGORY_TEXTS[tally.category], "why": tally.why and tally.why.code}
+        for tally in tallies
+    ]
+    return _text({"report": "month", "notice": NOTICE, "first_day": first.isoformat(), "images": found})
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A document is a row of blocks; the page of an image has an order of its own. `wo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -150,6 +151,29 @@ class Table:
 
 
 Block = Paragraph | Fields | Points | Table
+
+
+def lines(blocks: Iterable[Block]) -> Iterator[str]:
+    """Blocks for a console."""
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            yield block.text
+            continue
+        yield from ("", *([block.title] if block.title else []))
+        if isinstance(block, Table):
+            yield from _columns(block)
+        elif isinstance(block, Fields):
+            yield from (f"  {field.label:<18} {field.text}" for field in block.fields)
+        else:
+            yield from (f"  - {sentence}" for sentence in block.sentences)
+
+
+def _columns(table: Table) -> Iterator[str]:
+    cells = [[visible(cell) for cell in row] for row in (table.columns, *table.rows)]
+    wide = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
+    for row in cells:
+        others = (cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))
+        yield "  " + "  ".join((row[0].ljust(wide[0]), *others)).rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

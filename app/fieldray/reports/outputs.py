@@ -40,6 +40,7 @@ GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
+_PLAN_START: Final = '\ufeff"group","name","threshold"'.encode()
 _AUDIT_START: Final = b'{\n "report": "fieldray audit"'
 _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
@@ -109,23 +110,11 @@ def own_text(
 ) -> Iterator[TextIO]:
     """A text stream whose content appears at `path` if the block ends well, and is discarded if it raises.
 
-    Parameters
-    ----------
-    path
-        Its folder is made if absent.
-    kind
-        Recognises an earlier output, which is replaced.
-    encoding
-        File names that are not valid Unicode are written with backslash escapes, as in JSON.
-    inputs
-        Files and folders that are read, which are never replaced.
-
-    Raises
-    ------
-    UsageProblem
-        As `require_free`.
-    StorageProblem
-        disk_full, not_writable.
+    path      its folder is made if absent
+    kind      recognises an earlier output, which is replaced
+    encoding  file names that are not valid Unicode are written with backslash escapes, as in JSON
+    inputs    files and folders that are read, which are never replaced
+    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     require_free(path, kind, inputs=inputs)
     with written_beside(path, mode=SHARED) as stream:
@@ -148,21 +137,10 @@ def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequen
 def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
     """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises or stays empty.
 
-    Parameters
-    ----------
-    path
-        An earlier folder there is replaced as a whole: if every file in it is of this kind.
-    kind
-        Recognises a file of such a folder.
-    inputs
-        Files and folders that are read, which are never replaced.
-
-    Raises
-    ------
-    UsageProblem
-        As `require_free`.
-    StorageProblem
-        disk_full, not_writable.
+    path    an earlier folder there is replaced as a whole: if every file in it is of this kind
+    kind    recognises a file of such a folder
+    inputs  files and folders that are read, which are never replaced
+    Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
     beside = unfinished(path)
@@ -204,9 +182,14 @@ def is_own_report(head: bytes) -> bool:
     """
     if _is_lines(head) or head.startswith(_AUDIT_START) or is_table(head, separators=";\t"):
         return True
-    if _is_class_map(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
+    if _is_class_map(head) or is_plan(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
+
+
+def is_plan(head: bytes) -> bool:
+    """Whether this is the table of an audit's thresholds."""
+    return head.startswith((_PLAN_START, _PLAN_START.replace(b",", b";")))
 
 
 def _is_class_map(head: bytes) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from fieldray.domain.finding import Category
-from fieldray.domain.history import ResultBrief, RunSummary
+from fieldray.domain.history import ResultBrief, RunSummary, Tally
 from fieldray.domain.run import DriftSample, Run, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
-from fieldray.store.rows import brief_of, category_of, checked, sample_of
+from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
 
 _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
 # CROSS: from the verdicts, which are few, to their results, never through all results.
@@ -32,6 +32,17 @@ _BRIEFS: Final = """
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
 _SAMPLES = """SELECT category, findings, grey, lungs FROM results
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
+
+
+# The newest result by each model of what it first saw in a time; a reason is kept as a list with its code first.
+_TALLIES: Final = f"""
+    SELECT MAX(spec) AS spec, results.category, MAX(results.reason) AS reason, choice, COUNT(*) AS number
+    FROM (SELECT MAX(results.id) AS newest FROM results JOIN runs ON runs.id = run_id
+          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(saved_s) >= ? AND MIN(saved_s) < ?)
+    JOIN results ON results.id = newest JOIN runs ON runs.id = run_id
+    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
+    GROUP BY model_sha256, results.category, json_extract(results.reason, '$[0]'), choice ORDER BY number DESC
+"""
 
 
 class HistoryQuery(ResultQuery):
@@ -67,6 +78,10 @@ class HistoryQuery(ResultQuery):
         for row_ids in self._in_order(run_id):
             found = self._stored(_BRIEFS, row_ids)
             yield from self._made(brief_of, [found[row_id] for row_id in row_ids if row_id in found])
+
+    def tallies(self, since_s: float, until_s: float) -> tuple[Tally, ...]:
+        """The images that each pack first saw in a time (seconds since 1970), the most of a kind first."""
+        return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
 
     def taken_over(self, run_id: int) -> TakenOver:
         """How many results of a run come from an earlier one, and by what their files were known."""

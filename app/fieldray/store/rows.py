@@ -36,7 +36,7 @@ from fieldray.domain.finding import (
     notes_of,
     why_of,
 )
-from fieldray.domain.history import ResultBrief
+from fieldray.domain.history import ResultBrief, Tally
 from fieldray.domain.image import PixelMap, Turn
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
@@ -319,6 +319,17 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         verdict=row["choice"],
         why=reason_of(row["reason"]) if row["reason"] else None,
         notes=reasons_of(row["notes"]),
+    )
+
+
+def tally_of(row: sqlite3.Row) -> Tally:
+    """Of a row that counts results. Raises ValueError and others."""
+    return Tally(
+        pack=spec_of(row["spec"]).pack_name,
+        category=category_in(row),
+        why=reason_of(row["reason"]) if row["reason"] else None,
+        verdict=row["choice"],
+        images=row["number"],
     )
 
 

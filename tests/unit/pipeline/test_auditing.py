@@ -172,6 +172,53 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     assert at.sensitivity.count == report.proposal.sensitivity.count
 
 
+def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, model: Model) -> None:
+    first = fill(store, spec(model), collection(model))
+    moved = [replace_path(one, Path("/elsewhere")) for one in collection(model, shift=0.05)[10:]]
+    second = fill(store, run_spec(pack_name="other-2.0.0", model_sha256="e" * 64), moved)
+    report = audit_run(store.path, first, AuditRequest(labels="folders", against=second), model=model)
+    paired = report.paired
+    assert paired is not None
+    assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # the five refused ones are not in the second
+    assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
+    assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same
+    sensitivity, specificity = paired.figures[1:3]
+    assert sensitivity.difference > 0 > specificity.difference
+    assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "sensitivity"
+    words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
+    assert len(words) == 4
+    for against, told in ((first, "two different runs"), (99, "no run 99")):
+        with pytest.raises(UsageProblem, match=told):
+            audit_run(store.path, first, AuditRequest(labels="folders", against=against), model=model)
+    empty = fill(store, spec(model), [])
+    with pytest.raises(UsageProblem, match="Of 0 images"):
+        audit_run(store.path, first, AuditRequest(labels="folders", against=empty), model=model)
+
+
+def replace_path(one: Outcome, folder: Path) -> Outcome:
+    return dataclasses.replace(one, ref=dataclasses.replace(one.ref, path=folder / one.ref.path.name))
+
+
+def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, model: Model, tmp_path: Path) -> None:
+    outcomes = [
+        dataclasses.replace(one, ref=dataclasses.replace(one.ref, header=ImageHeader(patient_id=str(number))))
+        for number, one in enumerate(collection(model))
+    ]
+    run_id = fill(store, spec(model), outcomes)
+    request = AuditRequest(labels="folders", threshold=0.5, prices=(2.0, 20.0), prevalence=0.1)
+    report = audit_run(store.path, run_id, request, model=model)
+    assert report.plan is not None and 0.5 in report.plan.shown
+    assert report.proposal.threshold == 0.5
+    sentences = AuditText(report, Translator()).planning()[0].sentences
+    assert sentences[0].startswith("At the threshold 0.500, ") and "are called for a test" in sentences[0]
+    assert sentences[1].startswith("This costs ")
+    assert "left to a reader: 5 people, 3 of them sick" in sentences[2]
+    point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
+    assert point.threshold == 0.5
+    with pytest.raises(UsageProblem, match="A price is a number"):
+        audit_run(store.path, run_id, dataclasses.replace(request, prices=(-1.0, 0.0)), model=model)
+
+
 def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
     first = fill(store, spec(model), collection(model))
     same = fill(store, spec(model), collection(model))
@@ -241,6 +288,6 @@ def test_an_audit_uses_the_packs_words_and_says_what_was_screened_on_request(sto
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=own)
     words = AuditText(report, Translator("uk"))
-    assert {case.answer for case in words.disagreements()} == {"Не виявлено"}
+    assert {row[4] for row in words.disagreements().rows} == {"Не виявлено"}
     assert any("Ознаки" in figure.what for figure in words.figures())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]

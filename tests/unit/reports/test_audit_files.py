@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -15,7 +16,9 @@ import pytest
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Subject, propose
+from fieldray.audit.planning import plan
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, propose
+from fieldray.domain.model import Estimate
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
@@ -50,14 +53,24 @@ def report() -> AuditReport:
     )  # fmt: skip
     found = audit(cases, [POINT, replace(POINT, name="local:ours", titles={"en": "Local: ours"})])
     proposal = propose(cases, label="opacity", pattern=POINT, wanted=0.9)
-    return AuditReport(subject=subject, audit=found, drifts=(), proposal=proposal)
+    planned = plan(cases, (proposal.threshold, POINT.threshold), prevalence=0.1, prices=None)
+    return AuditReport(subject=subject, audit=found, drifts=(), proposal=proposal, plan=planned)
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "Sensitivity"), ("uk", "Чутливість")])
 def test_both_files_say_the_same_in_the_language_asked_for(
     language: str, words: str, report: AuditReport, tmp_path: Path
 ) -> None:
-    document, figures = write_audit(tmp_path, report, language=language)
+    document, figures, thresholds = write_audit(tmp_path, report, language=language)
+    mark = {"en": (",", "."), "uk": (";", ",")}[language]
+    rows = list(csv.DictReader(thresholds.read_text("utf-8-sig").splitlines(), delimiter=mark[0]))
+    assert {row["name"] for row in rows} == {"", "PA"}
+    rows = [row for row in rows if not row["group"]]
+    assert [row["threshold"].replace(mark[1], ".") for row in rows] == ["0.05", "0.45", "0.5", "0.65", "0.85"]
+    # Of 31 people all but the last have an image with the finding; at 0.85 the one with 0.05 is missed.
+    assert (rows[4]["sensitivity_count"], rows[4]["sensitivity_of"], rows[4]["specificity_of"]) == ("29", "30", "1")
+    assert rows[0]["missed"] == f"0{mark[1]}0"
+    assert is_own_report(thresholds.read_bytes()[:9999])
     found = json.loads(figures.read_text("ascii"))
     assert (found["auc"]["value"], found["run_id"]) == (report.audit.area.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
@@ -96,10 +109,27 @@ def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: s
         meaning={"en": text}, labels_from=text, run_id=3, paths=(text, text), program_version=text, made_s=1e9,
     )  # fmt: skip
     proposal = propose(cases, label=text, pattern=point, wanted=0.9)
-    report = AuditReport(subject=subject, audit=audit(cases, [point]), drifts=(), proposal=proposal)
-    document, figures = write_audit(tmp_path, report, language="en")
+    planned = plan(cases, (proposal.threshold, point.threshold), prevalence=0.1, prices=(1.0, 1.0))
+    side = Side(run_id=3, pack=text, label=text, point=point)
+    area = PairedFigure(of="auc", first=Estimate(0, 0, 1), second=Estimate(0, 0, 1), difference=0.1, low=-0.1, high=0.3)
+    paired = Paired(
+        first=side,
+        second=side,
+        images=60,
+        patients=60,
+        both=60,
+        only_first=0,
+        only_second=0,
+        elsewhere=0,
+        figures=(area,),
+    )
+    report = AuditReport(
+        subject=subject, audit=audit(cases, [point]), drifts=(), proposal=proposal, plan=planned, paired=paired
+    )
+    document, figures, thresholds = write_audit(tmp_path, report, language="en")
     found = json.loads(figures.read_text("ascii"))
     assert found["pack"] == found["groups"][0]["name"] == text
+    assert not any(line.startswith(("=", "+", "@")) for line in thresholds.read_text("utf-8-sig").splitlines())
     subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
     drawn = pdf_text(document)
     assert forbidden_in(drawn.replace("\n", "").replace("\f", "")) == set()
@@ -117,7 +147,7 @@ def words_of(document: Path) -> Iterator[tuple[str, float, float]]:
         yield word, float(right), float(bottom)
 
 
-@pytest.mark.parametrize("name", ["audit.pdf", "audit.json"])
+@pytest.mark.parametrize("name", ["audit.pdf", "audit.json", "thresholds.csv"])
 def test_files_of_others_stay_and_neither_file_is_then_written(name: str, report: AuditReport, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(UsageProblem, match=name):

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -297,3 +298,27 @@ def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore,
     with HistoryQuery(path) as query:
         assert query.row(1).verdict == DISAGREE
     assert deleter.delete([run_id], agreed=deleter.plan([run_id])).plan.verdicts == 1
+
+
+def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path: Path) -> None:
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        first = add(store, image("a"), image("b", score=0.2), refused(image_ref("side.dcm")))
+        again = add(
+            store, image("a", score=0.2), spec=replace(SPEC, settings_hash="t" * 64)
+        )  # the newest answer counts
+        add(store, image("a"), spec=OTHER)
+        row = next(iter(store.rows(again)))
+        store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+        assert first < again
+    with HistoryQuery(tmp_path / "results.sqlite") as query:
+        now = time.time()
+        found = {(one.pack, one.category, one.verdict): one.images for one in query.tallies(now - 999, now + 999)}
+        assert found == {
+            (SPEC.pack_name, "normal", "agree"): 1,
+            (SPEC.pack_name, "normal", None): 1,
+            (SPEC.pack_name, "refused", None): 1,
+            (OTHER.pack_name, "abnormal", None): 1,
+        }
+        (why,) = (one.why for one in query.tallies(now - 999, now + 999) if one.category == "refused")
+        assert why is not None and why.code == "view"
+        assert query.tallies(now - 9999, now - 999) == query.tallies(now + 999, now + 9999) == ()

@@ -159,6 +159,7 @@ class Document(FPDF):
 
     def _add_table(self, table: Table) -> None:
         if table.rows:
+            self._room(sum(self._row_height(table, cells) for cells in (table.columns, table.rows[0])))
             self._table_head(table)
         for row, category in zip(table.rows, table.categories or repeat(None), strict=False):
             self._table_row(table, row, category=category)
@@ -250,7 +251,7 @@ class Document(FPDF):
         if self._room(height):
             self._table_head(table)
         with self._tagged("P"):
-            self._row(table, cells, style="", colours={4: COLOURS[category or "not_assessed"]}, height=height)
+            self._row(table, cells, style="", colours={4: COLOURS[category]} if category else {}, height=height)
 
     def _table_head(self, table: Table) -> None:
         with self._tagged("P"):

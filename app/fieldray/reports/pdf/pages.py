@@ -12,6 +12,7 @@ from typing import Any, Final
 from PIL import Image
 
 from fieldray.domain.finding import Outcome, lungs_of
+from fieldray.domain.history import Tally
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
@@ -22,7 +23,9 @@ from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.pdf.fonts import Fonts
+from fieldray.reports.site import month_blocks, month_title
 from fieldray.reports.wording import Wording
+from fieldray.translation import Translator
 
 _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
@@ -40,6 +43,18 @@ def run_document(stored: StoredRun) -> bytes:
             document.add_page()
             document.add((table,))
         document.signature(wording.signature)
+        return document.finished()
+
+
+def month_document(tallies: Sequence[Tally], first: datetime.date, translator: Translator) -> bytes:
+    """A month of a site."""
+    title, blocks = month_title(translator, first), month_blocks(tallies, translator)
+    made = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
+    notice, language = research_only(translator), translator.language
+    with Fonts() as fonts:
+        document = Document(fonts, list(texts_of(blocks)), title=title, notice=notice, language=language, made=made)
+        document.heading(title, tag="H1", size=17)
+        document.add(blocks)
         return document.finished()
 
 
@@ -263,7 +278,10 @@ def audit_pdf(audit: AuditText) -> bytes:
         )
         document.heading(title, tag="H1", size=17)
         document.add(before)
-        document.charts(audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS))
+        charts, ticks = audit.charts(), tuple(number(audit.translator, tick, digits=1) for tick in _TICKS)
+        document.charts(charts[:2], ticks)
+        if charts[2:]:
+            document.charts(charts[2:], ticks)
         document.add(after)
         return document.finished()
 

@@ -1,0 +1,103 @@
+"""The plan of a threshold, worked out by hand on six people; and the choice of one of its thresholds."""
+
+from __future__ import annotations
+
+import pytest
+
+from fieldray.audit.cases import Case
+from fieldray.audit.planning import EVERYBODY, Plan, Prices, plan, require_prices
+from fieldray.audit.report import propose
+from fieldray.domain.finding import Category
+from fieldray.domain.study import ImageHeader
+from fieldray.errors import UsageProblem
+
+
+def case(patient: str, score: float | None, truth: bool, category: Category = "unsure", sex: str = "") -> Case:
+    return Case(
+        image=f"{patient}-{score}", row_id=1, patient=patient, truth=truth, score=score, category=category,
+        header=ImageHeader(patient_sex=sex),
+    )  # fmt: skip
+
+
+# Two sick people with a score and one without, one of whom has two images; a fourth is read first whatever the score.
+# Five healthy people.
+CASES = [
+    case("a", 0.9, True), case("a", 0.2, True), case("b", 0.4, True), case("c", None, True, "refused"),
+    case("d", 0.05, True, "read_first"),
+    case("p", 0.6, False), case("q", 0.3, False), case("r", 0.3, False), case("s", 0.1, False),
+    case("t", None, False, "refused"),
+]  # fmt: skip
+
+
+def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> Plan:
+    found = plan(cases, points, prevalence=0.1, prices=prices)
+    assert found is not None
+    return found
+
+
+def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
+    found = made(CASES)
+    assert (found.people, found.without_score, found.sick_without) == (9, 2, 1)
+    steps = found.groups[EVERYBODY]
+    assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
+    step = steps[0.4]  # a, b and d of four sick people; p of five healthy ones
+    assert (step.sensitivity.count, step.sensitivity.of) == (3, 4)
+    assert (step.specificity.count, step.specificity.of) == (4, 5)
+    # Of 1,000 people 100 are sick: 75 found, 25 missed; of 900 healthy ones a fifth is called: 180.
+    assert (step.found, step.missed, step.called) == pytest.approx((75, 25, 255))
+    assert step.ppv is not None and step.ppv.value == pytest.approx(75 / 255)
+    assert step.npv is not None and step.npv.value == pytest.approx(720 / 745)
+    assert (step.cost, step.cost_per_found) == (None, None)
+    # At 0.1 and 0.3 there are no more than three: the highest threshold that finds as many stands for 80 to 100 %.
+    assert found.shown == (0.4, 0.9)
+
+
+def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
+    step = made(CASES, prices=(2.0, 20.0)).groups[EVERYBODY][0.4]
+    assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
+    assert step.cost_per_found == pytest.approx(7100 / 75)
+    nobody = [one for one in CASES if one.patient not in "acd"]
+    assert made(nobody, points=(0.7,), prices=(2.0, 20.0)).groups[EVERYBODY][0.7].cost_per_found is None
+    for wrong in ((-1.0, 0.0), (0.0, float("nan")), (float("inf"), 0.0)):
+        with pytest.raises(UsageProblem, match="A price is a number"):
+            require_prices(wrong)
+
+
+def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
+    cases = [case("a", 0.29, True), case("b", 0.2899, True), case("p", 0.1234, False)]
+    found = made(cases, points=(0.55,))
+    # In thousandths, downwards: what a score is called at is never above it.
+    assert list(found.groups[EVERYBODY]) == [0.123, 0.289, 0.29, 0.55]
+    assert found.groups[EVERYBODY][0.289].sensitivity.count == 2
+    assert 0.55 in found.shown
+    assert found.groups[EVERYBODY][0.55].found == 0 and found.groups[EVERYBODY][0.55].ppv is None
+
+
+def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> None:
+    cases = [
+        case(f"{sex}{n}", 0.01 * n + (sex == "M") * 0.1, n % 2 == 1, sex=sex) for sex in "FM" for n in range(1, 51)
+    ]
+    small = [case(f"o{n}", 0.5, n % 2 == 1, sex="O") for n in range(10)]
+    found = made([*cases, *small])
+    assert list(found.groups) == [EVERYBODY, ("sex", "F"), ("sex", "M")]
+    assert all(list(steps) == list(found.groups[EVERYBODY]) for steps in found.groups.values())
+    # Of 25 sick women those with 0.41, 0.43 ... 0.49 are at 0.41 or above; of the men those from 0.31 on.
+    assert found.groups["sex", "F"][0.41].sensitivity.count == 5
+    assert found.groups["sex", "M"][0.41].sensitivity.count == 10
+
+
+def test_where_everybody_is_sick_there_is_no_plan() -> None:
+    # Each person has an image of either kind, so no person is healthy.
+    assert plan([case("a", 0.9, True), case("a", 0.1, False)], (), prevalence=0.5, prices=None) is None
+
+
+def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
+    cases = [case(str(n), n / 20, n % 3 == 0) for n in range(1, 20)]
+    found = propose(cases, label="opacity", pattern=None, wanted=0.9, threshold=0.5)
+    # Positives are 3, 6 ... 18 twentieths: 12, 15 and 18 are at 0.5 or above. Negatives below it: 1, 2, 4, 5, 7, 8.
+    assert (found.threshold, found.sensitivity.count, found.sensitivity.of) == (0.5, 3, 6)
+    assert (found.specificity.count, found.specificity.of) == (6, 13)
+    assert found.wanted == 0.5 and found.specificity.low <= 6 / 13 <= found.specificity.high
+    for wrong in (0.95, 1.2, -0.1, float("nan")):
+        with pytest.raises(UsageProblem, match="At the threshold"):
+            propose(cases, label="opacity", pattern=None, wanted=0.9, threshold=wrong)
