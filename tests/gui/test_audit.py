@@ -56,7 +56,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert "Area under the ROC curve (AUC)" in text
     assert "The scores are distributed differently from those of earlier runs" in text
     assert "A local operating point for a sensitivity of 90.0 %" in text
-    desk.until(lambda: page.curve.height() > 0 and page.calibration.height() > 0)
+    desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
 
 
