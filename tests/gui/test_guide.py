@@ -130,3 +130,26 @@ def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, tmp_path: Path
         assert opens.any()  # it would have been heard
     finally:
         opens.close()
+
+
+def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
+    """Contents leave the sections with the words; Enter goes on to the next place and round, and closes nothing."""
+    body = "\n".join(f"## Part {number}\n\n{'text ' * 400}{'Drives. ' * (number == 2)}\n" for number in range(1, 5))
+    (tmp_path / "en.md").write_text(f"# Guide\n\nOf drives.\n\n{body}{'text ' * 900}drives\n", encoding="utf-8")
+    dialog = GuideDialog(Translator("en"), folder=tmp_path)
+    qtbot.addWidget(dialog)
+    dialog.show()
+    QTest.keyClick(dialog, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)
+    QTest.keyClicks(dialog.search, "DRIVES")
+    shown = [row for row in range(dialog.contents.count()) if not dialog.contents.item(row).isHidden()]
+    assert shown == [1, 3]
+    assert len(dialog.page.extraSelections()) == 3
+    places = []
+    for _ in range(4):
+        places.append(dialog.page.textCursor().selectionStart())
+        QTest.keyClick(dialog.search, Qt.Key.Key_Return)
+    assert places[:3] == sorted(places[:3]) and len(set(places)) == 3 and places[3] == places[0]
+    assert dialog.isVisible() and dialog.page.verticalScrollBar().value() > 0
+    dialog.search.clear()
+    assert not any(dialog.contents.item(row).isHidden() for row in range(dialog.contents.count()))
+    assert dialog.page.extraSelections() == []

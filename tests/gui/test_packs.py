@@ -10,8 +10,7 @@ from desk import Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
-from fieldray.desktop.dialogs import ModelCard
-from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
+from fieldray.desktop.packs_page import ModelCard, PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QFontDatabase
+from PySide6.QtGui import QBrush, QFontDatabase, QKeySequence, QShortcut, QTextCursor
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -18,6 +19,7 @@ from PySide6.QtWidgets import (
     QListWidget,
     QPlainTextEdit,
     QSplitter,
+    QTextEdit,
     QWidget,
 )
 
@@ -38,6 +40,7 @@ from fieldray.desktop.widgets import (
     plain,
     push_button,
     scrolled,
+    search_field,
     set_tip,
 )
 from fieldray.formatting import research_only
@@ -88,18 +91,6 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: i
     high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
     around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height() + _FORM_MARGIN
     fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
-
-
-class ModelCard(QDialog):
-    """What a pack was made of, and all that was measured of it, as its maker wrote it."""
-
-    def __init__(self, text: str, translator: Translator, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setWindowTitle(translator.text("Model card"))
-        fit_dialog(self, 940, 700)
-        self.page = DocumentView(text, {})
-        self.page.setAccessibleName(translator.text("Model card"))
-        lay_column(self, (self.page, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
 
 
 def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
@@ -258,12 +249,46 @@ class GuideDialog(QDialog):
         images = {path.name: path for path in folder.glob("*.png")}
         self.page = DocumentView(guide_text(folder, translator.language), images)
         self.page.setAccessibleName(translator.text("User guide"))
-        titles, positions = zip(*self.page.headings(), strict=True) if self.page.headings() else ((), ())
-        self.contents = contents_list([plain(title) for title in titles], named=translator.text("Contents"))
-        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(positions[row]))
-        panes = split(self.contents, self.page, [240, 880])
+        headings = self.page.headings()
+        self._starts = [position for _, position in headings]
+        self._found: list[QTextCursor] = []
+        self.contents = contents_list([plain(title) for title, _ in headings], named=translator.text("Contents"))
+        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(self._starts[row]))
+        self.search = search_field(translator.text("Search the guide"))
+        self.search.textChanged.connect(self._search)
+        self.search.returnPressed.connect(self._show_next)
+        QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
+        beside, close = QWidget(), push_button(translator.text("Close"))
+        close.setAutoDefault(False)  # Enter in the search means the next place
+        lay_column(beside, self.search, (self.contents, 1), spacing=6)
+        panes = split(beside, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
-        lay_column(self, (panes, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
+        lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
+
+    def _search(self, words: str) -> None:
+        """Mark the words wherever they stand, show the first place, and leave the headings that they stand under."""
+        document, at = self.page.document(), QTextCursor(self.page.document())
+        self._found = []
+        while words and not (at := document.find(words, at)).isNull():
+            self._found.append(at)
+        self.page.setExtraSelections([_marked(place, self.palette().highlight()) for place in self._found])
+        under = {bisect_right(self._starts, place.selectionStart()) - 1 for place in self._found}
+        for row in range(self.contents.count()):
+            self.contents.item(row).setHidden(bool(words) and row not in under)
+        self._show_next()
+
+    def _show_next(self) -> None:
+        """The place after the one in sight; after the last one the first."""
+        if self._found:
+            self.page.setTextCursor(self._found[0])
+            self._found = [*self._found[1:], self._found[0]]
+
+
+def _marked(place: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
+    made = QTextEdit.ExtraSelection()
+    made.cursor = place  # type: ignore[attr-defined]
+    made.format.setBackground(ground)  # type: ignore[attr-defined]
+    return made
 
 
 def guide_text(folder: Path, language: str) -> str:

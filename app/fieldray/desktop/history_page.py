@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
     QHBoxLayout,
-    QHeaderView,
     QTableWidget,
     QWidget,
 )
@@ -125,9 +124,6 @@ class HistoryPage(Page):
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
-        header = table.horizontalHeader()
-        for column in range(len(headings) - 1):
-            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         for column, category in enumerate(WORK_LIST_ORDER, 3):
             is_there = category not in RARE or any(found.counts.get(category) for found in self._listed)
             table.setColumnHidden(column, not is_there)
@@ -310,9 +306,6 @@ class ComparisonView(QWidget):
             text("Change"),
         )
         self.table = reading_table((*headings, text("Image")), [self._cells(pair) for pair in self._pairs])
-        header = self.table.horizontalHeader()
-        for column in range(len(headings)):
-            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         self.table.setAccessibleName(text("Two runs compared"))
         self.table.cellActivated.connect(self._open)
         yield label(text("Double-click a row to see its image."), role="muted")

@@ -13,10 +13,11 @@ from PySide6.QtGui import QFontDatabase, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
+from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, fit_dialog
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
+    DocumentView,
     Page,
     Part,
     PlainButton,
@@ -32,6 +33,7 @@ from fieldray.desktop.widgets import (
     paragraphs,
     plain,
     push_button,
+    set_tip,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients, performance
@@ -280,6 +282,18 @@ def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButt
     return push_button(translator.text("Model card…"), wanted)
 
 
+class ModelCard(QDialog):
+    """What a pack was made of, and all that was measured of it, as its maker wrote it."""
+
+    def __init__(self, text: str, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("Model card"))
+        fit_dialog(self, 940, 700)
+        self.page = DocumentView(text, {})
+        self.page.setAccessibleName(translator.text("Model card"))
+        lay_column(self, (self.page, 1), answer_row(self, translator.text("Close")), margins=(12, 12, 12, 12))
+
+
 class PackCard(QFrame):
     """One pack as an answer to the question whose images these are."""
 
@@ -304,6 +318,7 @@ class PackCard(QFrame):
         self._answer = answer_lines(translator, candidate)
         self.button = push_button("", choose, role="primary")
         self.button.setText(*self._answer)
+        set_tip(self.button, *self._answer)
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, show_card)

@@ -118,11 +118,11 @@ class StatusPage(Page):
         if machine.study is not None:
             headings = (
                 translator.text("Runs on"),
-                translator.text("Load of other programs"),
+                translator.text("Load"),
                 translator.text("One image, ms"),
-                translator.text("Images per second: lowest / mean / highest"),
+                translator.text("FPS min / avg / max"),
                 translator.text("Longer by"),
-                translator.text("In the dissertation"),
+                translator.text("Dissertation"),
             )
             self._table = reading_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]

@@ -295,6 +295,7 @@ def search_field(words: str, text: str = "") -> QLineEdit:
     field = QLineEdit(text)
     field.setPlaceholderText(words)
     field.setAccessibleName(words)
+    set_tip(field, words)
     field.setClearButtonEnabled(True)
     return field
 
@@ -440,6 +441,8 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     table.setShowGrid(False)
     table.verticalHeader().hide()
     header = table.horizontalHeader()
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setMinimumSectionSize(header.sectionSizeHint(len(headings) - 1))
     header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     rows_height = sum(table.rowHeight(place) for place in range(len(rows)))

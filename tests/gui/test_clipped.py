@@ -1,0 +1,201 @@
+"""No text is cut: every page and dialog in every language, at the sizes of small and large screens and at 200 %.
+
+What has no room for its words says so with an ellipsis, and has them as its tool tip.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from desk import Desk
+from fake_rooms import FakeRooms, candidate, failed, load_study, manifest, model, refused, screened
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QFontMetrics
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QLabel,
+    QLineEdit,
+    QScrollArea,
+    QTableWidget,
+    QWidget,
+)
+
+from fieldray.desktop.dialogs import SettingsDialog
+from fieldray.desktop.notices import Action
+from fieldray.domain.events import Progress, Speed
+from fieldray.domain.model import HeaderRules
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.translation import languages
+
+# 1024, 1366 and 1920 points wide; then 1366 x 768 and 1920 x 1080 at 200 %.
+SIZES = (1024, 768), (1366, 768), (1920, 1080), (683, 384), (960, 540)
+PAGES = "packs", "audit", "history", "status"
+NAMES = {"en": "Normal or abnormal chest X-rays of adults", "uk": "Норма чи відхилення на рентгенограмах дорослих"}
+DIALOGS = "settings", "export", "about", "keys", "guide"
+_ELLIPSIS = "…"
+_SLACK = 1  # of rounding
+_ARROW = 34  # of a box to choose from, with its padding
+_PADDING = 18  # of a field
+
+
+@pytest.fixture(params=sorted(languages()))
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def settings(language: str) -> Settings:
+    return Settings({"language": language, "theme": "light", "pack": "made-up"})
+
+
+@pytest.fixture
+def rooms() -> FakeRooms:
+    made = FakeRooms()
+    made.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), refused(4), failed(5)]
+    made.load_study = load_study(is_disturbed=True)
+    of = manifest(names=NAMES, accepted=HeaderRules(ages_years=(18, 95)))
+    made.library.always = [candidate(f"/program/models/made-up-{place}", names=NAMES, manifest=of) for place in "ab"]
+    made.library.models = {entry.folder: model("builtin", names=NAMES) for entry in made.library.always}
+    return made
+
+
+def cut(window: QWidget) -> Iterator[str]:
+    """What cannot be read whole on a window, each with where it stands."""
+    for part in window.findChildren(QWidget):
+        if part.isVisible() and part.window() is window and (lacks := _lacks(part)):
+            yield f"{type(part).__name__} {lacks!r} in {type(part.parentWidget()).__name__}, {part.size().toTuple()}"
+    for area in window.findChildren(QScrollArea):
+        page, is_still = area.widget(), area.horizontalScrollBarPolicy() == Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+        if area.isVisible() and is_still and page is not None and page.width() > area.viewport().width():
+            yield f"{type(area).__name__} {page.width()} in {area.viewport().width()}"
+
+
+def _lacks(part: QWidget) -> str:
+    """The words of a part that has no room for them, "" if all can be read."""
+    metrics, text = part.fontMetrics(), ""
+    match part:
+        case QLabel():
+            text = part.text()
+            if not text:
+                return ""
+            if part.wordWrap():
+                is_cut = part.heightForWidth(part.width()) > part.height() + _SLACK or _widest(metrics, text) > (
+                    part.width() + _SLACK
+                )
+            else:
+                is_cut = part.sizeHint().width() > part.width() + _SLACK
+        case QCheckBox() | QAbstractButton():
+            text = part.text()
+            is_cut = bool(text) and part.sizeHint().width() > part.width() + _SLACK
+        case QComboBox():
+            text = part.currentText()
+            is_cut = metrics.horizontalAdvance(text) + _ARROW > part.width()
+        case QLineEdit():
+            text = part.text() or part.placeholderText()
+            is_cut = metrics.horizontalAdvance(text) + _PADDING > part.width()
+        case QTableWidget():
+            return ", ".join(_headings_cut(part))
+        case _:
+            return ""
+    is_told = bool(part.toolTip()) and (_ELLIPSIS in text or isinstance(part, QLineEdit))  # which writes one itself
+    return text if (is_cut and not is_told) or _is_outside(part) else ""
+
+
+def _widest(metrics: QFontMetrics, text: str) -> int:
+    """The longest word: it is not broken."""
+    return max(map(metrics.horizontalAdvance, re.split(r"[\s\u200b/-]+", text)))
+
+
+def _headings_cut(table: QTableWidget) -> Iterator[str]:
+    header = table.horizontalHeader()
+    for column in range(table.columnCount()):
+        if not header.isSectionHidden(column) and header.sectionSizeHint(column) > header.sectionSize(column):
+            yield table.horizontalHeaderItem(column).text()
+
+
+def _is_outside(part: QWidget) -> bool:
+    """Whether nobody can bring it into sight: what is in a scroll area can be."""
+    above = part.parentWidget()
+    while above is not None and not above.isWindow():
+        if isinstance(above, QScrollArea):
+            return False
+        above = above.parentWidget()
+    right = part.mapTo(part.window(), QPoint(part.width(), part.height()))
+    return right.x() > part.window().width() or right.y() > part.window().height()
+
+
+def settle() -> None:
+    """Layouts ask for one another, and so do wrapped texts."""
+    for _ in range(8):
+        QApplication.processEvents()
+
+
+@pytest.fixture
+def look(desk: Desk) -> Callable[[str], list[str]]:
+    """Look at the window at every size."""
+
+    def at_every_size(name: str) -> list[str]:
+        found = []
+        for size in SIZES:
+            desk.window.resize(*size)
+            settle()
+            assert desk.window.size().toTuple() == size
+            found += [f"{name} at {size}: {words}" for words in cut(desk.window)]
+        return found
+
+    return at_every_size
+
+
+def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) -> None:
+    found = look("welcome")
+    desk.screen()
+    desk.open_row(1)
+    desk.rooms.publish(
+        Progress(done=123_456, total=1_000_000, total_is_final=False, images_per_s=18.3, remaining_s=5e3)
+    )
+    desk.rooms.publish(
+        Speed(fps_now=18.3, fps_min=16.1, fps_avg=17.0, fps_max=1234.5, cpu_percent=100, memory_mb=12345)
+    )
+    desk.until(lambda: desk.bench.speed.fps_now)
+    for row in (1, 4, 5):
+        desk.open_row(row)
+        found += look(f"row {row}")
+    desk.finish()
+    for key in ("one", "two"):
+        again = Action(lambda t: t.text("Try again"), lambda: None)
+        desk.bench.board.post_reason(key, reason("coral_not_compiled", pack="made-up-1.2.0"), action=again)
+    for page in PAGES:
+        desk.window.actions_by_name[page].trigger()
+        if page == "audit":
+            desk.window.audit_page.button.click()
+            desk.until(lambda: desk.bench.auditing.report is not None)
+        desk.until(lambda: not desk.bench.background._queues)
+        found += look(page)
+    assert found == [], "\n".join(found)
+
+
+def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
+    found = []
+    for size in SIZES:
+        desk.window.resize(*size)
+        settle()
+        opens = {name: desk.window.actions_by_name[name].trigger for name in DIALOGS}
+        opens["model card"] = lambda: desk.bench.packs.card_read.emit("# Card\n\nwords " * 40)
+        for name, open_dialog in opens.items():
+            open_dialog()
+            dialog = desk.dialog(QDialog)
+            if isinstance(dialog, SettingsDialog):
+                dialog.advanced.click()
+            settle()
+            found += [f"{name} at {size}: {words}" for words in cut(dialog)]
+            dialog.close()
+            dialog.deleteLater()
+            settle()
+    assert found == [], "\n".join(found)
