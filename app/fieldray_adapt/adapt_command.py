@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from fieldray.commands.console import Console, add_command, given_path, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
+from fieldray.paths import user_data
+from fieldray.persistence import PRIVATE
 from fieldray.reasons import reason
 from fieldray_adapt.command_line import COMMANDS
 from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
 
+LIBRARY_LOG: Final = "tensorflow.log"
+_LARGEST_BYTES: Final = 1_000_000
 STEPS: Final = {
     "run": "perform all steps that are not done yet",
     "cross": "cross-validate, if the recipe asks for folds; of lung fields, leave out each hospital",
@@ -36,15 +41,50 @@ STEPS: Final = {
 def toolchain(console: Console) -> Iterator[None]:
     """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
 
-    Raises UsageProblem.
+    What its libraries say is in their log. Raises UsageProblem.
     """
     try:
-        yield
+        with libraries_logged(console):
+            yield
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     except UsageProblem as problem:
         print_all(problem, console)
         raise
+
+
+@contextlib.contextmanager
+def libraries_logged(console: Console) -> Iterator[None]:
+    """Write to `tensorflow.log` what libraries say on standard error while inside; the console's own words stay there.
+
+    Their C++ writes to the descriptor, past Python: the console gets another one for the same place.
+    """
+    if not console.has_own_error:
+        yield
+        return
+    own = os.dup(2)
+    try:
+        with _log() as log, os.fdopen(own, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as stream:
+            before = console.move_errors(stream)
+            os.dup2(log.fileno(), 2)
+            try:
+                yield
+            finally:
+                sys.stderr.flush()
+                os.dup2(own, 2)
+                console.move_errors(before)
+    finally:
+        os.close(own)
+
+
+def _log() -> BinaryIO:
+    """The log of the libraries, begun again once it is large; nowhere, where it cannot be opened."""
+    path, append = user_data() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
+        return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE), "ab")
+    except OSError:
+        return open(os.devnull, "ab")  # noqa: PTH123
 
 
 def print_all(problem: UsageProblem, console: Console) -> None:

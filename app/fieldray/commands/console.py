@@ -50,6 +50,18 @@ class Console:
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
+    @property
+    def has_own_error(self) -> bool:
+        """Whether errors go to the process's standard error itself."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._error.fileno() == 2
+        return False
+
+    def move_errors(self, stream: TextIO) -> TextIO:
+        """Write errors and bars to another stream from now on; the one before."""
+        before, self._error = self._error, stream
+        return before
+
     def emit(self, line: str) -> None:
         """A line for a program, out at once."""
         self._write(self._out, line + "\n")

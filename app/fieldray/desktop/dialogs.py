@@ -286,8 +286,8 @@ class GuideDialog(QDialog):
 
 def _marked(place: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
     made = QTextEdit.ExtraSelection()
-    made.cursor = place  # type: ignore[attr-defined]
-    made.format.setBackground(ground)  # type: ignore[attr-defined]
+    made.cursor = place
+    made.format.setBackground(ground)
     return made
 
 
