@@ -30,7 +30,6 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.processes.priority import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
-OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
 _SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
 _MOST_SOURCES: Final = 24
 # In one run a fast program processes the images of a kind several times: about this many names, within bounds.

@@ -253,9 +253,9 @@ def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> dict[str, A
 def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
     """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
 
-    sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the images
-    outside the band. classes are what a person sees of the images with and without the finding, by the zone's edges;
-    what is set aside whatever its score (refused, read first) is that, as an audit counts it.
+    sensitivity_with_band counts "not sure" as caught, since a person looks at it. classes are what a person sees of the
+    images with and without the finding, by the zone's edges; what is set aside whatever its score (refused, read first)
+    is that, as an audit counts it.
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
     unsure = (test.scores >= low) & (test.scores < high)
@@ -268,11 +268,7 @@ def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
         "specificity": asdict(test.specificity(threshold)),
         "accuracy": asdict(share(right, patients=test.patients)),
         "sensitivity_with_band": asdict(test.sensitivity(low)),
-        "specificity_with_band": asdict(test.specificity(high)),
         "unsure_share": asdict(share(unsure, patients=test.patients)),
-        "decided_accuracy": asdict(share(right[~unsure], patients=test.where(~unsure).patients))
-        if not unsure.all()
-        else None,
         "classes": plain_classes(
             class_shares(
                 [

@@ -388,11 +388,6 @@ class NodeGroup:
         for node in reversed(self._nodes):
             node.close()
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes that run, in the order they were added."""
-        return [node.pid for node in self._nodes if node.pid is not None]
-
     def wait(self, timeout_s: float) -> bool:
         """Wait until all of them have ended for good; whether they have."""
         until_s = time.monotonic() + timeout_s

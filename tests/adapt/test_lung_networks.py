@@ -8,7 +8,6 @@ import pytest
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.keras_engine import build_network, get_weights, set_weights
 from fieldray_adapt.lungs.recipe import (
-    CONVOLUTIONS,
     LungNetwork,
     LungTraining,
     Stage,
@@ -30,7 +29,7 @@ def test_the_published_network_takes_572_and_gives_388_by_23_convolutions() -> N
     model = published_unet(side=572)
     assert model.input_shape == (None, 572, 572, 1) and model.output_shape == (None, 388, 388, 1)
     found = _convolutions(model)
-    assert len(found) == CONVOLUTIONS == 23
+    assert len(found) == 23
     assert [layer.filters for layer in found[:10]] == [64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024]  # type: ignore[attr-defined]
     last = found[-1]
     assert last.kernel_size == (1, 1) and last.kernel.shape == (1, 1, 64, 1)  # type: ignore[attr-defined]

@@ -135,77 +135,78 @@ def request_made(tmp_path: Path) -> ArchiveRequest:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """An output folder that was begun with a request; its images lie in `place`."""
+
+    place: Path
+    folder: ArchiveFolder
+    request: ArchiveRequest
+
+    def write_list(self, count: int, *special: str) -> None:
+        """A list of `count` images; the last ones have these names."""
+        names = [f"image-{number}" for number in range(count - len(special))] + list(special)
+        self.folder.write_list((ImageRef(path=self.place / name) for name in names), tell=lambda _count: None)
+
+    def refs(self, start: int, stop: int) -> list[ImageRef]:
+        with self.folder.open_list() as images:
+            return [ref_of(text) for text in images.refs(Piece(start, stop))]
+
+    def run(
+        self,
+        *,
+        on_save: Callable[[], None] = lambda: None,
+        notes: list[tuple[str, Reason]] | None = None,
+        connection: ConnectionSettings = TWO_WORKERS,
+        **options: object,
+    ) -> list[Outcome]:
+        """Screen what is left, with two workers if nothing else is said; what was saved."""
+        saved: list[Outcome] = []
+        progress: list[ArchiveProgress] = []
+
+        def save(outcomes: Sequence[Outcome], is_resumed: bool) -> None:
+            saved.extend(outcomes)
+            on_save()
+
+        def note(node: str, why: Reason) -> None:
+            if notes is not None:
+                notes.append((node, why))
+
+        with self.folder.open_list() as images:
+            reporting = Reporting(save=save, progress=progress.append, note=note)
+            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
+            archive = Archive(self.folder, self.request, images, reporting, **choices)  # type: ignore[arg-type]
+            archive.run(connection)
+            counts = Counter(outcome.ref.path.name for outcome in saved)
+            assert len(counts) == len(images) and set(counts.values()) == {1}
+            assert progress[-1].done == len(images)
+        return saved
+
+
 @pytest.fixture
-def folder(tmp_path: Path, request_made: ArchiveRequest) -> Iterator[ArchiveFolder]:
+def begun(tmp_path: Path, request_made: ArchiveRequest) -> Iterator[Begun]:
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.continue_with(request_made)
-        yield folder
+        yield Begun(tmp_path, folder, request_made)
 
 
-def write_list(folder: ArchiveFolder, tmp_path: Path, count: int, *special: str) -> None:
-    """A list of `count` images; the last ones have these names."""
-    names = [f"image-{number}" for number in range(count - len(special))] + list(special)
-    folder.write_list((ImageRef(path=tmp_path / name) for name in names), tell=lambda _count: None)
-
-
-Saved = list[Outcome]
-
-
-def run(
-    folder: ArchiveFolder,
-    request_made: ArchiveRequest,
-    *,
-    on_save: Callable[[], None] = lambda: None,
-    notes: list[tuple[str, Reason]] | None = None,
-    connection: ConnectionSettings = TWO_WORKERS,
-    **options: object,
-) -> Saved:
-    """Screen what is left, with two workers if nothing else is said; what was saved."""
-    saved: Saved = []
-    progress: list[ArchiveProgress] = []
-
-    def save(outcomes: Sequence[Outcome], is_resumed: bool) -> None:
-        saved.extend(outcomes)
-        on_save()
-
-    def note(node: str, why: Reason) -> None:
-        if notes is not None:
-            notes.append((node, why))
-
-    with folder.open_list() as images:
-        reporting = Reporting(save=save, progress=progress.append, note=note)
-        choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
-        archive = Archive(folder, request_made, images, reporting, **choices)  # type: ignore[arg-type]
-        archive.run(connection)
-        counts = Counter(outcome.ref.path.name for outcome in saved)
-        assert len(counts) == len(images) and set(counts.values()) == {1}
-        assert progress[-1].done == len(images)
-    return saved
-
-
-def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 14, "poison")
-    saved = run(folder, request_made)
+def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(begun: Begun) -> None:
+    begun.write_list(14, "poison")
+    saved = begun.run()
     (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
     assert failed.ref.path.name == "poison"
     assert failed.reason == reason("archive_worker_ended", times=3)
 
 
-def test_a_worker_that_dies_once_costs_nothing(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 10, "once")
-    saved = run(folder, request_made)
+def test_a_worker_that_dies_once_costs_nothing(begun: Begun) -> None:
+    begun.write_list(10, "once")
+    saved = begun.run()
     assert {outcome.category for outcome in saved} == {"refused"}
 
 
 @pytest.mark.parametrize("role", ["scheduler", "worker"])
-def test_a_process_that_is_killed_from_outside_costs_nothing(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest, role: str
-) -> None:
-    write_list(folder, tmp_path, 30)
+def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role: str) -> None:
+    begun.write_list(30)
     killed: list[int] = []
 
     def kill_one() -> None:
@@ -214,29 +215,25 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(
             killed.append(first.pid)
             first.kill()
 
-    saved = run(folder, request_made, on_save=kill_one)
+    saved = begun.run(on_save=kill_one)
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 
 
-def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 10)
-    with folder.open_list() as images:
-        refs = [ref_of(text) for text in images.refs(Piece(2, 5))]
-    folder.keep(Piece(2, 5), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in refs], request_made))
-    folder.keep(Piece(6, 8), b"half of a file")
-    saved = run(folder, request_made)
+def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: Begun) -> None:
+    begun.write_list(10)
+    refs = begun.refs(2, 5)
+    begun.folder.keep(
+        Piece(2, 5), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in refs], begun.request)
+    )
+    begun.folder.keep(Piece(6, 8), b"half of a file")
+    saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
-    assert folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
+    assert begun.folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
 
 
-def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 9)
-    with folder.open_list() as images:
-        refs = [ref_of(text) for text in images.refs(Piece(0, 9))]
+def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begun) -> None:
+    begun.write_list(9)
+    refs = begun.refs(0, 9)
     codes = ("blank", "missing", "drive_error", "blank", "truncated", "blank", "blank", "blank", "missing")
     outcomes = [
         Refused(ref=ref, reason=reason("not_an_image"))
@@ -244,27 +241,26 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(
         else Failed(ref=ref, stage="decode", reason=reason(code))
         for ref, code in zip(refs, codes, strict=True)
     ]
-    folder.keep(Piece(0, 9), packed(outcomes, request_made))
-    saved = run(folder, request_made)
+    begun.folder.keep(Piece(0, 9), packed(outcomes, begun.request))
+    saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
-    assert folder.done(9) == (Piece(0, 9),)
-    kept = results_of(refs, folder.results(Piece(0, 9)), request_made)
+    assert begun.folder.done(9) == (Piece(0, 9),)
+    kept = results_of(refs, begun.folder.results(Piece(0, 9)), begun.request)
     assert [outcome.reason.code for outcome in kept] == [  # type: ignore[union-attr]
         "not_an_image" if code == "blank" else "blank" for code in codes
     ]
 
 
-def test_results_of_another_archive_are_not_taken_for_those_of_this_one(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 6)
-    others = [ImageRef(path=tmp_path / f"other-{number}") for number in range(2)]
-    folder.keep(Piece(0, 2), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in others], request_made))
-    with folder.open_list() as images:
-        same = [ref_of(text) for text in images.refs(Piece(2, 4))]
-    elsewhere = dataclasses.replace(request_made, paths=("/mnt/other",))
-    folder.keep(Piece(2, 4), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in same], elsewhere))
-    saved = run(folder, request_made)
+def test_results_of_another_archive_are_not_taken_for_those_of_this_one(begun: Begun) -> None:
+    begun.write_list(6)
+    others = [ImageRef(path=begun.place / f"other-{number}") for number in range(2)]
+    begun.folder.keep(
+        Piece(0, 2), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in others], begun.request)
+    )
+    same = begun.refs(2, 4)
+    elsewhere = dataclasses.replace(begun.request, paths=("/mnt/other",))
+    begun.folder.keep(Piece(2, 4), packed([Refused(ref=ref, reason=reason("not_an_image")) for ref in same], elsewhere))
+    saved = begun.run()
     assert {outcome.reason.code for outcome in saved} == {"blank"}  # type: ignore[union-attr]
     assert {outcome.ref.path.name for outcome in saved} == {f"image-{number}" for number in range(6)}
 
@@ -294,22 +290,18 @@ def test_results_that_are_not_of_what_was_asked_are_none(
         results_of(refs, packed(other, made), request_made, hashes=hashes)
 
 
-def test_a_list_that_is_gone_is_not_made_again_beside_results(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    ref = ImageRef(path=tmp_path / "a")
-    folder.keep(Piece(0, 1), packed([Refused(ref=ref, reason=reason("blank"))], request_made))
+def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> None:
+    ref = ImageRef(path=begun.place / "a")
+    begun.folder.keep(Piece(0, 1), packed([Refused(ref=ref, reason=reason("blank"))], begun.request))
     with pytest.raises(UsageProblem, match="begin again: name another folder"):
-        list_images(folder, [tmp_path], Settings(), tell=lambda _count: None)
+        list_images(begun.folder, [begun.place], Settings(), tell=lambda _count: None)
 
 
-def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 4)
+def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:
+    begun.write_list(4)
     with pytest.raises(NodesUnfit, match=r"local cannot be given any work: .*another pack under the name none"):
-        run(folder, request_made, inspect=STAND_INS["inspect_other_pack"])
-    assert folder.done(4) == ()
+        begun.run(inspect=STAND_INS["inspect_other_pack"])
+    assert begun.folder.done(4) == ()
 
 
 def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, home: Path) -> None:
@@ -317,51 +309,41 @@ def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, ho
     assert why and why.code == "cluster_no_pack" and "none-1.0.0" in why.text
 
 
-def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 4)
+def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun: Begun) -> None:
+    begun.write_list(4)
     notes: list[tuple[str, Reason]] = []
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: The disk"):
-        run(folder, request_made, screen=STAND_INS["screen_on_full_disk"], notes=notes)
+        begun.run(screen=STAND_INS["screen_on_full_disk"], notes=notes)
     assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
-    assert folder.done(4) == ()
+    assert begun.folder.done(4) == ()
 
 
-def test_an_error_that_follows_an_image_is_the_image_s(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 6, "fault")
-    saved = run(folder, request_made)
+def test_an_error_that_follows_an_image_is_the_image_s(begun: Begun) -> None:
+    begun.write_list(6, "fault")
+    saved = begun.run()
     (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
     assert (failed.ref.path.name, failed.reason) == ("fault", reason("internal", detail="ArithmeticError"))
 
 
-def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 3000)
+def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
+    begun.write_list(3000)
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
-        run(folder, request_made, screen=STAND_INS["screen_badly"], chunk_images=3000)
-    assert folder.done(3000) == ()
+        begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
+    assert begun.folder.done(3000) == ()
 
 
-def test_files_are_sent_where_nodes_do_not_see_them(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 6)
+def test_files_are_sent_where_nodes_do_not_see_them(begun: Begun) -> None:
+    begun.write_list(6)
     for number in range(6):
-        (tmp_path / f"image-{number}").write_bytes(f"image-{number}".encode())
-    saved = run(folder, request_made, screen=STAND_INS["screen_files"], sends_files=True)
+        (begun.place / f"image-{number}").write_bytes(f"image-{number}".encode())
+    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True)
     assert {outcome.category for outcome in saved} == {"refused"}
 
 
-def test_files_that_cannot_be_read_or_are_empty_are_never_looked_for_by_a_worker(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 6)
-    (tmp_path / "image-5").write_bytes(b"image-5")
-    saved = run(folder, request_made, screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
+def test_files_that_cannot_be_read_or_are_empty_are_never_looked_for_by_a_worker(begun: Begun) -> None:
+    begun.write_list(6)
+    (begun.place / "image-5").write_bytes(b"image-5")
+    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
     assert Counter(outcome.category for outcome in saved) == {"failed": 5, "refused": 1}
 
 
@@ -395,12 +377,10 @@ def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, C
         yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
 
 
-def test_a_scheduler_that_is_started_again_is_found_again(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 30)
+def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
+    begun.write_list(30)
     killed: list[int] = []
-    with cluster_of_nodes(tmp_path) as (_, scheduler, connection):
+    with cluster_of_nodes(begun.place) as (_, scheduler, connection):
 
         def kill_scheduler() -> None:
             if not killed and scheduler.pid:
@@ -408,53 +388,47 @@ def test_a_scheduler_that_is_started_again_is_found_again(
                 psutil.Process(scheduler.pid).kill()
 
         patient = dataclasses.replace(connection, patience_s=60.0, worker_patience_s=60.0)
-        saved = run(folder, request_made, on_save=kill_scheduler, connection=patient)
+        saved = begun.run(on_save=kill_scheduler, connection=patient)
     assert killed and {outcome.category for outcome in saved} == {"refused"}
 
 
-def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 30)
+def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(begun: Begun) -> None:
+    begun.write_list(30)
     with (
-        cluster_of_nodes(tmp_path) as (nodes, _, connection),
+        cluster_of_nodes(begun.place) as (nodes, _, connection),
         pytest.raises(EnvironmentProblem, match="No scheduler answers"),
     ):
-        run(folder, request_made, on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
-    kept = sum(piece.size for piece in folder.done(30))
+        begun.run(on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
+    kept = sum(piece.size for piece in begun.folder.done(30))
     assert 0 < kept < 30
-    assert len(run(folder, request_made)) == 30
+    assert len(begun.run()) == 30
 
 
-def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 40)
+def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(begun: Begun) -> None:
+    begun.write_list(40)
     notes: list[tuple[str, Reason]] = []
-    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
-        nodes.add(worker("bad/1", scheduler.address(), tmp_path))
+    with cluster_of_nodes(begun.place) as (nodes, scheduler, connection):
+        nodes.add(worker("bad/1", scheduler.address(), begun.place))
         with open_client(connection) as client:  # one that is alone and does not fit would end the start
             client.wait_for_workers(2)
-        saved = run(
-            folder, request_made, screen=STAND_INS["screen_but_on_bad_node"], connection=connection, chunk_images=1,
+        saved = begun.run(
+            screen=STAND_INS["screen_but_on_bad_node"], connection=connection, chunk_images=1,
             notes=notes,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
     assert [(node, why.code) for node, why in notes] == [("bad", "internal")]
 
 
-def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(
-    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
-    write_list(folder, tmp_path, 24)
+def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(begun: Begun) -> None:
+    begun.write_list(24)
     notes: list[tuple[str, Reason]] = []
-    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
+    with cluster_of_nodes(begun.place) as (nodes, scheduler, connection):
         for name in ("bad-rows", "bad-size", "bad-type", "bad-silent"):
-            nodes.add(worker(f"{name}/1", scheduler.address(), tmp_path))
+            nodes.add(worker(f"{name}/1", scheduler.address(), begun.place))
         with open_client(connection) as client:
             client.wait_for_workers(5)
-        saved = run(
-            folder, request_made, screen=bad_nodes(), connection=connection, chunk_images=2,
+        saved = begun.run(
+            screen=bad_nodes(), connection=connection, chunk_images=2,
             notes=notes, waits_s=lambda _images: 5.0,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}

@@ -107,7 +107,6 @@ def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> lis
 
 
 LEVELS: Final = 4
-CONVOLUTIONS: Final = 23
 MARGIN: Final = 92
 """Pixels that the valid convolutions take from each side."""
 _LEAST_BOTTOM: Final = 8

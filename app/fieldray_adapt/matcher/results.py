@@ -46,7 +46,7 @@ from fieldray_adapt.matcher.matches import (
 )
 from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
 from fieldray_adapt.matcher.train import MatcherData, data_of
-from fieldray_adapt.pack import card, evaluated, filled, provenance, whole_pack_step, write_whole
+from fieldray_adapt.pack import card, evaluated, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Section, Table, facts, keep_page
 from fieldray_adapt.quantise import Converted
 from fieldray_adapt.run import Run, Step
@@ -268,11 +268,6 @@ def _measured(recipe: MatcherRecipe, metrics: Facts) -> dict[str, Any]:
     missed = [name for name, is_met in half_of_band_pass(metrics).items() if not is_met]
     rows, worse = list(table_rows(metrics)), worse_groups(metrics)
     return {"recipe": recipe, "metrics": metrics, "rows": rows, "missed": missed, "worse": worse}
-
-
-def measured(recipe: MatcherRecipe, metrics: Facts) -> str:
-    """The evaluation in Markdown: how it was done, the table, and whether the aim was reached."""
-    return filled("matcher_measured.md", **_measured(recipe, metrics))
 
 
 def table_rows(metrics: Facts) -> Iterator[list[str]]:
