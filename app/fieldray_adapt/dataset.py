@@ -39,7 +39,7 @@ from fieldray_adapt.layouts import (
     table_counts,
     table_digest,
 )
-from fieldray_adapt.recipe import NAMED_WEIGHTS, Recipe
+from fieldray_adapt.recipe import NO_WEIGHTS, Recipe
 from fieldray_adapt.recipe_data import LabelRule, Source
 from fieldray_adapt.run import SPLIT, Run, Step
 from fieldray_adapt.tables import Location, Problem
@@ -380,7 +380,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
     weights, teacher = Path(recipe.network.weights), recipe.training.teacher
-    if recipe.network.weights not in NAMED_WEIGHTS and not weights.exists():
+    if recipe.network.weights != NO_WEIGHTS and not weights.exists():
         problems.append(Problem(("network", "weights"), f"names {weights}, which is not there"))
     if teacher and not teacher.is_file():
         problems.append(Problem(("training", "teacher"), f"names {teacher}, which is not there"))

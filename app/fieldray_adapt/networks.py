@@ -2,13 +2,13 @@
 
 ResNet50 V1 (He et al. 2016, arXiv:1512.03385), VGG-16 (Simonyan and Zisserman 2015, arXiv:1409.1556) with the small
 input of the dissertation's MNIST study, and MobileNet v1 (Howard et al. 2017, arXiv:1704.04861). Layers carry the
-names Keras gives them in `keras.applications`, so published weights can be copied in.
+names Keras gives them in `keras.applications`.
 
 ResNet50 and MobileNet end in the class-map head: a 1x1 convolution to one map per label, the mean of each map is the
 label's logit. So a map is the classifier's evidence. Every whole-map mean is an average pool: the Edge TPU maps that
 for any number of channels.
 
-Weights to start from: ImageNet's as Keras publishes them, or those of a pack.
+Weights to start from: those of a pack.
 
 A pack holds a network written for use: each convolution has its batch normalisation folded in. Training needs the two
 apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta then cancel what
@@ -319,62 +319,3 @@ def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
     whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
     scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))
     return np.asarray(whole.astype(np.float32) * scale, np.float32)
-
-
-_KERAS_NAMES: Final = {"resnet50": "ResNet50", "mobilenet": "MobileNet", "vgg16": "VGG16"}
-_BLUE_GREEN_RED_MEANS: Final = (103.939, 116.779, 123.68)
-# What Keras feeds its networks, of a value x in 0..1: x * scale + offset of each channel.
-_INPUTS: Final = {
-    "resnet50": (255.0, tuple(-mean for mean in _BLUE_GREEN_RED_MEANS)),
-    "vgg16": (255.0, tuple(-mean for mean in _BLUE_GREEN_RED_MEANS)),
-    "mobilenet": (2.0, (-1.0, -1.0, -1.0)),
-}
-
-
-def imagenet_weights(specification: Specification) -> Weights:
-    """Weights of the network of the same name; Keras downloads them once.
-
-    A convolution's bias before a normalisation moves into its mean; for one input channel the three of the first
-    kernel are added up. Raises UsageProblem `weights_unreachable`.
-    """
-    import keras
-
-    try:
-        model = getattr(keras.applications, _KERAS_NAMES[specification.name])(include_top=False, weights="imagenet")
-    except (OSError, ValueError) as problem:
-        detail = str(problem).splitlines()[0]
-        raise UsageProblem(reason("weights_unreachable", name=specification.name, detail=detail)) from problem
-    return translate(model, specification)
-
-
-def translate(model: Any, specification: Specification) -> Weights:
-    """The weights of a Keras model whose layers are named as in `networks`."""
-    found = Weights()
-    for layer in model.layers:
-        name, parts = layer.name, [np.asarray(array, np.float32) for array in layer.get_weights()]
-        if name.endswith("_bn") and len(parts) == 4:
-            names = ("gamma", "beta", "mean", "variance")
-            found |= {f"{name[:-3]}/{part}": array for part, array in zip(names, parts, strict=True)}
-        elif parts:
-            base = name.removesuffix("_conv")
-            found |= {f"{base}/{part}": array for part, array in zip(("kernel", "bias"), parts, strict=False)}
-    for key in [key for key in found if key.endswith("/bias")]:
-        mean = key.replace("/bias", "/mean")
-        if mean in found:
-            found[mean] = found[mean] - found.pop(key)
-    _adapt_input(found, specification)
-    return found
-
-
-def _adapt_input(found: Weights, specification: Specification) -> None:
-    """Make the first kernel read grey values in 0..1; what it made of the constant offset goes to mean or bias."""
-    name = specification.layers[0].name
-    scale, offsets = _INPUTS[specification.name]
-    kernel: NDArray[np.float32] = found[f"{name}/kernel"]
-    constant = np.einsum("hwio,i->o", kernel, np.array(offsets, np.float32))
-    if f"{name}/mean" in found:
-        found[f"{name}/mean"] -= constant
-    else:
-        found[f"{name}/bias"] += constant
-    grey = kernel.sum(axis=2, keepdims=True) if specification.input_channels == 1 else kernel
-    found[f"{name}/kernel"] = grey * np.float32(scale)

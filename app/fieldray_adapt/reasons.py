@@ -54,8 +54,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
     "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
-    "weights_unreachable": "The published weights of {name} are not available: {detail}. Use weights = \"none\" or "
-                           "the path of a weights file.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
     "pack_shortcut_close": "{label}: the image's border or a thumbnail alone scores {area}, the network {own}. Such figures say little "
                            "about lungs.",

@@ -25,7 +25,7 @@ from fieldray_adapt.recipe_data import (
 )
 from fieldray_adapt.tables import Key, Rules, key, rooted_in, table
 
-NAMED_WEIGHTS: Final = ("none", "imagenet")
+NO_WEIGHTS: Final = "none"
 """Beginnings of a network that are no path."""
 
 INPUT_KEYS: Final = {
@@ -119,9 +119,8 @@ class NetworkChoice:
         "Channel counts that differ from that, by the layers' names.", default_factory=dict
     )
     weights: str = key(
-        "none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, or the folder of a "
-        "pack, whose widths are then taken over.",
-        default="none",
+        "none, or a path: a weights file of this toolchain, or the folder of a pack, whose widths are then taken over.",
+        default=NO_WEIGHTS,
     )
     last_stride: int = key(
         "Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
@@ -134,13 +133,12 @@ class NetworkChoice:
 
     def rooted(self, base: Path) -> NetworkChoice:
         """As `tables.rooted_in`."""
-        return self if self.weights in NAMED_WEIGHTS else replace(self, weights=str(base / self.weights))
+        return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
         """As `tables.table`."""
         is_resnet = self.kind == "resnet50"
         return (
-            (self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"),
             (is_resnet or not self.blocks, "blocks", "is for a resnet50"),
             (is_resnet or self.last_stride == 2, "last_stride", "is for a resnet50"),
         )

@@ -18,9 +18,9 @@ from fieldray.reasons import reason
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import content_digest, digest, write_atomically
-from fieldray_adapt.networks import LABELS, NETWORKS, imagenet_weights, pack_channels, pack_weights
+from fieldray_adapt.networks import LABELS, NETWORKS, pack_channels, pack_weights
 from fieldray_adapt.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
-from fieldray_adapt.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe, Training
+from fieldray_adapt.recipe import NO_WEIGHTS, NetworkChoice, Recipe, Training
 from fieldray_adapt.run import Run, Step
 from fieldray_adapt.specification import (
     Specification,
@@ -205,9 +205,9 @@ def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
     Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
-    if source == "none":
+    if source == NO_WEIGHTS:
         return weights
-    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source), specification)
+    found = _other_weights(Path(source), specification)
     if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     return weights
@@ -231,7 +231,7 @@ def starting_digests(network: NetworkChoice, training: Training) -> str:
 def starting_digest(choice: NetworkChoice) -> str:
     """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
     path = Path(choice.weights)
-    return "" if choice.weights in NAMED_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+    return "" if choice.weights == NO_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
 
 
 def schedule_of(recipe: Recipe) -> Schedule:

@@ -287,9 +287,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     fits, found = dict[int, Fit](), dict[str, Any]()
     for number, name in enumerate(names):
         data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
-        weights, _ = (run.trainer.lung_fields if run.trainer else train)(
-            recipe, data, folder=folder, progress=partial(run.tell_epoch, folder)
-        )
+        weights, _ = train(recipe, data, folder=folder, progress=partial(run.tell_epoch, folder))
         answer = partial(run_file, to_files(recipe, data, weights)["int8"])
         fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = checks_of(recipe, data, answer)
