@@ -233,9 +233,9 @@ _BUTTONS: Final = (
     ("tool_zoom", "zoom", True, 12),
     ("tool_pan", "pan", True, 13),
     ("tool_measure", "measure", True, 15),
-    ("tool_angle", "angle", True, 1),
-    ("tool_ratio", "ratio", True, 3),
-    ("tool_region", "region", True, 2),
+    ("tool_angle", "angle", True, 8),
+    ("tool_ratio", "ratio", True, 9),
+    ("tool_region", "region", True, 7),
     ("magnifier", "magnifier", True, 11),
     ("", "", False, 0),
     ("heat_map", "heat-map", True, 0),
@@ -243,15 +243,15 @@ _BUTTONS: Final = (
     ("network_view", "network", True, 17),
     ("", "", False, 0),
     ("invert", "invert", False, 0),
-    ("rotate_left", "rotate-left", False, 6),
-    ("rotate_right", "rotate-right", False, 7),
-    ("flip_left_right", "flip-horizontal", False, 5),
-    ("flip_top_bottom", "flip-vertical", False, 4),
-    ("fit", "fit", False, 8),
+    ("rotate_left", "rotate-left", False, 3),
+    ("rotate_right", "rotate-right", False, 4),
+    ("flip_left_right", "flip-horizontal", False, 2),
+    ("flip_top_bottom", "flip-vertical", False, 1),
+    ("fit", "fit", False, 5),
     ("reset", "reset", False, 0),
     ("", "", False, 0),
     ("keep_beside", "beside", True, 16),
-    ("link", "link", True, 9),
+    ("link", "link", True, 6),
     ("hide_patient", "hide", True, 10),
 )
 
@@ -280,10 +280,16 @@ class ViewTools(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Leave out what there is no room for, but never the tool that is in use."""
         room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
-        for command, _, _, rank in _BUTTONS:
-            if command:
-                self.buttons[command].setVisible(not 0 < rank <= len(self.buttons) - room)
+        in_use = f"tool_{self._area.viewer.tool}"
+        ranked = sorted((rank, command) for command, _, _, rank in _BUTTONS if rank and command != in_use)
+        hidden = {command for _, command in ranked[: max(len(self.buttons) - room, 0)]}
+        for command, button in self.buttons.items():
+            button.setVisible(command not in hidden)
 
     def _button(self, action: QAction, icon_name: str, theme: Theme) -> QToolButton:
         button = QToolButton()
@@ -310,3 +316,4 @@ class ViewTools(QWidget):
         for command, is_pressed in pressed.items():
             self.buttons[command].setChecked(is_pressed)
         self.buttons["link"].setEnabled(area.has_two)
+        self._fit()

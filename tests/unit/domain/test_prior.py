@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fieldray.domain.prior import (
     gap_between,
     kinship_of,
     order_of,
+    person_key,
     priors_of,
     unscreened,
 )
@@ -158,6 +160,22 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
 def test_what_makes_a_pair_doubtful_is_said(changes: dict[str, str], codes: list[str]) -> None:
     prior = as_prior(outcome("chosen", content="1", **changes), CURRENT, "file")
     assert [doubt.code for doubt in doubts_about(prior, CURRENT)] == codes
+
+
+def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
+    said = itertools.product(
+        ("PX-1", " PX-1 ", "px-1", "", "unknown", "0"), ("19600214", "19610214", ""), ("F", "M", "")
+    )
+    refs = [
+        ImageRef(
+            path=Path(f"/images/{place}.dcm"),
+            header=header(patient_id=number, patient_birth_date=birth, patient_sex=sex),
+        )
+        for place, (number, birth, sex) in enumerate(said)
+    ]
+    together = [pair for pair in itertools.combinations(refs, 2) if person_key(pair[0]) == person_key(pair[1])]
+    assert len(together) == 9  # the same number, written with and without blanks
+    assert {kinship_of(one.header, other.header) for one, other in together} == {"same"}
 
 
 def test_the_same_image_chosen_by_hand_is_named() -> None:
