@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fieldray_adapt.command import KINDS
-from fieldray_adapt.tables import reference
+from fieldray_adapt.tables import (
+    Key,
+    KnownKey,
+    headed,
+    inner_tables,
+    keys_of,
+    summary,
+    tables_of,
+    toml_text,
+    type_name,
+)
 from fieldray_cluster.workflow.recipe import Workflow
 
-REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "recipe-reference.md"
+ROOT: Final = Path(__file__).resolve().parent
+REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 
 def text() -> str:
     """The reference of all kinds of recipes."""
-    return reference({**{name: kind.schema for name, kind in KINDS.items()}, "workflow": Workflow})
+    kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in KINDS.items()}, "workflow": Workflow}
+    environment = Environment(
+        loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False, keep_trailing_newline=True,
+    )  # fmt: skip
+    names = {"keys_of": keys_of, "inner_tables": inner_tables, "headed": headed, "summary": summary}
+    names |= {"type_name": type_name, "default": _default, "meaning": _meaning}
+    laws = {law.__name__: law for schema in kinds.values() for law in _laws(schema)}
+    return environment.get_template("recipe-reference.md").render(kinds=kinds, laws=laws, **names)
+
+
+def _laws(table: type[Any]) -> Iterator[type[Any]]:
+    """The dataclasses between which a key's table may choose, in a table and those within it."""
+    for known in keys_of(table).values():
+        tables = tables_of(known)
+        if len(tables) > 1:
+            yield from tables
+        for inner in tables[:1]:
+            yield from _laws(inner)
+
+
+def _default(known: KnownKey) -> str:
+    if known.is_needed:
+        return "**needed**"
+    is_table = len(tables_of(known)) == 1
+    return "" if is_table or known.default in (None, (), {}, "") else f"`{toml_text(known.default)}`"
+
+
+def _meaning(key: Key) -> str:
+    notes = "; ".join(note for note in (key.unit, key.allowed) if note)
+    return f"{key.doc} ({notes})" if notes else key.doc
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ A table is a class below `@table`, its keys are fields: `epochs: int = key("Pass
 checks, the templates and the reference all come from there. Reading finds every problem of a document at
 once, each with its key and line.
 
-Recipes described by their own types: a commented template to begin with, and the reference of every key.
+Recipes described by their own types: a commented template to begin with. The reference of every key is made of them by
+`tools/recipe_reference.py`.
 """
 
 from __future__ import annotations
@@ -429,32 +430,8 @@ _WIDTH: Final = 110
 
 def template(schema: type[Any]) -> str:
     """A recipe of this type, in TOML: what has to be there with an example, all else as comments with its default."""
-    head = f"# {_summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
+    head = f"# {summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
     return head + "\n".join(_table_lines(schema, "", {})) + "\n"
-
-
-def reference(kinds: Mapping[str, type[Any]]) -> str:
-    """Every key of every kind of recipe, in Markdown."""
-    lines = [
-        "# Recipe reference",
-        "",
-        "<!-- Written by tools/recipe_reference.py from the recipe's types; edits here are lost. -->",
-        "",
-        "A recipe is a TOML file. `fieldray adapt new KIND` writes one to begin with, `fieldray adapt check RECIPE` "
-        "lists everything that is wrong with one; for workflows it is `fieldray workflow new`. Relative paths count "
-        "from the recipe's folder. A text by language is "
-        'a table of BCP 47 language tags, for example `{ en = "Pneumonia", uk = "Пневмонія" }`; English is needed. '
-        "Credits and licences are in a file beside the recipe, `NAME.credits.md` for `NAME.toml`.",
-    ]
-    for name, schema in kinds.items():
-        lines += ["", f"## {name}", "", _summary(schema)]
-        lines += _reference_tables(schema, "", {})
-    laws = {law.__name__: law for schema in kinds.values() for law in _laws(schema)}
-    if laws:
-        lines += ["", "## Laws", "", "How a setting of pruning moves from one iteration to the next."]
-    for law in laws.values():
-        lines += ["", f"### {_summary(law)}", *_reference_tables(law, "", {})]
-    return "\n".join(lines) + "\n"
 
 
 def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
@@ -462,8 +439,8 @@ def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> I
     for name, key in keys_of(table, described).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
-    for key, inner, whole in _inner_tables(table, path, described):
-        lines = [_headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
+    for key, inner, whole in inner_tables(table, path, described):
+        lines = [headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
         yield ""
         yield from _comment(key.key.doc)
         yield from lines if key.is_needed else map(_commented, lines)
@@ -474,13 +451,13 @@ def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
     value = key.example if key.example is not None else None if known.is_needed else known.default
     if value is None and known.is_needed:
         value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
-    notes = [_type_name(known.kind), key.unit, key.allowed]
+    notes = [type_name(known.kind), key.unit, key.allowed]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
     is_set = known.is_needed or key.example is not None
     if value is None or value in ((), {}, ""):
         yield f"#{name} = ..."
     else:
-        yield f"{'' if is_set else '#'}{name} = {_toml(value)}"
+        yield f"{'' if is_set else '#'}{name} = {toml_text(value)}"
 
 
 def _comment(text: str) -> Iterator[str]:
@@ -497,16 +474,7 @@ def _commented(line: str) -> str:
     return line if not line or line.startswith("#") else f"#{line}"
 
 
-def _reference_tables(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
-    yield from ("", "| key | type | default | meaning |", "|---|---|---|---|")
-    for name, key in keys_of(table, described).items():
-        yield f"| `{name}` | {_type_name(key.kind)} | {_default_text(key)} | {_meaning(key.key)} |"
-    for key, inner, whole in _inner_tables(table, path, described):
-        yield from ("", f"### `{_headed(key, whole)}`", "", _summary(inner))
-        yield from _reference_tables(inner, whole, key.key.keys)
-
-
-def _inner_tables(
+def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
 ) -> Iterator[tuple[KnownKey, type[Any], str]]:
     """Each key that is a table, its dataclass, and its full name; one of many tables with own names is called NAME."""
@@ -516,18 +484,18 @@ def _inner_tables(
             yield known, inner, f"{path}.{own}" if path else own
 
 
-def _headed(known: KnownKey, whole: str) -> str:
+def headed(known: KnownKey, whole: str) -> str:
     """The line above a table, or above each of a list of them."""
     return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:
     """The dataclass of a key that is a table, or many tables; None for any other, and for a choice of tables."""
-    tables = _tables(known)
+    tables = tables_of(known)
     return tables[0] if len(tables) == 1 else None
 
 
-def _tables(known: KnownKey) -> list[type[Any]]:
+def tables_of(known: KnownKey) -> list[type[Any]]:
     """The dataclasses that a key's table, or a table of its list, may be; one that is read its own way is none."""
     found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
@@ -541,59 +509,37 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def _laws(table: type[Any]) -> Iterator[type[Any]]:
-    """The dataclasses between which a key's table may choose, in a table and those within it."""
-    for known in keys_of(table).values():
-        tables = _tables(known)
-        if len(tables) > 1:
-            yield from tables
-        for inner in tables[:1]:
-            yield from _laws(inner)
-
-
-def _type_name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """What a key's value is, in words."""
     kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
-        names = [_type_name(argument) for argument in arguments if argument is not types.NoneType]
+        names = [type_name(argument) for argument in arguments if argument is not types.NoneType]
         return names[0] if len(set(names)) == 1 else "a law"
     if origin is tuple:
-        return f"list of {_type_name(arguments[0])}"
+        return f"list of {type_name(arguments[0])}"
     if origin is Mapping:
-        return f"table of {_type_name(arguments[1])}"
+        return f"table of {type_name(arguments[1])}"
     if hasattr(kind, "from_document"):
         return "value, list or range"
     return "table" if is_dataclass(kind) else _TYPE_NAMES.get(kind, str(kind))
 
 
-def _default_text(known: KnownKey) -> str:
-    if known.is_needed:
-        return "**needed**"
-    if known.default is None or known.default in ((), {}, "") or _inner(known) is not None:
-        return ""
-    return f"`{_toml(known.default)}`"
-
-
-def _meaning(key: Key) -> str:
-    notes = "; ".join(note for note in (key.unit, key.allowed) if note)
-    return f"{key.doc} ({notes})" if notes else key.doc
-
-
-def _summary(table: type[Any]) -> str:
+def summary(table: type[Any]) -> str:
     """The first lines of a class's docstring, in one line."""
     return " ".join((table.__doc__ or "").strip().split("\n\n")[0].split())
 
 
-def _toml(value: Any) -> str:
+def toml_text(value: Any) -> str:
     """A value as TOML text on one line."""
     if isinstance(value, Path):
         return json.dumps(value.as_posix())
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {toml_text(item)}" for name, item in value.items()) + " }"
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_text, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
