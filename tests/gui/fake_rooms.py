@@ -236,6 +236,7 @@ class FakeSession:
     batches: list[FakeBatch] = field(default_factory=list)
     started_with: list[tuple[tuple[Path, ...], str | None, bool]] = field(default_factory=list)
     ages_confirmed: list[bool] = field(default_factory=list)
+    watched: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
@@ -279,10 +280,12 @@ class FakeSession:
         operating_point: str | None = None,
         fresh: bool = False,
         ages_confirmed: bool = False,
+        watches: bool = False,
     ) -> FakeBatch:
         if self.start_problem is not None:
             raise self.start_problem
         self.ages_confirmed.append(ages_confirmed)
+        self.watched.append(watches)
         self.started_with.append((tuple(paths), operating_point, fresh))
         with ResultStore(self.database) as store:
             batch = FakeBatch(self.publish, run_id=store.open_run(SPEC, fresh=True))

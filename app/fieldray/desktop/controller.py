@@ -17,6 +17,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
+from fieldray.desktop.list_reader import image_title
 from fieldray.desktop.machine import Machine
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
@@ -200,6 +201,8 @@ class Controller(QObject):
             case OutcomeReady():
                 self.rows.outcome_ready(event.row_id, event.outcome)
                 self._count_patient(event.outcome)
+                if not event.is_resumed:
+                    self.screening.tell_watch(partial(self._title, event))
             case Progress():
                 self.screening.take_progress(event)
             case Speed():
@@ -221,6 +224,10 @@ class Controller(QObject):
                 self._take_device(event)
             case StoreRepaired() | StoreUnwritable():
                 self.board.post_reason("store", event.reason, level="warning")
+
+    def _title(self, event: OutcomeReady, translator: Translator) -> str:
+        hides = bool(self.settings["hide_patient"])
+        return image_title(translator, event.row_id, event.outcome, hides_patient=hides)
 
     def _run_started(self) -> None:
         self.rows.open(None)

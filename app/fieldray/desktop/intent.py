@@ -68,6 +68,7 @@ class Intent:
     only_a_card     nothing but the click of a card says which pack it is: a question before was lost, or declined
     pack            None until it is known
     ages_confirmed  None until somebody said it, or it is known
+    watches         what comes into these folders is to be screened, too
     """
 
     since: int
@@ -78,6 +79,7 @@ class Intent:
     only_a_card: bool = False
     pack: PackInUse | None = None
     ages_confirmed: bool | None = None
+    watches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +140,15 @@ class IntentPlaybook:
 
     # ---- what a person does
 
-    def open(self, paths: Sequence[Path]) -> Commands:
-        """A folder was opened."""
-        return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared))
+    def open(self, paths: Sequence[Path], *, watches: bool = False) -> Commands:
+        """A folder was opened, or is to be watched."""
+        return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
         """Start was pressed on the list in sight: the pack is the one in the header, for all to see."""
-        used = self._packs.used
-        return self._begin(Intent(since=self._count, paths=tuple(paths), images=images, pack=used))
+        used, places = self._packs.used, tuple(paths)
+        watches = bool(self.intent and self.intent.watches and self.intent.paths == places)
+        return self._begin(Intent(since=self._count, paths=places, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Something else is wanted: no answer counts any more. What waited is named, unless it is wanted again."""
@@ -212,7 +215,9 @@ class IntentPlaybook:
         """Another intent for the same paths, for which nothing is answered."""
         assert self.intent is not None
         before = self.intent
-        self.intent = Intent(since=self._count, paths=before.paths, images=before.images, only_a_card=True)
+        self.intent = Intent(
+            since=self._count, paths=before.paths, images=before.images, only_a_card=True, watches=before.watches
+        )
         self._count += 1
         self.question = IntentQuestion("pack", self.intent)
 

@@ -100,6 +100,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("hide_patient", ("Ctrl+H",), "program", lambda t: t.text("Hide or show patient data")),
     Key("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
     Key("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
+    Key("watch", ("F9",), "program", lambda t: t.text("Watch a folder: screen what arrives")),
     Key("start", ("Ctrl+Return", "F5"), "program", lambda t: t.text("Start")),
     Key("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),

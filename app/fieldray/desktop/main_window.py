@@ -102,8 +102,7 @@ class MainWindow(QMainWindow):
         self.audit_page = AuditPage(controller.auditing, translator, theme)
         self.history_page = HistoryPage(controller.past_runs, translator, theme)
         self.status_page = StatusPage(controller, translator, theme)
-        open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
-        self.welcome = Welcome(controller, *open_actions, translator, theme)
+        self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
         for command in ("next_unread", "by_patient"):
@@ -183,6 +182,7 @@ class MainWindow(QMainWindow):
             "hide_patient": self._toggle_patient,
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
+            "watch": partial(self._open, text("Watch a folder"), QFileDialog.FileMode.Directory, watches=True),
             "start": self._bench.start,
             "pause": run.pause_or_resume,
             "stop": run.stop,
@@ -207,16 +207,17 @@ class MainWindow(QMainWindow):
 
     # ---- commands
 
-    def _open(self, title: str, mode: QFileDialog.FileMode) -> None:
+    def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:
         folders = self._bench.settings.folders
         at = str(Path(folders[0]).parent) if folders else ""
-        ask_for_paths(self, title, mode, self._choose, words=self._translator, at=at)
+        choose = partial(self._choose, watches=watches)
+        ask_for_paths(self, title, mode, choose, words=self._translator, at=at)
 
-    def _choose(self, paths: Sequence[Path]) -> None:
+    def _choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
         if isinstance(self.focusWidget(), QLineEdit):
             (self._reading if self.images.isVisible() else self).setFocus()
-        self._bench.screening.choose(paths)
+        self._bench.screening.choose(paths, watches=watches)
 
     def _choose_prior(self) -> None:
         if self._bench.image.row is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -10,16 +11,18 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import Action, Level, NoticeBoard
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Progress, RunChanged
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
+from fieldray.formatting import moment
 from fieldray.packs.legacy import known_manifest
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import Reason, reason
+from fieldray.translation import LocalText
 
 if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
@@ -34,7 +37,10 @@ _RUN_NOTES: Final = (
     "unlike_images",
     "asked_for_images",
     "drift_evidence",
+    "watch",
+    "watch_waits",
 )
+_KEYS: Final = {"watch_goes_on": "watch_waits", "watch_stopped": "watch"}  # whose place these notes take
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -57,6 +63,8 @@ class Screening(QObject):
         self._used: Model | None = None
         self._batch: Batch | None = None
         self._next: tuple[Path, ...] = ()
+        self._next_watches = self.watches = False
+        self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._told: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
@@ -92,13 +100,13 @@ class Screening(QObject):
 
     # ---- what a person does
 
-    def choose(self, paths: Sequence[Path]) -> None:
-        """Screen these files and folders: now, as soon as a pack is ready, or after the run under way."""
+    def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
+        """Screen or watch these files and folders: now, as soon as a pack is ready, or after the run under way."""
         if not paths:
             return
         self._board.withdraw(_unscreened(paths))
         if self.is_busy:
-            self._next = (*self._next, *paths)
+            self._next, self._next_watches = (*self._next, *paths), watches
             count = len(self._next)
             self._board.post(
                 "next",
@@ -113,7 +121,7 @@ class Screening(QObject):
             self._before = self.state, self.paths, self.past, self.progress
         self.paths, self.past, self.progress = tuple(paths), None, None
         self._enter("waiting")
-        self._do(self._playbook.open(paths))
+        self._do(self._playbook.open(paths, watches=watches))
 
     def start(self, *, listed: int = 0) -> None:
         """Screen what was chosen, or the folders of the list in sight, which has so many images."""
@@ -141,9 +149,10 @@ class Screening(QObject):
         """End the run. Its results stay, and Start resumes from there."""
         batch = self._batch
         if batch is not None and self.can_stop:
-            waiting, self._next = self._next, ()
-            self._board.withdraw("next")
-            self._name_unscreened(waiting)
+            if not self.watches:  # which ends by this alone
+                waiting, self._next = self._next, ()
+                self._board.withdraw("next")
+                self._name_unscreened(waiting)
             self._enter("stopping")
             self._background.run(batch.cancel, channel="run")
 
@@ -194,8 +203,26 @@ class Screening(QObject):
     def tell(self, notes: Sequence[Reason]) -> None:
         """What a person should know of the run in sight."""
         for note in notes:  # what a drive lacked stays until it is dismissed, as a failure does
-            key = note.text if note.code == "no_image_in" else note.code
-            self._board.post_reason(key, note, level="warning" if note.code == "drift_evidence" else "info")
+            key = note.text if note.code == "no_image_in" else _KEYS.get(note.code, note.code)
+            if note.code == "watch_stopped":
+                self._board.supersede("watch")
+            level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
+            self._board.post_reason(key, note, level=level)
+
+    def tell_watch(self, last: LocalText | None = None) -> None:
+        """Where a folder is watched: since when, and what came last."""
+        since, now = self._since_s, time.time()
+        if self.watches and self.state in ("starting", "running"):
+            self._board.post(
+                "watch",
+                lambda t: t.text(
+                    "Watching {folders} since {since}. Last to arrive: {image}.",
+                    folders=_listed(self.paths),
+                    since=moment(t, since),
+                    image=f"{last(t)}, {moment(t, now)}" if last else t.text("nothing yet"),
+                ),
+                action=self._stop,
+            )
 
     def take_progress(self, event: Progress) -> None:
         """How far the batch is."""
@@ -261,8 +288,8 @@ class Screening(QObject):
 
     def _looked(self, intent: Intent, are_empty: bool, remembered: RememberedPack | None, lacks_ages: bool) -> None:
         """Nothing is asked about folders without any file, and no run of them is kept: all stays as it was."""
-        if not are_empty or self._playbook.intent != intent:
-            self._do(self._playbook.looked(intent, remembered, lacks_ages))
+        if not are_empty or intent.watches or self._playbook.intent != intent:
+            self._do(self._playbook.looked(intent, remembered, lacks_ages or are_empty))
             return
         self._do(self._playbook.drop(instead=intent.paths))
         self.tell([reason("no_image_in", path=path) for path in intent.paths])
@@ -282,13 +309,17 @@ class Screening(QObject):
         self._board.supersede(_failed(intent.paths))
         self.paths, self.manifest, self.run_model = intent.paths, model.manifest, model
         self.progress = self.run_id = self.past = None
+        self.watches, self._since_s = intent.watches, time.time()
         self._remember(intent, remembered)
         self._enter("starting")
+        self.tell_watch()
         self.started.emit()
         point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
         self._use(model)
         self._background.ask(
-            lambda services: services.session.start(intent.paths, operating_point=point, ages_confirmed=ages_confirmed),
+            lambda services: services.session.start(
+                intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
+            ),
             channel="run",
             done=self._has_started,
             failed=self._not_started,
@@ -362,7 +393,7 @@ class Screening(QObject):
         if self._next:
             following, self._next = self._next, ()
             self._board.withdraw("next")
-            self.choose(following)
+            self.choose(following, watches=self._next_watches)
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -62,10 +62,12 @@ class Toolbar(QWidget):
         self._is_narrow = False
         text = translator.text
         self.open_button = self._button("folder", text("Open folder"), actions["open_folder"])
+        self.watch_button = self._button("watch", text("Watch"), actions["watch"])
         self.start_button = self._button("start", text("Start"), actions["start"])
         self.pause_button = self._button("pause", text("Pause"), actions["pause"])
         self.stop_button = self._button("stop", text("Stop"), actions["stop"])
-        self._buttons = self.open_button, self.start_button, self.pause_button, self.stop_button
+        runs = self.start_button, self.pause_button, self.stop_button
+        self._buttons = self.open_button, self.watch_button, *runs
         self._words = {button: button.text() for button in self._buttons}
         self.start_button.setProperty("role", "primary")
         self.bar = QProgressBar()
@@ -164,6 +166,7 @@ class Toolbar(QWidget):
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
         is_narrow, is_low = self.width() < buttons + beside + 2 * _SPACING, self.window().height() < _LOW
         self._is_narrow = self.width() < buttons or (is_narrow and is_low)
+        self.watch_button.setHidden(self._is_narrow)  # it is in the menu, too
         self._write()
         self._arrange(wraps=is_narrow and not is_low)
 
@@ -184,7 +187,7 @@ class Toolbar(QWidget):
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
-        menu.addActions([actions["open_folder"], actions["open_files"]])
+        menu.addActions([actions["open_folder"], actions["open_files"], actions["watch"]])
         self.folders_menu = menu.addMenu(self._translator.text("Folders that were opened"))
         self.folders_menu.aboutToShow.connect(self._list_folders)
         menu.aboutToShow.connect(self._list_folders)
@@ -243,6 +246,9 @@ def screening_label(translator: Translator, screening: Screening) -> str:
     if screening.past is not None:
         number, day = screening.past.run_id, moment(translator, screening.past.started_s)
         return translator.text("From the history: run {number} of {day}", number=number, day=day)
+    if screening.watches and screening.state == "running" and (progress := screening.progress):
+        waiting = progress.total - progress.done
+        return translator.text("Watching: {done} done, {waiting} waiting", done=progress.done, waiting=waiting)
     parts = [states[screening.state], *(_progress_label(translator, screening.progress, screening.state == "running"))]
     return "   ".join(part for part in parts if part)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from functools import partial
 
 from PySide6.QtGui import QAction
@@ -36,7 +37,7 @@ class Welcome(QWidget):
     """A card for each pack: choosing one answers the question. Below it, the images."""
 
     def __init__(
-        self, controller: Controller, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
+        self, controller: Controller, actions: Mapping[str, QAction], translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
         self._bench, self._translator, self._theme = controller, translator, theme
@@ -47,7 +48,7 @@ class Welcome(QWidget):
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
         self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
-        inner, buttons = QWidget(), self._make_buttons(open_folder, open_files)
+        inner, buttons = QWidget(), self._make_buttons(actions)
         inner.setMaximumWidth(_WIDEST)
         lay_column(inner, self._title, self._lead, self._grid, self.default_box, buttons, 1, spacing=12)
         page = QWidget()
@@ -63,10 +64,17 @@ class Welcome(QWidget):
 
     # ---- building
 
-    def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
+    def _make_buttons(self, actions: Mapping[str, QAction]) -> QHBoxLayout:
         translator, themed = self._translator, partial(icon, theme=self._theme)
-        self.open_button = push_button(translator.text("Open folder"), open_folder.trigger, icon=themed("folder"))
-        self._files_button = push_button(translator.text("Open files"), open_files.trigger, icon=themed("file"))
+        self.open_button = push_button(
+            translator.text("Open folder"), actions["open_folder"].trigger, icon=themed("folder")
+        )
+        self._files_button = push_button(
+            translator.text("Open files"), actions["open_files"].trigger, icon=themed("file")
+        )
+        self._watch_button = push_button(
+            translator.text("Watch folder"), actions["watch"].trigger, icon=themed("watch")
+        )
         kinds = label(
             translator.text(
                 "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
@@ -74,7 +82,7 @@ class Welcome(QWidget):
             ),
             role="muted",
         )
-        return lay_row(None, self.open_button, self._files_button, (kinds, 1))
+        return lay_row(None, self.open_button, self._files_button, self._watch_button, (kinds, 1))
 
     # ---- what changes
 
@@ -134,7 +142,7 @@ class Welcome(QWidget):
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
         buttons = (button for shown in self.cards for button in (shown.card_button, shown.button))
-        order = [*buttons, self.default_box, self.open_button, self._files_button]
+        order = [*buttons, self.default_box, self.open_button, self._files_button, self._watch_button]
         for before, after in itertools.pairwise(order):
             self.setTabOrder(before, after)
 

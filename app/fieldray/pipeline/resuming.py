@@ -65,12 +65,8 @@ class Earlier:
             raise
         except (OSError, FieldrayError):
             return None  # the decoder will report what is wrong with the file
-        known = query.earlier(
-            self.work.spec,
-            content_sha256=content_sha256,
-            frame=ref.frame,
-            up_to_row_id=_ANY_ROW if self.work.watch else self.last_row,
-        )
+        last_row = _ANY_ROW if self.work.watch else self.last_row
+        known = query.earlier(self.work.spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last_row)
         if known is None or known.ref.header != ref.header:
             return None
         if isinstance(known, Screened) and not asked_for(known) and self.work.check_header(ref.header) is not None:

@@ -37,9 +37,8 @@ Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 class _File:
     """A file as its folder lists it, and as it says itself: on Windows the folder may lag behind.
 
-    since_s     when it was first seen so
-    patience_s  for how long it has to stay so before it is tried
-    open        the images without an outcome yet, and the search for them
+    since_s  when it was first seen so; it is tried when it has stayed so for `patience_s`
+    open     the images without an outcome yet, and the search for them
     """
 
     listed: int
@@ -62,10 +61,8 @@ class Watch:
                 raise UsageProblem(reason("watch_no_folder", path=path))
         self._folders, self._clock = folders, clock
         self._lock = threading.Lock()
-        self._done: dict[str, int] = {}
-        self._waiting: dict[str, _File] = {}
-        self._tried: dict[str, _File] = {}
-        self._devices: dict[str, int] = {}
+        self._done, self._devices = dict[str, int](), dict[str, int]()
+        self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
         self._missing = self._told_missing = ""
         self._kept = 0
 
@@ -77,11 +74,10 @@ class Watch:
 
     def news(self) -> Reason | None:
         """That a folder cannot be read, or can be again, once."""
-        missing, before = self._missing, self._told_missing
-        self._told_missing = missing
-        if missing != before:
-            return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
-        return None
+        missing, before, self._told_missing = self._missing, self._told_missing, self._missing
+        if missing == before:
+            return None
+        return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def ended(self) -> Reason:
         """What to say at the end."""

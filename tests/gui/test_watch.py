@@ -1,0 +1,104 @@
+"""A folder that is watched, as a reader sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from desk import Desk
+from fake_rooms import save, screened
+from PySide6.QtWidgets import QFileDialog, QLineEdit
+
+from fieldray.domain.events import OutcomeReady, Progress, RunChanged
+from fieldray.domain.finding import Outcome
+from fieldray.reasons import reason
+from fieldray.store.results import ResultStore
+
+
+def watch(desk: Desk, folder: Path) -> None:
+    """Start to watch a folder, as a person does."""
+    desk.window.actions_by_name["watch"].trigger()
+    dialog = desk.dialog(QFileDialog)
+    dialog.findChild(QLineEdit).setText(str(folder))
+    dialog.accept()
+    desk.until(lambda: desk.bench.screening.state == "running")
+
+
+def arrive(desk: Desk, outcome: Outcome) -> None:
+    desk.rooms.publish(OutcomeReady(run_id=1, row_id=1, outcome=outcome))
+
+
+def stop(desk: Desk) -> None:
+    """Press Stop, once the run can be stopped; the batch ends as one of a watch does."""
+    note = reason("watch_stopped", results=1, waiting=2)
+    batch = desk.rooms.session.batches[-1]
+    batch.publish = lambda event: desk.rooms.publish(RunChanged(run_id=batch.run_id, state="cancelled", notes=(note,)))
+    desk.until(lambda: desk.window.toolbar.stop_button.click() or not desk.bench.screening.can_stop)
+
+
+def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: Path) -> None:
+    desk.rooms.session.outcomes = []
+    watch(desk, tmp_path)
+    assert desk.rooms.session.watched == [True]
+    desk.until_told(f"Watching {tmp_path} since ", "Last to arrive: nothing yet.")
+    desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
+    desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
+    arrive(desk, screened(7, 0.5))
+    desk.until_told("Last to arrive: DOE PERSON 007, ")
+    stop(desk)
+    desk.until_told("Watching was stopped. New results: 1. Files that wait for the next watch: 2.")
+    assert "Last to arrive" not in desk.told
+
+
+def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
+    desk.rooms.session.outcomes = []
+    watch(desk, tmp_path)
+    for code, words in (("watch_waits", "cannot be read now"), ("watch_goes_on", "can be read again")):
+        desk.rooms.publish(RunChanged(run_id=1, state="running", notes=(reason(code, path=str(tmp_path)),)))
+        arrive(desk, screened(1, 0.5))  # what was under way
+        desk.until_told(f"{tmp_path} {words}", "Last to arrive: DOE PERSON 001")
+    assert "cannot be read now" not in desk.told
+    stop(desk)
+    desk.until_told("Watching was stopped.")
+    assert "can be read again" not in desk.told
+
+
+def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
+    watch(desk, tmp_path)
+    desk.window.actions_by_name["hide_patient"].trigger()
+    arrive(desk, screened(7, 0.5))
+    desk.until_told("Last to arrive: Image 1, ")
+
+
+def test_what_was_chosen_meanwhile_begins_when_the_watch_is_stopped(desk: Desk, tmp_path: Path) -> None:
+    """A watch has no end of its own."""
+    watch(desk, tmp_path)
+    (tmp_path / "second").mkdir()
+    desk.bench.screening.choose([tmp_path / "second"], watches=True)
+    desk.until_told("will be screened after this run")
+    stop(desk)
+    desk.until(lambda: desk.rooms.session.watched == [True, True])
+
+
+def test_start_after_a_watch_screens_the_folder_to_its_end(desk: Desk, tmp_path: Path) -> None:
+    watch(desk, tmp_path)
+    stop(desk)
+    desk.until(lambda: desk.bench.screening.can_start)
+    (tmp_path / "image.png").touch()
+    desk.window.toolbar.start_button.click()
+    desk.until(lambda: desk.rooms.session.watched == [True, False])
+    assert "Watching" not in desk.told
+
+
+def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path: Path) -> None:
+    """What is to be read first comes on top of the list, and the reader goes on reading."""
+    desk.rooms.session.outcomes = [screened(1, 0.6), screened(2, 0.5)]
+    watch(desk, tmp_path)
+    desk.until_listed(2)
+    desk.open_row(2)
+    with ResultStore(desk.rooms.database) as store:
+        save(store, 1, [screened(3, 0.99)], desk.rooms.publish)
+    desk.until_listed(3)
+    rows = desk.bench.rows
+    assert [rows.id_at(rows.index(place, 0)) for place in range(3)] == [3, 1, 2]
+    assert desk.bench.image.row is not None and desk.bench.image.row.row_id == 2
+    assert rows.id_at(desk.window.work_list.table.currentIndex()) == 2
