@@ -513,6 +513,10 @@ def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged
     assert unread(desk, 1, 2, 3, 4) == [4]
     with ResultQuery(desk.rooms.database) as kept:
         desk.until(lambda: [result.is_read for result in kept.rows(1)] == [True, True, True, False])
+    desk.bench.rows.open(None)
+    desk.bench.rows.open(1)  # as after a restart
+    desk.until_listed(4)
+    assert unread(desk, 1, 2, 3, 4) == [4]
 
 
 def unread(desk: Desk, *row_ids: int) -> list[int]:

@@ -269,6 +269,9 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
     assert [model.data(model.index(place, 0), GROUP_ROLE).size for place in range(4)] == [2, 1, 1, 1]
+    patients = [model.index(place, KEYS.index("patient")) for place in range(4)]
+    said = [model.data(patient, Qt.ItemDataRole.AccessibleTextRole) for patient in patients]
+    assert [words.endswith("same patient as above") for words in said] == [False, True, False, False]
     model.sort(KEYS.index("score"), Ascending)
     listed.settle()
     assert listed.shown() == [4, 1, 3, 2]

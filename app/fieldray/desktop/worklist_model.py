@@ -21,7 +21,7 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
-from fieldray.domain.history import ListColumn, Listed, ResultFilter, ResultOrder, group_at
+from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
@@ -309,6 +309,9 @@ class WorkListModel(QAbstractTableModel):
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_words(translator, state) if state else translator.text("not read"))
+            group = group_at(self._begins, index.row())
+            if column.key == "patient" and group is not None and group.begins != NEW_PATIENT:
+                said.append(translator.text("same patient as above"))
             return plain(", ".join(said))
         return None
 

@@ -94,20 +94,21 @@ class WorkListQuery(ResultQuery):
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """The rows with patients and studies brought together, and what begins in each."""
+        at: slice | NDArray[np.int64] = slice(None)
         if order in _READ:
-            owned = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
+            table = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
         else:
             row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
             only = "" if limit is None else f"AND result_id IN ({', '.join(map(str, row_ids.tolist()))})"
             found = self._connection.execute(OWNER_STATEMENT.format(only=only), (run_id,))
             table = np.fromiter(map(tuple, found), _OWNED)
-            owned = table[np.searchsorted(table["id"], row_ids)]
-        person, study = _first_places(owned["person"]), _first_places(owned["study"])
+            at = np.searchsorted(table["id"], row_ids)
+        person, study = _first_places(table["person"][at]), _first_places(table["study"][at])
         places = np.lexsort((study, person))
         begins = np.full(len(places), SAME_STUDY, np.uint8)
         begins[_changes(study[places])] = NEW_STUDY
         begins[_changes(person[places])] = NEW_PATIENT
-        return owned["id"][places], begins
+        return table["id"][at][places], begins
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
