@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ class FakeReaders:
         self._given_up = threading.Event()
         self.reading = threading.Event()
         self.read_names: list[str] = []
+        self.looked: list[int] = []  # for how many packs at once
         self.listed: list[Path] = []
         self.close_problem: Exception | None = None
 
@@ -93,6 +94,13 @@ class FakeReaders:
             return Seen(facts=facts, problem=reason("truncated"))
         tensor = _even(255 if "bright" in name else 0, spec)
         return Seen(facts=replace(facts, pixel_map=tensor.pixel_map), values=tensor.values, stage="inference")
+
+    def load_together(self, models: Sequence[Model]) -> None:
+        """Nothing is loaded."""
+
+    def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
+        self.looked.append(len(questions))
+        return tuple(self.look(question, model=model) for question, model in questions)
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         return unpacked(preview)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from PIL import Image
 
 Fieldray = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,6 +42,25 @@ def runner(home: Path) -> Fieldray:
         )
 
     return run
+
+
+def wait_for_end(processes: list[psutil.Process]) -> None:
+    """The children of a killed program end by themselves."""
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+
+
+def told_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
+    """Kill the program after so many lines; all the lines it got out."""
+    assert process.stdout
+    told = [process.stdout.readline() for _ in range(lines)]
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    with process:
+        told += process.stdout.readlines()
+        wait_for_end(children)
+    # The last line may be cut in the middle by the kill.
+    return [line for line in told if line.endswith("\n")]
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

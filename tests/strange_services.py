@@ -71,7 +71,8 @@ if __name__ == "__main__":
         """The real worker, but for names that say otherwise; "once" leaves a mark so that it happens once."""
         from fieldray.workers.looking import handle
 
-        path = Path(message.body["value"]["ref"]["path"])
+        value = message.body["value"]
+        path = Path(value.get("each", [value])[0]["ref"]["path"])
         if message.body["call"] == "hash":
             return handle(message)
         if "killed" in path.name:

@@ -306,6 +306,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "own_image": "This program made the picture of another image and its result, so it is not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
+    "ages_apart": "No patient is of the ages that all of these packs are for: {packs}. Screen without confirming ages, or "
+                  "with one pack after the other.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "The window needs a screen, and none can be opened here. This works without one: {command}",
     "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",

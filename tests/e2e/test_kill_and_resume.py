@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
-from program import Fieldray, command, lines_of, start, write_images
+from program import Fieldray, command, lines_of, start, told_until_killed, wait_for_end, write_images
 from waiting import wait_for
 
 COUNT = 60
@@ -21,25 +21,6 @@ def stored(home: Path) -> dict[str, Outcome]:
     with ResultQuery(home / "results.sqlite") as decoder:
         (run,) = decoder.runs()
         return {result.outcome.ref.path.name: result.outcome for result in decoder.rows(run.run_id)}
-
-
-def wait_for_end(processes: list[psutil.Process]) -> None:
-    """The children of a killed program end by themselves."""
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    assert not alive
-
-
-def told_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
-    """Kill the program after so many lines; all the lines it got out."""
-    assert process.stdout
-    told = [process.stdout.readline() for _ in range(lines)]
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    with process:
-        told += process.stdout.readlines()
-        wait_for_end(children)
-    # The last line may be cut in the middle by the kill.
-    return [line for line in told if line.endswith("\n")]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

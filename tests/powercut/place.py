@@ -23,7 +23,7 @@ from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.keeping import open_store
+from fieldray.pipeline.keeping import PackWork, open_store
 from fieldray.pipeline.statistics import Statistics
 from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery
@@ -106,13 +106,12 @@ class Place:
         """A run of all images, in the program's own way but for the networks: what comes out is known."""
         stamping = _Stamping()
         work = Work(
-            spec=self.spec,
+            packs=[PackWork(spec=self.spec, check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             count=lambda gives_up: len(NAMES),
             content_hash=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
             stamp_with=stamping.begin,
-            check_header=lambda header: None,
-            screen=lambda ref: with_stamp(outcome_of(ref), stamping.of(ref)),
+            screen=lambda ref, _wanted: [with_stamp(outcome_of(ref), stamping.of(ref))],
             release=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))

@@ -40,14 +40,23 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pack_options(
-    parser: argparse.ArgumentParser, *, default: str = "the one of `fieldray packs default`, else none"
+    parser: argparse.ArgumentParser,
+    *,
+    default: str = "the one of `fieldray packs default`, else none",
+    has_several: bool = False,
 ) -> None:
-    """`--pack` and the options that go with it; `default` says in words what is used without it."""
+    """`--pack` and the options that go with it.
+
+    default      says in words what is used without it
+    has_several  whether it may be given more than once: then it is a list
+    """
+    several = "; given more than once, each image is read once for all of them" if has_several else ""
     parser.add_argument(
         "--pack",
         type=given_text,
+        action="append" if has_several else "store",
         metavar="DIR|ID[@FINGERPRINT]",
-        help=f"the pack to use, of this signer if one is named (default: {default})",
+        help=f"the pack to use, of this signer if one is named (default: {default}){several}",
     )
     add_pack_rules(parser)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -27,6 +28,7 @@ from fieldray.domain.finding import Category, Outcome, Screened, can_be_turned, 
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text
 from fieldray.packs.reasons import TEMPLATES as PACKS
@@ -94,6 +96,27 @@ def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
             yield stream
 
 
+class _Pack:
+    """A pack, and what came out of its run.
+
+    lead  stands before what is said of it where there are several
+    """
+
+    def __init__(self, model: Model, *, is_one_of_several: bool) -> None:
+        self.model, self.texts = model, class_texts(model.manifest)
+        self.heading = as_cell(model.manifest.names["en"])
+        self.lead = f"{self.heading}: " if is_one_of_several else ""
+        self.counts: Counter[Category] = Counter()
+        self.patients = PatientCount()
+        self.resumed = 0
+        self.last_notes: Sequence[Reason] = ()
+
+    def notes(self) -> Iterator[str]:
+        """What a person should know of its run."""
+        for note in (*self.patients.notes(self.model.manifest.accepted), *self.last_notes):
+            yield self.lead + note.text
+
+
 class RunReport:
     """What a person or a program is shown of one run.
 
@@ -101,6 +124,8 @@ class RunReport:
     ----------
     emit
         Takes the JSON lines; None where nobody asked for them.
+    models
+        The packs, in the order of the run's.
     has_list
         Whether the work list is printed at the end.
     watches
@@ -108,23 +133,18 @@ class RunReport:
     """
 
     def __init__(
-        self, console: Console, emit: Say | None, *, model: Model, has_list: bool, watches: bool = False
+        self, console: Console, emit: Say | None, *, models: Sequence[Model], has_list: bool, watches: bool = False
     ) -> None:
         self._console = console
         self._emit = emit
-        self._model = model
-        self._texts = class_texts(model.manifest)
+        self._packs = [_Pack(model, is_one_of_several=len(models) > 1) for model in models]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
-        self._counts: Counter[Category] = Counter()
         self._folders = 0
-        self._patients = PatientCount()
-        self._resumed = 0
         self._is_nothing_there = False
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
-        self._last_notes: Sequence[Reason] = ()
         self._began_s = time.monotonic()
 
     def publish(self, event: Event) -> None:
@@ -144,7 +164,7 @@ class RunReport:
                 case RunChanged():
                     self._problem = event.reason
                     if event.state == "finished":  # the list would push them out of sight
-                        self._last_notes = event.notes
+                        self._packs[event.pack].last_notes = event.notes
                     else:
                         self._console.print_lines(note.text for note in event.notes)
                     self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
@@ -153,28 +173,35 @@ class RunReport:
                 case _:
                     pass
 
-    def begin(self, points: Sequence[OperatingPoint], *, ages_confirmed: bool = False) -> None:
-        """Say what will be used: the pack, for whom it is, and the operating points in force."""
+    def begin(self, specs: Sequence[RunSpec], *, ages_confirmed: bool = False) -> None:
+        """Say what will be used: the packs, for whom they are, and the operating points in force."""
+        for pack, spec in zip(self._packs, specs, strict=True):
+            self._introduce(pack, spec.operating_points, ages_confirmed=ages_confirmed)
+        if len(specs) > 1:
+            self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
+
+    def _introduce(self, pack: _Pack, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
+        model = pack.model
         signer = {
             "builtin": "comes with the program",
             "legacy": "unsigned legacy model, operating point unknown: the class is that of the larger output",
         }
-        trust = signer.get(self._model.trust, f"signed with key {self._model.fingerprint}")
-        manifest = self._model.manifest
+        trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
+        manifest = model.manifest
         whose = patients(manifest.accepted).text
         if manifest.accepted.ages_years:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
             whose = f"{whose} {said if ages_confirmed else unsaid}"
-        self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
-        if self._model.lungs_pack:
-            self._console.print_line(f"Lung fields: {self._model.lungs_pack}")
+        self._console.print_line(f"Pack {model.pack_name} ({trust}). {whose}")
+        if model.lungs_pack:
+            self._console.print_line(f"Lung fields: {model.lungs_pack}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
             middle, low, high = map(_border, (point.threshold, point.unsure_low, point.unsure_high))
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
             band = f", not sure from {low}" if has_band else ""
-            flagged = self._texts["abnormal"]
+            flagged = pack.texts["abnormal"]
             self._console.print_line(
                 f"Operating point {point.name} ({point.label}): {threshold}{flagged} from {high}{band}"
             )
@@ -190,10 +217,11 @@ class RunReport:
     ) -> int:
         """Print what came out and write the exports; the exit code. Raises UsageProblem, StorageProblem."""
         if self._has_list and batch.run_id:
-            self._list(batch.run_id, session.database)
+            self._list(batch.run_ids, session.database)
         self._sum_up()
-        if batch.run_id and batch.state == "finished":
-            self._tell_drift(batch.run_id, session.database)
+        if batch.state == "finished":
+            for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
+                self._tell_drift(pack, run_id, session.database)
         if out and batch.run_id:
             self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
@@ -205,30 +233,38 @@ class RunReport:
             return 1
         if batch.state == "cancelled":
             return CANCELLED
-        if self._counts["failed"]:
+        if any(pack.counts["failed"] for pack in self._packs):
             return 1
-        return NOTHING_THERE if self._is_nothing_there or not image_count(self._counts) else 0
+        return NOTHING_THERE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
-        """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
+        """Write the maps of what was screened into a folder, of several packs into one for each; the exit code.
+
+        Raises UsageProblem, StorageProblem.
+        """
         if not batch.run_id or code == CANCELLED:
             return code
-        total = sum(self._counts.values())
+        for pack, run_id in zip(self._packs, batch.run_ids, strict=True):
+            code = self._add_maps(session, run_id, pack, folder / pack.model.pack_name if pack.lead else folder) or code
+        return code
+
+    def _add_maps(self, session: Session, run_id: int, pack: _Pack, folder: Path) -> int:
+        total = sum(pack.counts.values())
         number, missing = session.write_maps(
-            batch.run_id, folder, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
+            run_id, folder, model=pack.model, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
-        return code or int(missing > 0)
+        return int(missing > 0)
 
-    def _tell_drift(self, run_id: int, database: Path) -> None:
+    def _tell_drift(self, pack: _Pack, run_id: int, database: Path) -> None:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
         from fieldray.pipeline.auditing import drift_of
 
-        for drift in drift_of(database, run_id, self._model.manifest):
+        for drift in drift_of(database, run_id, pack.model.manifest):
             if drift.is_out and drift.of != "evidence":  # the end of the run told that
-                self._console.print_line(drift.told.text)
+                self._console.print_line(pack.lead + drift.told.text)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
         written = session.export(
@@ -244,21 +280,21 @@ class RunReport:
             if not any(path.name.endswith(EXPORTERS.named(name).suffix) for path in written):
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
 
-    def _list(self, run_id: int, database: Path) -> None:
+    def _list(self, run_ids: Sequence[int], database: Path) -> None:
         from fieldray.store.history import HistoryQuery
 
         with HistoryQuery(database) as query:
-            self._console.print_lines(_work_list(query.briefs(run_id), self._texts))
+            self._console.print_lines(_work_list(query.briefs(*run_ids), dict(zip(run_ids, self._packs, strict=True))))
 
     def _note(self, event: OutcomeReady) -> None:
-        is_image = int(event.outcome.category != "not_an_image")
-        self._counts[event.outcome.category] += 1
-        self._patients.add(event.outcome)
-        self._resumed += event.is_resumed
+        is_image, pack = int(event.outcome.category != "not_an_image"), self._packs[event.pack]
+        pack.counts[event.outcome.category] += 1
+        pack.patients.add(event.outcome)
+        pack.resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
-        self._folders += stands_for_folder
+        self._folders += stands_for_folder and not event.pack
         if self._emit or self._watches:
-            model = self._model
+            model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(event.outcome, **made)
             known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
@@ -266,14 +302,15 @@ class RunReport:
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
-                shown = self._texts[event.outcome.category], event.outcome.ref.key, line["score"], line["reason"]
-                self._console.print_line("  ".join(str(part) for part in shown if part is not None))
+                shown = pack.texts[event.outcome.category], event.outcome.ref.key, line["score"], line["reason"]
+                self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
 
     def _count(self, event: ResultsTakenOver) -> None:
+        pack = self._packs[event.pack]
         for kind in event.kinds:
-            self._counts[kind.category] += kind.number
-            self._patients.add_kind(kind)
-        self._resumed += len(event.row_ids)
+            pack.counts[kind.category] += kind.number
+            pack.patients.add_kind(kind)
+        pack.resumed += len(event.row_ids)
 
     def _show(self, event: Progress) -> None:
         text = progress_text(
@@ -294,17 +331,19 @@ class RunReport:
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
-        number = image_count(self._counts) - self._folders
+        number = image_count(self._packs[0].counts) - self._folders
         unknown = f", and an unknown number in unreadable folders ({self._folders})"
-        taken_over = f", {self._resumed} from an earlier run" if self._resumed else ""
+        resumed = self._packs[0].resumed if len(self._packs) == 1 else 0  # of several, the notes of each say how many
+        taken_over = f", {resumed} from an earlier run" if resumed else ""
         rest = f"{taken_over}{unknown if self._folders else ''}"
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
-        print_line("  ".join(f"{text} {self._counts[category]}" for category, text in self._texts.items()))
-        if self._model.manifest.is_bare:
-            print_line(reason("unsigned_operating_point_unknown").text)
-        notes = (*self._patients.notes(self._model.manifest.accepted), *self._last_notes)
-        self._console.print_lines(note.text for note in notes)
+        for pack in self._packs:
+            counted = "  ".join(f"{text} {pack.counts[category]}" for category, text in pack.texts.items())
+            print_line(f"{pack.lead}{counted}")
+            if pack.model.manifest.is_bare:
+                print_line(reason("unsigned_operating_point_unknown").text)
+            self._console.print_lines(pack.notes())
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -325,20 +364,43 @@ def _border(value: float) -> str:
     return border_text(Translator(), value, least=3)
 
 
-def _work_list(results: Iterable[ResultBrief], texts: Mapping[Category, str]) -> Iterator[str]:
-    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
-    is_first, width = True, max(13, *map(len, texts.values()))
-    for result in results:
+def _work_list(results: Iterable[ResultBrief], packs: Mapping[int, _Pack]) -> Iterator[str]:
+    """A header, then a line per image: by pack, result, score and threshold, then the file.
+
+    Below it the reasons or the notes, if any. `packs` are by the run's number.
+    """
+    is_first, widths = True, {run_id: max(13, *map(len, pack.texts.values())) for run_id, pack in packs.items()}
+    for _, of_image in itertools.groupby(results, lambda result: result.key):
+        found = {result.run_id: result for result in of_image}
         if is_first:
-            yield f"{'result':<{width}} {'score':>6} {'threshold':>9}  file"
+            if len(packs) > 1:
+                yield "  ".join(
+                    f"{pack.heading:.{widths[run] + 17}}".ljust(widths[run] + 17) for run, pack in packs.items()
+                )
+            yield (
+                "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths.values()) + "  file"
+            )
             is_first = False
-        name = texts[result.category]
-        shown = name.upper() if result.category in ("read_first", "abnormal") else name
-        cells = f"{score_cell(result):>6} {threshold_text(result):>9}  {as_cell(result.image)}"
-        yield f"{shown:<{width}} {cells}"
-        if result.why:
-            option = " (--turn)" if can_be_turned(result.why) else ""
-            yield f"{'':<{width + 16}}{result.why.text}{option}"
-        for note in result.notes:
-            if note.code not in OF_MANY:
-                yield f"{'':<{width + 16}}{note.text}"
+        cells = (_cells(found.get(run_id), pack, widths[run_id]) for run_id, pack in packs.items())
+        yield "  ".join((*cells, as_cell(next(iter(found.values())).image)))
+        said = {run_id: list(_said(result)) for run_id, result in found.items()}
+        of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
+        left = "" if len(packs) > 1 else f"{'':<{max(widths.values()) + 12}}"
+        yield from (f"{left}    {text}" for text in of_all)
+        for run_id, texts in said.items():
+            yield from (f"    {packs[run_id].lead}{text}" for text in texts if text not in of_all)
+
+
+def _said(result: ResultBrief) -> Iterator[str]:
+    """Why an image was refused or failed, and what a person should know of it."""
+    if result.why:
+        yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
+    yield from (note.text for note in result.notes if note.code not in OF_MANY)
+
+
+def _cells(result: ResultBrief | None, pack: _Pack, width: int) -> str:
+    if result is None:
+        return " " * (width + 17)
+    name = pack.texts[result.category]
+    shown = name.upper() if result.category in ("read_first", "abnormal") else name
+    return f"{shown:<{width}} {score_cell(result):>6} {threshold_text(result):>9}"

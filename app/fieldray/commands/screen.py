@@ -42,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "Research use only. Not for diagnostic use.",
     )
     parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
-    add_pack_options(parser)
+    add_pack_options(parser, has_several=True)
     parser.add_argument(
         "--watch",
         action="store_true",
@@ -77,7 +77,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--maps",
         type=given_path,
         metavar="DIR",
-        help="write for each image the lungs, the class map and both laid over the image into this folder",
+        help="write for each image the lungs, the class map and both laid over the image into this folder; of several "
+        "packs into a folder for each",
     )
 
 
@@ -88,7 +89,9 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
         choices=device_choices(),
         help="the device that runs the model (default: from the settings)",
     )
-    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    parser.add_argument(
+        "--operating-point", metavar="NAME", help="operating point of each pack that has it (default: its first)"
+    )
     parser.add_argument(
         "--ages-confirmed",
         action="store_true",
@@ -138,7 +141,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Done:
-    """A run that is over, with its session still open."""
+    """A run that is over, with its session still open; `model` is the first pack."""
 
     model: Model
     report: RunReport
@@ -167,15 +170,17 @@ def screened(
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with contextlib.closing(open_workers(settings, number_of_workers(settings))) as warm:
-        model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
+        library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
+        loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
+        model, *beside = {(one.pack_name, one.fingerprint): one for one in loaded}.values()
         from fieldray.commands.run import RunReport
         from fieldray.domain.run import Resuming, Wishes
         from fieldray.pipeline.session import Session
 
         with lines() as emit:
-            report = RunReport(console, emit, model=model, has_list=has_list, watches=watches)
+            report = RunReport(console, emit, models=(model, *beside), has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
-                session.use_pack(model)
+                session.use_pack(model, beside=beside)
                 batch = session.start(
                     options.paths,
                     operating_point=_operating_point(options, settings),
@@ -185,7 +190,7 @@ def screened(
                     wishes=Wishes(overrules=options.anyway, turns=options.turn),
                     watches=watches,
                 )
-                report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
+                report.begin(batch.specs, ages_confirmed=options.ages_confirmed)
                 if watches:
                     console.print_line(f"Watching {', '.join(batch.spec.paths)}. Ctrl-C stops.")
                 _wait(batch, console)

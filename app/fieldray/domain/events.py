@@ -48,12 +48,16 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know."""
+    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know.
+
+    pack  the number of the pack whose run it is, of those of a pass; the first one's tells how all of them stand
+    """
 
     run_id: int
     state: RunState
     reason: Reason | None = None
     notes: tuple[Reason, ...] = ()
+    pack: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class OutcomeReady:
     """One image has its outcome, already committed to the store.
 
     is_resumed, is_sampled  as for `domain.run.StoredResult`
+    pack                    as for `RunChanged`
     """
 
     run_id: int
@@ -68,6 +73,7 @@ class OutcomeReady:
     outcome: Outcome
     is_resumed: bool = False
     is_sampled: bool = False
+    pack: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,7 @@ class ResultsTakenOver:
     run_id: int
     row_ids: tuple[int, ...]
     kinds: tuple[ResultKind, ...]
+    pack: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ class ResultBrief:
     """
 
     row_id: int
+    run_id: int = 0
     key: bytes
     image: str
     content_sha256: str

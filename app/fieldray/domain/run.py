@@ -56,7 +56,8 @@ class Wishes:
 class Run:
     """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over.
 
-    state  "interrupted" where it did not end and nobody works on it: its program was killed, or the power went
+    state    "interrupted" where it did not end and nobody works on it: its program was killed, or the power went
+    together_id  the same for the runs of several packs over the same images in one pass; None for a run of its own
     """
 
     run_id: int
@@ -65,6 +66,7 @@ class Run:
     reason: Reason | None
     started_s: float
     ended_s: float | None
+    together_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header
-from fieldray.inference.engine import Engine
 from fieldray.paths import VERSION
 from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.keeping import PackWork
+from fieldray.pipeline.screen import Lane, screen_by_each
 from fieldray.pipeline.statistics import Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
@@ -36,9 +36,8 @@ _AHEAD: Final = 1  # so many more images are under way than are looked at: the n
 
 def assemble(
     paths: Sequence[Path],
-    assessment: Assessment,
+    lanes: Sequence[Lane],
     *,
-    engine: Engine,
     workers: Workers,
     database: Path,
     publish: Publish,
@@ -50,11 +49,13 @@ def assemble(
 ) -> Batch:
     """The batch, not started; at its end it gives up what `workers` still do. `paths` are absolute.
 
+    lanes  of the packs that go over the images together, one most often
+
     With `found`, the images that were looked for already, `paths` are only what the run is known by; with
     `watch` the run ends when it is cancelled.
     """
-    statistics, cancelled, model, noticed = Statistics(), threading.Event(), assessment.model, list[Reason]()
-    screen = functools.partial(screen_image, assessment=assessment, workers=workers, engine=engine)
+    statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
+    screen = functools.partial(screen_by_each, workers=workers, observe=statistics.add, is_cancelled=cancelled.is_set)
 
     def release() -> None:
         cancelled.set()
@@ -62,17 +63,15 @@ def assemble(
 
     search = functools.partial(discover, members=workers.members, is_own_report=is_own_report)
     work = Work(
-        spec=spec_of(paths, assessment),
+        packs=[_pack_work(paths, lane.assessment, database) for lane in lanes],
         discover=functools.partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, tell=noticed.append) if found is None else iter(found),
         noticed=lambda: noticed,
-        doubts=functools.partial(_doubts, database, model.manifest),
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
-        check_header=functools.partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
-        screen=functools.partial(screen, observe=statistics.add, is_cancelled=cancelled.is_set),
+        screen=lambda ref, wanted: screen(ref, [lanes[number] for number in wanted]),
         release=release,
         keeps_previews=keeps_previews,
         resuming=resuming,
@@ -80,6 +79,15 @@ def assemble(
     )
     return Batch(
         work, database=database, publish=publish, threads=workers.size + _AHEAD, fresh=fresh, statistics=statistics
+    )
+
+
+def _pack_work(paths: Sequence[Path], assessment: Assessment, database: Path) -> PackWork:
+    model = assessment.model
+    return PackWork(
+        spec=spec_of(paths, assessment),
+        check_header=functools.partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
+        doubts=functools.partial(_doubts, database, model.manifest),
     )
 
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.events import OutcomeReady, Progress, Publish, ResultsTakenOver, RunChanged, RunState
-from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, notes_of, without_preview
+from fieldray.domain.events import Progress, Publish, RunChanged, RunState
+from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.run import Resuming, RunSpec
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.study import ImageRef
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
 from fieldray.pipeline.channel import Channel, ChannelEnded
-from fieldray.pipeline.keeping import open_store, require_kept
+from fieldray.pipeline.keeping import KeptRun, PackWork, open_store, told_of_each
 from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
-_UNLIKE: Final = "unlike_measured"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -46,22 +45,20 @@ class Work:
 
     Attributes
     ----------
+    packs
+        Those that go over the images, each with a run of its own in the store.
     discover
         Gives every image once, lazily, but those in files that are known; None where there is no more for the moment.
     noticed
         What the search met that concerns no single image; asked once it is over.
-    doubts
-        What the results of a run with this number, all of them stored, say against its pack.
     count
         A quick estimate of how many images there are; gives up when the function passed returns True.
     content_hash
         SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError.
     stamp_with
         Has the files stamped that are read from then on.
-    check_header
-        Why an image with this header is refused, None if it is not.
     screen
-        An image's outcome; raises Cancelled, or a FieldrayError that ends the run.
+        An image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends the run.
     keeps_previews
         Whether the store gets small previews of the images.
     resuming
@@ -72,16 +69,14 @@ class Work:
         Ends what `screen` uses, at once, also while it is used; may be called twice.
     """
 
-    spec: RunSpec
+    packs: Sequence[PackWork]
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
     content_hash: Callable[[ImageRef], tuple[str, bytes]]
     stamp_with: Callable[[Stamps], None]
-    check_header: Callable[[ImageHeader], Reason | None]
-    screen: Callable[[ImageRef], Outcome]
+    screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
     release: Callable[[], None]
     noticed: Callable[[], Sequence[Reason]] = tuple
-    doubts: Callable[[int], Sequence[Reason]] = lambda _run_id: ()
     keeps_previews: bool = True
     resuming: Resuming = field(default_factory=Resuming)
     watch: Watch | None = None
@@ -89,8 +84,15 @@ class Work:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Done:
-    outcome: Outcome
-    is_resumed: bool
+    """An image's outcomes by pack, and which of them were known."""
+
+    outcomes: Sequence[Outcome]
+    are_resumed: Sequence[bool]
+
+    @property
+    def doubtful(self) -> Outcome:
+        """One that failed, if any did."""
+        return next((outcome for outcome in self.outcomes if isinstance(outcome, Failed)), self.outcomes[0])
 
 
 class Batch:
@@ -120,31 +122,35 @@ class Batch:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._problem: Reason | None = None
-        self._notes: tuple[Reason, ...] = ()
+        self._notes: list[tuple[Reason, ...]] = [() for _ in work.packs]
         self._found = 0
         self._is_complete = False
         self._estimate = 0
         self._is_found = False
         self._earlier: Earlier | None = None
-        self._last_row = 0
-        self._saved = 0
-        self._unlike = 0
-        self._asked_for = 0
-        self._by_sample = 0
-        self._by_content = 0
-        self._run_id = 0
+        self._runs: tuple[KeptRun, ...] = ()
         self._state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
 
     @property
     def spec(self) -> RunSpec:
-        """What the run was asked for."""
-        return self._work.spec
+        """What the run was asked for, of the first pack."""
+        return self.specs[0]
+
+    @property
+    def specs(self) -> tuple[RunSpec, ...]:
+        """The same of all packs."""
+        return tuple(pack.spec for pack in self._work.packs)
 
     @property
     def run_id(self) -> int:
         """The run's id in the store, 0 until the batch thread has opened it, and where the store is gone."""
-        return self._run_id
+        return self.run_ids[0] if self.run_ids else 0
+
+    @property
+    def run_ids(self) -> tuple[int, ...]:
+        """Those of all packs."""
+        return tuple(run.run_id for run in self._runs)
 
     @property
     def state(self) -> RunState:
@@ -210,7 +216,8 @@ class Batch:
             with open_store(self._database, self._publish) as store:
                 self._screen_into(store)
             if self._end_state == "finished":
-                self._notes += tuple(self._work.doubts(self._run_id))
+                for run in self._runs:
+                    self._notes[run.number] += tuple(run.pack.doubts(run.run_id))
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:
@@ -218,7 +225,10 @@ class Batch:
             self._break_off(unexpected(error))
         finally:
             self._work.release()
-        self._enter(self._end_state, *self._notes)
+        ended = RunChanged(run_id=self.run_id, state=self._end_state, reason=self._problem)
+        for run in self._runs[1:]:
+            self._publish(replace(ended, run_id=run.run_id, notes=self._notes[run.number], pack=run.number))
+        self._enter(self._end_state, *self._notes[0])
 
     @property
     def _end_state(self) -> RunState:
@@ -227,22 +237,29 @@ class Batch:
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
-        self._last_row = store.last_row_id()
-        if not self._fresh and (self._work.watch or store.has_results(self._work.spec)):
-            self._earlier = Earlier(work=self._work, last_row=self._last_row)
-        self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
+        last_row, watches = store.last_row_id(), self._work.watch is not None
+        if not self._fresh and (watches or any(map(store.has_results, self.specs))):
+            self._earlier = Earlier(work=self._work, last_row=last_row)
+        run_ids = [store.open_run(spec, fresh=self._fresh) for spec in self.specs]
+        keeps = self._work.keeps_previews
+        self._runs = tuple(
+            KeptRun(pack, run_id, number=number, last_row=last_row, keeps_previews=keeps, watches=watches)
+            for number, (pack, run_id) in enumerate(zip(self._work.packs, run_ids, strict=True))
+        )
+        store.link(run_ids)
         self._stamps = Stamps(store.stamp_key())
         self._work.stamp_with(self._stamps)
         self._with_threads(lambda: self._collect(store))
-        require_kept(store, self._run_id, saved=self._saved)
+        for run in self._runs:
+            run.require_kept(store)
         self._end(store)
 
     def _break_off(self, why: Reason) -> None:
         """End the run for a reason that came from the store or this thread, and note it where that can be done."""
         self._fail(why)
         if why.code in ("store_gone", "results_lost"):
-            self._run_id = 0  # what has this number in the store now is another run
-        if self._run_id:
+            self._runs = ()  # what has this number in the store now is another run
+        if self._runs:
             try:
                 with ResultStore(self._database) as store:
                     self._end(store)
@@ -283,8 +300,9 @@ class Batch:
             if isinstance(item, Bundle):
                 self._take_over(store, item)
                 done += len(item)
-            elif item and (watch is None or watch.keeps(item.outcome, is_new=not item.is_resumed)):
-                self._save(store, item)
+            elif item and (watch is None or watch.keeps(item.doubtful, is_new=not all(item.are_resumed))):
+                for run, outcome, is_resumed in zip(self._runs, item.outcomes, item.are_resumed, strict=True):
+                    self._publish(run.save(store, outcome, is_resumed=is_resumed))
                 done += 1
             self._follow_pause(store, pace, done)
             if progress.is_due():
@@ -298,45 +316,18 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _save(self, store: ResultStore, item: _Done) -> None:
-        row_id = store.save(
-            self._run_id,
-            item.outcome,
-            spec=self._work.spec,
-            is_resumed=item.is_resumed,
-            keeps_preview=self._work.keeps_previews,
-        )
-        if self._work.watch and item.is_resumed:
-            store.leave_moved(self._run_id, row_id)
-        outcome = without_preview(item.outcome)
-        codes = tuple(note.code for note in notes_of(outcome))
-        self._note([row_id], [ResultKind(category=outcome.category, codes=codes, number=1)])
-        self._by_content += item.is_resumed
-        self._publish(OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=outcome, is_resumed=item.is_resumed))
-
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
-        rows = store.take_over(self._run_id, own=bundle.own, others=bundle.others)
-        kinds = store.kinds(rows)
-        self._note(rows, kinds)
-        self._by_sample += len(rows)
-        if not self._work.resuming.tells_each:
-            self._publish(ResultsTakenOver(run_id=self._run_id, row_ids=rows, kinds=kinds))
-            return
-        for found in store.results(rows, looks_inside=False):
-            ready = OutcomeReady(run_id=self._run_id, row_id=found.row_id, outcome=found.outcome)
-            self._publish(replace(ready, is_resumed=True, is_sampled=True))
-
-    def _note(self, rows: Sequence[int], kinds: Iterable[ResultKind]) -> None:
-        new = [row for row in rows if row > self._last_row]  # one that was there before keeps its number
-        self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
-        for kind in kinds:
-            self._unlike += kind.number * (_UNLIKE in kind.codes)
-            self._asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
+        for run, own, others in zip(self._runs, bundle.own, bundle.others, strict=True):
+            taken = run.take_over(store, own, others)
+            events = told_of_each(store, taken) if self._work.resuming.tells_each else [taken]
+            for event in events:
+                self._publish(event)
 
     def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self._state:
-            store.set_state(self._run_id, wanted)
+            for run in self._runs:
+                store.set_state(run.run_id, wanted)
             pace.restart(done)
             self._enter(wanted)
 
@@ -354,23 +345,16 @@ class Batch:
     def _end(self, store: ResultStore) -> None:
         with self._lock:
             self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
-        if not self._is_complete:
-            self._notes = (self._work.watch.ended(),) if self._work.watch else ()
-            store.set_state(self._run_id, self._end_state, reason=self._problem)
-            return
-        self._notes = tuple(self._work.noticed())
-        if count := store.finish(self._run_id):
-            self._notes += (reason("not_present", count=count),)
-        if count := self._by_sample + self._by_content:
-            self._notes += (reason("taken_over", count=count, sampled=self._by_sample, whole=self._by_content),)
-        if self._unlike:
-            self._notes += (reason("unlike_images", count=self._unlike),)
-        if self._asked_for:
-            self._notes += (reason("asked_for_images", count=self._asked_for),)
+        if self._is_complete:
+            self._notes[0] = tuple(self._work.noticed())
+        elif self._work.watch:
+            self._notes[0] = (self._work.watch.ended(),)
+        for run in self._runs:
+            self._notes[run.number] += run.end(store, self._end_state, self._problem)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self._state = state
-        self._publish(RunChanged(run_id=self._run_id, state=state, reason=self._problem, notes=notes))
+        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self._problem, notes=notes))
 
     def _fail(self, why: Reason) -> None:
         """End the run for a reason; the first one counts."""
@@ -424,7 +408,8 @@ class Batch:
         """What tells files that have not changed; None where none is taken over by that."""
         if self._work.resuming.verifies or not self._earlier:
             return None
-        return Unchanged(earlier, self._run_id, self._work.spec, stamps=self._stamps, hand_over=self._hand_over)
+        runs = [(run.run_id, run.pack.spec) for run in self._runs]
+        return Unchanged(earlier, runs, stamps=self._stamps, hand_over=self._hand_over)
 
     def _hand_over(self, bundle: Bundle) -> None:
         self._going.wait()
@@ -443,5 +428,7 @@ class Batch:
                 self._outcomes.finish()
 
     def _outcome(self, ref: ImageRef, earlier: ResultQuery) -> _Done:
-        known = self._earlier.outcome(ref, earlier) if self._earlier else None
-        return _Done(known, True) if known else _Done(self._work.screen(ref), False)
+        known = self._earlier.outcomes(ref, earlier) if self._earlier else [None] * len(self._work.packs)
+        wanted = [number for number, outcome in enumerate(known) if outcome is None]
+        screened = iter(self._work.screen(ref, wanted) if wanted else ())
+        return _Done([outcome or next(screened) for outcome in known], [outcome is not None for outcome in known])

@@ -65,18 +65,18 @@ def export_run(
     *,
     spec: RunSpec | None = None,
     options: ReportOptions = PLAIN,
-    pack: KnownPack | None = None,
+    packs: Sequence[KnownPack] = (),
     readers: OpenReaders | None = None,
     tell: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
-    """Write a run into a folder, one output per format.
+    """Write a run into a folder, one output per format; with the runs of other packs over the same images.
 
     database  the results' file
     run_id    the run; its number is part of the names, `fieldray-run-<id>.csv` for example
     formats   names of exporters; without any, every available one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
-    pack      the one in use; the run's own pack is looked for among the installed ones where it is another
+    packs     those in use; the run's own pack is looked for among the installed ones where it is another
     readers   opens what reads images; without it none is read
     tell      called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
@@ -90,17 +90,19 @@ def export_run(
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
         run = _run(query, run_id, spec)
+        runs = query.runs_together(run.run_id)
+        first, *beside = (_stored(query, one, manifest_of(one.spec, packs)) for one in runs)
         stored = replace(
-            _stored(query, run, manifest_of(run.spec, pack)),
+            first,
+            beside=tuple(beside),
             options=options,
-            pseudonym_key=pseudonym_key(user_data()),
             read_images=images.read,
             read_preview=partial(images.preview, query),
         )
-        done, total = itertools.count(), sum(stored.counts.values()) * len(exporters)
+        done, total = itertools.count(), len(exporters) * sum(sum(one.counts.values()) for one in (first, *beside))
         places, captures = _places(folder, run, exporters), frozenset[int]()
         for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            results = _told(query.work_list(run.run_id), lambda: tell(next(done), total))
+            results = _told(query.listed_together([one.run_id for one in runs]), lambda: tell(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
@@ -132,6 +134,7 @@ def _stored(query: HistoryQuery, run: Run, manifest: Manifest | None) -> StoredR
         earlier_verdicts=query.earlier_verdicts(run.run_id),
         doubts=doubts_of(query, run, manifest),
         manifest=manifest,
+        pseudonym_key=pseudonym_key(user_data()),
     )
 
 
@@ -201,13 +204,14 @@ class KnownPack:
         return (name, self.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
-def manifest_of(spec: RunSpec, pack: KnownPack | None = None) -> Manifest | None:
+def manifest_of(spec: RunSpec, packs: Sequence[KnownPack] = ()) -> Manifest | None:
     """What the pack that made the results of a run says; None where it is not at hand.
 
-    pack  one that is known already, which may be it
+    packs  those that are known already, which may have it
     """
-    if pack is not None and pack.made(spec):
-        return pack.manifest
+    for pack in packs:
+        if pack.made(spec):
+            return pack.manifest
     from fieldray.packs.legacy import known_manifest
 
     found = pack_of(spec)
@@ -400,7 +404,7 @@ class Order:
     names_people: bool
     decimal_comma: bool
     pairs: tuple[PairRecord, ...]
-    pack: KnownPack | None
+    packs: tuple[KnownPack, ...]
     settings: Mapping[str, Value]
 
 
@@ -423,7 +427,7 @@ def export_apart(
     *,
     spec: RunSpec | None,
     options: ReportOptions,
-    pack: KnownPack | None,
+    packs: Sequence[KnownPack],
     settings: Settings,
     tell: Count,
     note: Callable[[Reason], None] = lambda _: None,
@@ -447,7 +451,7 @@ def export_apart(
         names_people=options.names_people,
         decimal_comma=options.decimal_comma,
         pairs=options.pairs,
-        pack=pack and replace(pack, manifest=replace(pack.manifest, ood_gate=None)),  # no report says anything of it
+        packs=tuple(replace(pack, manifest=replace(pack.manifest, ood_gate=None)) for pack in packs),  # nobody tells it
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
@@ -484,7 +488,7 @@ def _export(order: Order) -> Exported:
             decimal_comma=order.decimal_comma,
             pairs=order.pairs,
         ),
-        pack=order.pack,
+        packs=order.packs,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
         tell=tell,
         note=notes.append,

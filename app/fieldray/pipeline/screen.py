@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from fieldray.backends import CPU
@@ -98,16 +99,17 @@ def screen_image(
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
+    together: FirstLook | None = None,
 ) -> Outcome:
     """Have a worker look at the image: header and pixel checks, lungs, classifier. Gate, calibrate, decide.
 
     While a device runs the classifier, the worker gives its input back for it; what the device loses goes to a worker
-    again. An image that was read approximately is looked at in finer detail where its result is borderline.
-
+    again. An image that was read approximately is looked at in finer detail where its result is borderline. With
+    `together` the first look is that of several packs.
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    image, asked = _Attempt(ref), _Asked(assessment, workers, engine, detail, observe, is_cancelled)
+    image, asked = _Attempt(ref), _Asked(assessment, workers, engine, detail, observe, is_cancelled, together)
 
     def judged(image: _Attempt) -> Outcome:
         seen = _look(image, asked)
@@ -141,6 +143,54 @@ def screen_image(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Lane:
+    """A pack of a pass: by what it judges, and what decides which device runs it."""
+
+    assessment: Assessment
+    engine: Engine
+
+
+def screen_by_each(
+    ref: ImageRef,
+    lanes: Sequence[Lane],
+    *,
+    workers: Workers,
+    observe: Callable[[Prediction], None] = lambda _: None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> tuple[Outcome, ...]:
+    """What each pack alone would say of an image, which is read once, and in which lungs are looked for once.
+
+    What a device loses, what is turned, and what another device is unsure of is looked at again for its pack alone.
+    The packs are loaded together (`Workers.load_together`). Raises as `screen_image`.
+    """
+    together = FirstLook(ref, lanes, workers, is_cancelled) if len(lanes) > 1 else None
+    screen = partial(screen_image, ref, workers=workers, observe=observe, is_cancelled=is_cancelled, together=together)
+    return tuple(screen(assessment=lane.assessment, engine=lane.engine) for lane in lanes)
+
+
+class FirstLook:
+    """One look at an image for all packs of a pass, when the first of them asks for it."""
+
+    def __init__(
+        self, ref: ImageRef, lanes: Sequence[Lane], workers: Workers, is_cancelled: Callable[[], bool]
+    ) -> None:
+        self._ref, self._lanes, self._workers, self._is_cancelled = ref, lanes, workers, is_cancelled
+        self._seen: dict[int, Seen] | None = None
+
+    def of(self, assessment: Assessment) -> Seen | None:
+        """What a pack saw; None when it asks once more. Raises as `Workers.look`, BackendProblem, Cancelled."""
+        if self._seen is None:
+            questions = [(self._question(lane), lane.assessment.model) for lane in self._lanes]
+            found = zip(self._lanes, self._workers.look_for_each(questions), strict=True)
+            self._seen = {id(lane.assessment): seen for lane, seen in found}
+        return self._seen.pop(id(assessment), None)
+
+    def _question(self, lane: Lane) -> Look:
+        runs = _is_for_a_worker(lane.engine, self._is_cancelled)
+        return _question(self._ref, lane.assessment, detail="needed", runs=runs)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class _Asked:
     """What screens an image, and by what it is judged."""
 
@@ -150,24 +200,21 @@ class _Asked:
     detail: Detail
     observe: Callable[[Prediction], None]
     is_cancelled: Callable[[], bool]
+    together: FirstLook | None
 
 
 def _look(image: _Attempt, asked: _Asked) -> Prediction | Outcome:
     """What the classifier says of the image, or the outcome of an image that it does not get to see."""
     model, detail, read_ms = asked.assessment.model, asked.detail, 0.0
     while True:
-        image.stage = "inference"
-        runs = _is_for_a_worker(asked)
         image.stage = "decode"
-        question = Look(
-            ref=image.ref,
-            rules=model.manifest.accepted,
-            points=asked.assessment.points,
-            wishes=asked.assessment.wishes,
-            detail=detail,
-            runs=runs,
-        )
-        seen = asked.workers.look(question, model=model)
+        seen = asked.together.of(asked.assessment) if asked.together else None
+        if seen is None:
+            image.stage = "inference"
+            runs = _is_for_a_worker(asked.engine, asked.is_cancelled)
+            image.stage = "decode"
+            question = _question(image.ref, asked.assessment, detail=detail, runs=runs)
+            seen = asked.workers.look(question, model=model)
         if len({image.facts.content_sha256, seen.facts.content_sha256} - {""}) > 1:
             return image.stopped(reason("changed"), is_refusal=False)
         if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
@@ -188,10 +235,21 @@ def _look(image: _Attempt, asked: _Asked) -> Prediction | Outcome:
         detail, read_ms = "finer", image.facts.decode_ms
 
 
-def _is_for_a_worker(asked: _Asked) -> bool:
+def _question(ref: ImageRef, assessment: Assessment, *, detail: Detail, runs: bool) -> Look:
+    return Look(
+        ref=ref,
+        rules=assessment.model.manifest.accepted,
+        points=assessment.points,
+        wishes=assessment.wishes,
+        detail=detail,
+        runs=runs,
+    )
+
+
+def _is_for_a_worker(engine: Engine, is_cancelled: Callable[[], bool]) -> bool:
     """Whether a worker runs the classifier, no other device. Waits for one; raises Cancelled, BackendProblem."""
-    while (name := asked.engine.serving(timeout_s=_WAIT_S)) is None:
-        if asked.is_cancelled():
+    while (name := engine.serving(timeout_s=_WAIT_S)) is None:
+        if is_cancelled():
             raise Cancelled
     return name == CPU.name
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from fieldray.domain.assessment import Assessment, choose
-from fieldray.domain.events import Count, OutcomeReady, Publish, StoreUnwritable
+from fieldray.domain.events import BackendChanged, Count, Event, OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
@@ -50,6 +50,16 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
     return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
+def further_engine(publish: Publish, workers: Workers) -> Engine:
+    """What runs a further pack: the workers. A device that can be plugged in holds one network at a time."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
+            publish(event)
+
+    return Engine(tell, kinds=[workers_kind(workers)], passed=record_run)
+
+
 def record_run(model: Model) -> None:
     """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
     from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
@@ -69,8 +79,8 @@ class Session:
 
     Parameters
     ----------
-    engines, readers
-        Make what decides which device runs an image, and what looks at images.
+    engines, further, readers
+        Make what decides which device runs an image, the same for a further pack, and what looks at images.
     warm
         Workers that already run; they are closed with the session.
     """
@@ -82,18 +92,21 @@ class Session:
         *,
         database: Path | None = None,
         engines: Callable[[Publish, Settings, Workers], Engine] = system_engine,
+        further: Callable[[Publish, Workers], Engine] = further_engine,
         readers: Callable[[Settings, int], Workers] = open_workers,
         warm: Workers | None = None,
     ) -> None:
         self.database: Final = database or results_path()
         self._settings = settings
         self._publish = publish
-        self._engines = engines
+        self._engines, self._further = engines, further
         self._readers = readers
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._model: Model | None = None
+        self._beside: tuple[Model, ...] = ()
+        self._engines_beside: list[Engine] = []
         self._batch: Batch | None = None
         self._viewer: Workers | None = None
         self._is_closed = False
@@ -112,16 +125,17 @@ class Session:
         """The pack the next run will use."""
         return self._model
 
-    def use_pack(self, model: Model | None) -> None:
+    def use_pack(self, model: Model | None, *, beside: Sequence[Model] = ()) -> None:
         """Use this pack from the next run on (None: no pack); a run under way finishes with its own.
 
+        Packs `beside` it look at the same images: their networks are run by the CPU.
         Returns at once; `BackendChanged` events tell when the backends are ready. Raises BackendProblem.
         """
         with self._lock:
             self._require_open()
-            self._model = model
+            self._model, self._beside = model, tuple(beside)
             if model and not self._is_running:
-                self._open(model)
+                self._open_all(model)
 
     def start(
         self,
@@ -143,22 +157,24 @@ class Session:
         `watches`: what comes into the folders is screened too, until the run is cancelled.
         `database`: another store than the session's, for this run.
 
-        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point), ValueError
-        during a run.
+        The operating point is that of every pack that has one so called; the others take their first.
+
+        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point, ages_apart),
+        ValueError during a run.
         """
         with self._lock:
             model = self._model_to_run()
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
+            from fieldray.pipeline.screen import Lane
             from fieldray.pipeline.watching import Watch
 
             places = existing(paths) if found is None else tuple(paths)
-            assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed, wishes=wishes)
-            engine = self._open(model)
+            assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
+            assessments = _assessments((model, *self._beside), operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
                 places,
-                assessment,
-                engine=engine,
+                list(map(Lane, assessments, self._open_all(model))),
                 workers=self._working(),
                 database=database or self.database,
                 publish=self._publish,
@@ -264,16 +280,11 @@ class Session:
         except InputProblem as error:
             raise Unreadable(reason("preview_damaged")) from error
 
-    def write_maps(self, run_id: int, folder: Path, *, tell: Callable[[int], None]) -> tuple[int, int]:
-        """Write the maps of a run of the pack in use into a folder; waits for it. See `pipeline.export.write_maps`."""
+    def write_maps(self, run_id: int, folder: Path, *, model: Model, tell: Callable[[int], None]) -> tuple[int, int]:
+        """Write the maps of a run of this pack into a folder; waits for it. See `pipeline.export.write_maps`."""
         from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
 
-        with self._lock:
-            self._require_open()
-            if self._model is None:
-                raise PackProblem(reason("no_pack"))
-            manifest, workers = self._model.manifest, self._working()
-        return write_maps(self.database, run_id, folder, manifest=manifest, readers=workers, tell=tell)
+        return write_maps(self.database, run_id, folder, manifest=model.manifest, readers=self._working(), tell=tell)
 
     def export(
         self,
@@ -295,12 +306,12 @@ class Session:
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        pack = KnownPack.of(self._model) if self._model else None
+        packs = [KnownPack.of(model) for model in (self._model, *self._beside) if model]
         apart = partial(export_apart, settings=self._settings)
         here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
         export = apart if is_apart else here
         return export(
-            self.database, run_id, folder, formats, spec=spec, options=options, pack=pack, tell=tell, note=note
+            self.database, run_id, folder, formats, spec=spec, options=options, packs=packs, tell=tell, note=note
         )
 
     def set_verdict(
@@ -326,8 +337,9 @@ class Session:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:
             self._is_closed = True
-            batch, resources = self._batch, (self._workers, self._viewer, self._engine)
+            batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._engines_beside)
             self._model = self._engine = self._viewer = self._workers = None
+            self._beside = ()
         with contextlib.ExitStack() as ends:  # the last one first
             ends.callback(self._shows.release)
             for resource in resources:
@@ -357,11 +369,40 @@ class Session:
         if self._is_closed:
             raise EnvironmentProblem(reason("engine_closed"))
 
+    def _open_all(self, model: Model) -> list[Engine]:
+        """The engines of a pack and of those beside it."""
+        workers = self._working()
+        workers.load_together((model, *self._beside))
+        while len(self._engines_beside) < len(self._beside):
+            self._engines_beside.append(self._further(self._publish, workers))
+        engines = self._engines_beside[: len(self._beside)]
+        for engine, one in zip(engines, self._beside, strict=True):
+            engine.open(one)
+        return [self._open(model), *engines]
+
     def _open(self, model: Model) -> Engine:
         if self._engine is None:
             self._engine = self._engines(self._publish, self._settings, self._working())
         self._engine.open(model)
         return self._engine
+
+
+def _assessments(
+    models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
+) -> tuple[Assessment, ...]:
+    """By the operating point of this name where a pack has one; where none has, `choose` says so.
+
+    Raises UsageProblem (operating_point, ages_apart).
+    """
+    has = [point in {known.name for known in model.manifest.operating_points} for model in models]
+    made = tuple(
+        assess(model, operating_point=point if has_it or not any(has) else None)
+        for model, has_it in zip(models, has, strict=True)
+    )
+    known = [ages for one in made if one.ages_confirmed and (ages := one.model.manifest.accepted.ages_years)]
+    if known and max(youngest for youngest, _ in known) > min(oldest for _, oldest in known):
+        raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
+    return made
 
 
 def _assessment_of(spec: RunSpec, model: Model) -> Assessment:

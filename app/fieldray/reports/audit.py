@@ -388,7 +388,7 @@ class AuditText:
             (text("Reference"), text("Score"), "", text("Image"), text("Pack")),
             rows,
             widths=(24.0, 18.0, 12.0, 100.0, 24.0),
-            categories=tuple(case.category for case in found),
+            categories=tuple((case.category,) for case in found),
         )
 
     def count_of_disagreements(self) -> str:

@@ -220,7 +220,8 @@ def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
     """The rows of all results of a run, as a person chose them."""
     named, key = stored.options.names_people, stored.pseudonym_key
     for result in stored.results:
-        yield from export_rows(result, run=stored.run, doubts=stored.doubts, names_people=named, pseudonym_key=key)
+        of = stored.of(result)
+        yield from export_rows(result, run=of.run, doubts=of.doubts, names_people=named, pseudonym_key=key)
 
 
 def _unnamed(outcome: Outcome, alias: str) -> dict[str, Value]:

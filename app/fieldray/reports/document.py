@@ -136,14 +136,15 @@ class Table:
     """`rows` are texts as they are shown, each as long as `columns`; the first column names the row.
 
     widths      of the columns on paper, in mm
-    categories  the class of the image that each row is about, where rows are about images
+    categories  the classes of the image that each row is about, where rows are about images: of the words in the fifth
+                column and those behind it
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     widths: tuple[float, ...] = ()
-    categories: tuple[Category, ...] = ()
+    categories: tuple[tuple[Category, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):

@@ -7,7 +7,7 @@ for every `--help`, so it imports numpy, pydicom and the like inside its functio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +65,9 @@ def no_preview(_result: StoredResult) -> ShownImage | None:
 class StoredRun:
     """A run as an exporter receives it.
 
-    results           in the order of the work list; read once, as it is written
+    results           in the order of the work list; read once, as it is written. With other packs' runs beside it, all
+                      results of an image lie together
+    beside            the runs of other packs over the same images, without results: see `of`
     counts            images per category
     not_present       images that were there once and are not any more
     earlier_verdicts  verdicts on results that have changed since
@@ -81,6 +83,7 @@ class StoredRun:
 
     run: Run
     results: Iterable[StoredResult]
+    beside: tuple[StoredRun, ...] = ()
     counts: Mapping[Category, int] = field(default_factory=dict)
     not_present: tuple[str, ...] = ()
     earlier_verdicts: tuple[EarlierVerdict, ...] = ()
@@ -97,6 +100,13 @@ class StoredRun:
     def inputs(self) -> tuple[Path, ...]:
         """The files and folders that were screened: an export never replaces one."""
         return tuple(map(Path, self.run.spec.paths))
+
+    def of(self, result: StoredResult) -> StoredRun:
+        """What is known of the run and the pack of a result."""
+        for one in self.beside:
+            if one.run.run_id == result.run_id:
+                return replace(one, options=self.options, captures=self.captures, leave_out=self.leave_out)
+        return self
 
     def images(self, *, side: int) -> Iterator[ImageResult]:
         """The results with their images, the longer side `side` pixels or less."""

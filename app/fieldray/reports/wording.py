@@ -6,7 +6,9 @@ them. Texts from outside are made visible (`plain_text`) and cut to a length tha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from fieldray.domain.finding import (
@@ -66,6 +68,7 @@ from fieldray.translation import Translator
 _MOST_OF_A_NOTE: Final = 2000
 _MOST_REGIONS: Final = 12
 _WIDTHS: Final = (10.0, 36.0, 19.0, 38.0, 40.0, 15.0, 20.0)  # of the list of all images, mm
+_WIDTHS_BESIDE: Final = (9.0, 30.0, 19.0, 28.0)  # of its first columns where those of several packs follow
 
 
 class Wording:
@@ -79,19 +82,41 @@ class Wording:
         self.notice = research_only(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")
+        self._beside = {one.run.run_id: Wording(replace(one, options=stored.options)) for one in stored.beside}
+
+    def of(self, result: StoredResult) -> Wording:
+        """The same about the run and the pack of a result."""
+        return self._beside.get(result.run_id, self)
 
     # ---- the run
 
     def run(self) -> tuple[Block, ...]:
-        """Everything but the images."""
+        """Everything but the images; pack by pack, where there are several."""
+        return (
+            Paragraph(self.notice, "notice"),
+            Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._places()))),
+            *self._what_came_out(self.run_remarks(), of=self.heading if self._beside else ""),
+            *(block for one in self._beside.values() for block in one.run_beside()),
+        )
+
+    def run_beside(self) -> tuple[Block, ...]:
+        """What another pack has to add to the run over the same images."""
+        remarks = (remark for remark in self.run_remarks() if remark != self.pseudonym_note())
+        return (*self._what_came_out(remarks, of=self.heading), Fields("", self.run_fields()))
+
+    @property
+    def heading(self) -> str:
+        """What the pack is called, and so what it looks for."""
+        manifest = self._stored.manifest
+        return self.translator.pick(manifest.names) if manifest else self._spec.pack_name
+
+    def _what_came_out(self, remarks: Iterable[str], *, of: str) -> tuple[Block, ...]:
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
-            Paragraph(self.notice, "notice"),
-            Fields("", (*self.run_fields(), Field(text("Folder"), self._places()))),
-            Paragraph(text("What came out"), "heading"),
+            Paragraph(_joined(of, text("What came out")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
-            *map(Paragraph, self.run_remarks()),
+            *map(Paragraph, remarks),
             Fields(text("The pack"), self.pack()),
             *(part for point in self._spec.operating_points for part in self._point_blocks(point)),
             Fields(text("What it was made with"), self.provenance()),
@@ -129,14 +154,37 @@ class Wording:
         title = text("All images")
         if self._spec.trust == "legacy":
             title = f"{title} ({unsigned(self.translator)})"
+        if self._beside:
+            return self._table_of_several(title, headings[:4])
         listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
         return Table(
             title,
             (*headings, text("Verdict")),
             tuple(row for row, _ in listed),
             widths=_WIDTHS,
-            categories=tuple(category for _, category in listed),
+            categories=tuple((category,) for _, category in listed),
         )
+
+    def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
+        """The same with a column for each pack: what it says, its score, and the verdict on it."""
+        words = (self, *self._beside.values())
+        rows: list[tuple[str, ...]] = []
+        categories: list[tuple[Category, ...]] = []
+        for _, of_image in itertools.groupby(self._stored.results, lambda result: result.outcome.ref.key):
+            results = list(of_image)
+            about = self.row(len(rows) + 1, results[0])[:4]
+            found = {self.of(result): result for result in results}
+            rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in words)))
+            categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in words))
+        widths = (*_WIDTHS_BESIDE, *[(sum(_WIDTHS) - sum(_WIDTHS_BESIDE)) / len(words)] * len(words))
+        columns = (*headings, *(one.heading for one in words))
+        return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
+
+    def answer(self, result: StoredResult) -> str:
+        """What the pack says of an image, in one cell."""
+        outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
+        parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
+        return ": ".join(part for part in parts if part)
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """A row of that list."""
@@ -147,10 +195,13 @@ class Wording:
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
         who = (is_image and self._person(patient_of(outcome.ref, self._stored))) or "–"
         word = self._word(outcome.category)
-        said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
-        if said:
-            word = f"{word}: {' '.join(self._said(why, outcome) for why in said)}"
+        if said := self._reasons(outcome):
+            word = f"{word}: {said}"
         return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
+
+    def _reasons(self, outcome: Outcome) -> str:
+        said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
+        return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
         """Which run it was, and when."""

@@ -126,6 +126,14 @@ def _number_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
+# Runs of several packs that go over the same images together; what they were linked with before is alone.
+LINK: Final = """
+    UPDATE runs SET together_id = CASE WHEN id IN (SELECT value FROM json_each(:runs)) THEN :together END
+    WHERE together_id IN (SELECT together_id FROM runs WHERE id IN (SELECT value FROM json_each(:runs)))
+       OR id IN (SELECT value FROM json_each(:runs)) AND together_id IS NOT :together
+"""
+
+
 # ---- results taken over for files that have not changed
 
 NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"

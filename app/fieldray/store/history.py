@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from fieldray.domain.finding import Category
 from fieldray.domain.history import ResultBrief, RunSummary, Tally
-from fieldray.domain.run import DriftSample, Run, TakenOver, VerdictChoice
+from fieldray.domain.run import DriftSample, Run, StoredResult, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
@@ -22,11 +25,21 @@ _VERDICTS: Final = """
     WHERE absent_s IS NULL AND choice IS NOT NULL
 """
 _BRIEFS: Final = """
-    SELECT results.id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
+    SELECT results.id, run_id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
         results.reason, notes, spec
     FROM results JOIN runs ON runs.id = run_id
     LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
 """
+
+_TOGETHER: Final = """
+    WITH present AS (SELECT id, run_id, image_key, rank, score,
+                            MIN(rank) OVER image AS first, MIN(id) OVER image AS least
+                     FROM results WHERE run_id IN (SELECT value FROM json_each(:runs)) AND absent_s IS NULL
+                     WINDOW image AS (PARTITION BY image_key))
+    SELECT id, run_id, image_key FROM present
+    ORDER BY first, MAX(CASE rank WHEN first THEN score END) OVER (PARTITION BY image_key) DESC, least
+"""
+_AT_ONCE: Final = 256
 
 # What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
@@ -73,15 +86,42 @@ class HistoryQuery(ResultQuery):
             for run in self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
         )
 
-    def briefs(self, run_id: int) -> Iterator[ResultBrief]:
-        """The results of a run in the order of the work list."""
-        for row_ids in self._in_order(run_id):
+    def briefs(self, *run_ids: int) -> Iterator[ResultBrief]:
+        """The results of a run in the order of the work list; those of several as `listed_together`."""
+        for row_ids in self._pages(run_ids):
             found = self._stored(_BRIEFS, row_ids)
             yield from self._made(brief_of, [found[row_id] for row_id in row_ids if row_id in found])
 
     def tallies(self, since_s: float, until_s: float) -> tuple[Tally, ...]:
         """The images that each pack first saw in a time (seconds since 1970), the most of a kind first."""
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s))
+
+    def runs_together(self, run_id: int) -> tuple[Run, ...]:
+        """A run, and those of the other packs that went over its images with it. Raises KeyError if there is none."""
+        run = self.run(run_id)
+        beside = self._all("SELECT * FROM runs WHERE together_id = ? AND id != ? ORDER BY id", run.together_id, run_id)
+        return run, *self._made(self._run_of, beside)
+
+    def listed_together(self, run_ids: Sequence[int]) -> Iterator[StoredResult]:
+        """The results of runs that went over the same images, those of an image together, in the order of the runs.
+
+        An image is listed where its most urgent result puts it.
+        """
+        for row_ids in self._pages(run_ids):
+            yield from self.results(row_ids)
+
+    def _pages(self, run_ids: Sequence[int]) -> Iterator[list[int]]:
+        if len(run_ids) == 1:
+            yield from self._in_order(run_ids[0])
+            return
+        rows = self._all(_TOGETHER, runs=json.dumps(run_ids))
+        page: list[int] = []
+        for _, of_image in itertools.groupby(rows, itemgetter("image_key")):
+            page += [row["id"] for row in sorted(of_image, key=lambda row: run_ids.index(row["run_id"]))]
+            if len(page) >= _AT_ONCE:
+                yield page
+                page = []
+        yield page
 
     def taken_over(self, run_id: int) -> TakenOver:
         """How many results of a run come from an earlier one, and by what their files were known."""

@@ -169,10 +169,7 @@ class ResultQuery:
         return self._made(verdict_of, rows)[0] if rows else None
 
     def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
-        """The verdicts on the images of a run that are on no result present in it, the oldest first.
-
-        They were given in this run or in another one, on other bytes or on what another pack found.
-        """
+        """Verdicts on a run's images on no result present in it: on other bytes, or in other runs. The oldest first."""
         return self._made(earlier_verdict_of, self._all(verdicts.EARLIER, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -189,8 +186,9 @@ class ResultQuery:
         """The newest outcome of these bytes with the same model and settings, unless it failed."""
         query = f"""{SELECT} WHERE results.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
                     AND status != 'failed' AND results.id <= ? ORDER BY results.id DESC LIMIT 1"""
-        content = bytes.fromhex(content_sha256)
-        rows = self._all(query, content, frame, spec.model_sha256, spec.settings_hash, up_to_row_id)
+        rows = self._all(
+            query, bytes.fromhex(content_sha256), frame, spec.model_sha256, spec.settings_hash, up_to_row_id
+        )
         return self._results(rows)[0].outcome if rows else None
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[tuple[bytes, int, bytes | None], ...]:
@@ -245,6 +243,10 @@ class ResultStore(ResultQuery):
         """Close the connection and let others continue the run."""
         super().close()
         self._locks.release()
+
+    def link(self, run_ids: Sequence[int]) -> None:
+        """Note that these runs go over the same images together, and no other with them."""
+        self._all(bookkeeping.LINK, runs=json.dumps(run_ids), together=run_ids[0] if len(run_ids) > 1 else None)
 
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
         """Begin a run, or resume the newest of the same request if it is not finished; its id.
@@ -316,8 +318,7 @@ class ResultStore(ResultQuery):
         """
         if run.state != "finished" and not self._locks.hold(run.run_id):
             raise UsageProblem(reason("again_busy"))
-        query = "SELECT image_key FROM results WHERE id = ? AND run_id = ?"
-        rows = self._all(query, row_id, run.run_id)
+        rows = self._all("SELECT image_key FROM results WHERE id = ? AND run_id = ?", row_id, run.run_id)
         if [row["image_key"] for row in rows] != [image_key(outcome.ref)] or self.run(run.run_id).spec != run.spec:
             raise StorageProblem(reason("store_gone", path=self.path))
         self.save(run.run_id, outcome, spec=run.spec, keeps_preview=keeps_preview)
@@ -379,8 +380,8 @@ class ResultStore(ResultQuery):
             "absent_s": None,
             "stamp": outcome.facts.stamp or None,
         }
-        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))
-        changes += ", pass_number = excluded.pass_number"
+        changed = [name for name in (*columns, "pass_number") if name not in ("run_id", "image_key")]
+        changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
         query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
                     VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""

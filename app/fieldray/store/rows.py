@@ -74,6 +74,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
     **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
     **dict.fromkeys(("frame", "id", "is_read", "is_resumed", "rank", "run_id"), int),
     **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
+    "together_id": (int, _NONE),
     **dict.fromkeys(("ended_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
     **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
     **dict.fromkeys(("class_maps", "lung_shares", "stamp"), (bytes, _NONE)),
@@ -307,6 +308,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
     finding = leading_of(findings_of(row["findings"], spec_of(row["spec"])))
     return ResultBrief(
         row_id=row["id"],
+        run_id=row["run_id"],
         key=row["image_key"],
         image=image_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
@@ -376,6 +378,7 @@ def run_of(row: sqlite3.Row) -> Run:
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
         ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
+        together_id=row["together_id"],
     )
 
 

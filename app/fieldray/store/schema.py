@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 # Another form of the tables has another number; those below were used before the first release.
-VERSION: Final = 10
+VERSION: Final = 11
 _VERSION_AT: Final = 60  # of the file (sqlite.org/fileformat.html); what the log of changes holds may be newer
 
 Tables = tuple[str, ...]
@@ -22,7 +22,8 @@ Tables = tuple[str, ...]
 # twice in a row, and nothing that its run says. Texts that may hold file names are JSON in ASCII or bytes: a name that
 # is not valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of the thumbnail.
 #
-# A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by,
+# A run is gone through in passes: what the last one did not see is absent. Runs of several packs that go over the same
+# images together have one `together_id`, the number of one of them. `stamp` is what an image's file is known by,
 # and `is_resumed` is 2 where a result was taken over by that alone. A verdict is on what was seen when it was given
 # (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one. Without a
 # `choice` it says that a person read the image.
@@ -40,7 +41,8 @@ RESULTS: Final[Tables] = (
         reason TEXT,
         started_s REAL NOT NULL,
         ended_s REAL,
-        pass_number INTEGER NOT NULL DEFAULT 1
+        pass_number INTEGER NOT NULL DEFAULT 1,
+        together_id INTEGER
     )""",
     "CREATE INDEX runs_by_request ON runs (request_key, id)",
     "CREATE INDEX runs_by_work ON runs (model_sha256, settings_hash)",

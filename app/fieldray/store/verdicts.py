@@ -94,7 +94,8 @@ _READ: Final = f"""{_COPY_VERDICT}
 EARLIER: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id
     WHERE run_id = :run_id AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL)
-       OR run_id != :run_id AND EXISTS (
+       OR run_id NOT IN (SELECT other.id FROM runs JOIN runs AS other ON other.id = runs.id
+                         OR other.together_id = runs.together_id WHERE runs.id = :run_id) AND EXISTS (
           SELECT 1 FROM results AS mine WHERE mine.run_id = :run_id AND mine.image_key = results.image_key
           AND mine.absent_s IS NULL AND mine.result_hash != verdicts.result_hash
           AND NOT EXISTS (SELECT 1 FROM verdicts AS own

@@ -23,6 +23,7 @@ from fieldray.domain.run import Wishes
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.imaging.zip_members import Members, Search
 from fieldray.inference.backend import Answer
+from fieldray.inference.calls import Run
 from fieldray.processes.rpc import Call
 from fieldray.reasons import Reason
 
@@ -31,8 +32,8 @@ _LARGEST_PREVIEW: Final = 2**16
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Load:
-    """Have these networks ready: their manifests and golden vectors, and their files apart.
+class Networks:
+    """What a pack needs of a worker: manifests and golden vectors.
 
     classifier  None where only lungs are looked for
     finder      the lung-field pack; None where there is none
@@ -40,6 +41,13 @@ class Load:
 
     classifier: Model | None
     finder: Model | None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Load:
+    """Have the networks of these packs ready; `files` are theirs, by SHA-256."""
+
+    packs: tuple[Networks, ...]
     files: Mapping[str, NDArray[np.uint8]]
 
 
@@ -62,6 +70,7 @@ class Look:
     wishes     what a person asked for
     runs       whether the classifier is run here; else its input is given back
     stamp_key  makes the stamp of the file; empty for none
+    pack       the number of the pack whose image it is, among those that are loaded
     """
 
     ref: ImageRef
@@ -73,6 +82,14 @@ class Look:
     detail: Detail = "needed"
     runs: bool = False
     stamp_key: str = ""
+    pack: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Looks:
+    """Look at one image as each of several packs wants it; it is read once."""
+
+    each: tuple[Look, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -124,6 +141,20 @@ class Seen:
         return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class SeenByEach:
+    """What each of the packs saw, in their order."""
+
+    each: tuple[Seen, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RunOf(Run):
+    """Run an input by the classifier of the pack with this number."""
+
+    pack: int = 0
+
+
 def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
     if pixels.ndim != 2 or not 0 < max(pixels.shape) <= longest:
         raise ValueError(f"no grey levels: {pixels.shape}")
@@ -156,7 +187,8 @@ class Levels:
 
 
 LOAD: Final = Call("load", Load, Loaded)
-LOOK: Final = Call("look", Look, Seen)
+LOOK: Final = Call("look", Looks, SeenByEach)
+RUN: Final = Call("run", RunOf, Answer)
 IMAGE: Final = Call("image", Show, Image)
 SHOWN: Final = Call("shown", Show, ShownImage)
 PREVIEW: Final = Call("preview", Preview, Levels)
@@ -169,12 +201,14 @@ def finder_of(model: Model) -> Model | None:
     return model if model.manifest.lung_rules else model.lungs
 
 
-def loading(model: Model) -> Load:
-    """What has a worker load a model: nothing that its networks do not need."""
-    finder = finder_of(model)
-    parts = {"classifier": None if finder is model else model, "finder": finder}
-    files = {name: np.frombuffer(part.files["litert"], np.uint8) for name, part in parts.items() if part}
-    return Load(**{name: _without_files(part) for name, part in parts.items()}, files=files)
+def loading(*models: Model) -> Load:
+    """What has a worker load models: nothing that their networks do not need."""
+    pairs = [(None if model.manifest.lung_rules else model, finder_of(model)) for model in models]
+    files = {
+        part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part
+    }
+    packs = (Networks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
+    return Load(packs=tuple(packs), files=files)
 
 
 def _without_files(model: Model | None) -> Model | None:

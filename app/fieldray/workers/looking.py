@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import ReadFacts, can_be_overruled, can_be_turned
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage
-from fieldray.domain.lungs import look_for_lungs
+from fieldray.domain.lungs import LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
@@ -30,7 +30,6 @@ from fieldray.imaging.reduction import REFINEMENT, TargetSize
 from fieldray.imaging.source import Stamps, content_hash
 from fieldray.imaging.zip_members import search
 from fieldray.inference.backend import Answer, check_golden
-from fieldray.inference.calls import RUN, Run
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import served
@@ -55,20 +54,58 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
     return network
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class _Loaded:
-    """A pack and its network in this process."""
+    """A pack, its network in this process, and how many images it has run."""
 
     model: Model
     network: Network
+    ran: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Pack:
+    """The networks of a pack."""
+
+    classifier: _Loaded | None
+    finder: _Loaded | None
+
+
+@dataclass(eq=False, slots=True)
+class _Reading:
+    """An image as it was read, and the seconds that it took.
+
+    upright  set right, with the window that it is shown by
+    first    what it told where a pack began with it: its facts, and why it is no image
+    """
+
+    image: Image
+    upright: Image
+    took_s: float
+    first: tuple[ReadFacts, Reason | None] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Shared:
+    """What the packs of a pass need not do again for one image: each gets what it would get alone.
+
+    readings  by what was needed
+    lungs     by the lung-field pack, what was needed, and whether the header says chest
+    """
+
+    file: ImageFile
+    opened_s: float = 0.0
+    readings: dict[TargetSize | None, _Reading] = field(default_factory=dict)
+    lungs: dict[tuple[int, TargetSize | None, bool], LungFields] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """How far one image was looked at."""
+    """How far one image was looked at by a pack."""
 
     question: calls.Look
-    file: ImageFile
+    pack: _Pack
+    shared: _Shared
     seen: calls.Seen
     overruled: tuple[Reason, ...] = ()
     read_s: float = 0.0
@@ -98,40 +135,55 @@ class Worker:
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
-        self._classifier: _Loaded | None = None
-        self._finder: _Loaded | None = None
-        self._sequence = 0
+        self._packs: tuple[_Pack, ...] = ()
 
     def load(self, question: calls.Load) -> calls.Loaded:
         """Have the networks of a run ready. Raises BackendProblem; of the lung-field pack `lungs_unavailable`."""
         runtime = load_runtime()
-        self._classifier = self._finder = None
-        self._sequence = 0
-        if question.finder:
-            try:
-                self._finder = self._loaded(question.finder, question.files["finder"])
-            except BackendProblem as problem:
-                why = reason("lungs_unavailable", pack=question.finder.pack_name, detail=problem.reason.text)
-                raise BackendProblem(why) from problem
-        if question.classifier:
-            model = replace(question.classifier, lungs=question.finder)
-            self._classifier = self._loaded(model, question.files["classifier"])
+        self._packs = ()
+        finders: dict[tuple[str, str], _Loaded] = {}
+        packs: list[_Pack] = []
+        for networks in question.packs:
+            classifier, finder = networks.classifier, networks.finder
+            if finder and (key := (finder.pack_name, finder.model_sha256)) not in finders:
+                finders[key] = self._loaded_finder(finder, question.files)
+            model = classifier and replace(classifier, lungs=finder)
+            loaded = self._loaded(model, question.files) if model else None
+            packs.append(_Pack(loaded, finders[key] if finder else None))
+        self._packs = tuple(packs)
         return calls.Loaded(runtime=runtime.name, version=runtime.version)
 
-    def _loaded(self, model: Model, file: NDArray[np.uint8]) -> _Loaded:
-        return _Loaded(model, self._open_network(model, file))
+    def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
+        return _Loaded(model, self._open_network(model, files[model.model_sha256]))
+
+    def _loaded_finder(self, finder: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
+        try:
+            return self._loaded(finder, files)
+        except BackendProblem as problem:
+            why = reason("lungs_unavailable", pack=finder.pack_name, detail=problem.reason.text)
+            raise BackendProblem(why) from problem
 
     def look(self, question: calls.Look) -> calls.Seen:
         """What is seen of an image; never raises for the image."""
-        stamps = Stamps(bytes.fromhex(question.stamp_key)) if question.stamp_key else None
+        return self.look_for_each(calls.Looks((question,))).each[0]
+
+    def look_for_each(self, questions: calls.Looks) -> calls.SeenByEach:
+        """What each of several packs sees of one image, which is opened once; never raises for the image."""
+        first = questions.each[0]
+        stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
         began_s = time.perf_counter()
         try:
-            file = self._open_file(question.ref, stamps=stamps)
+            file = self._open_file(first.ref, stamps=stamps)
         except InputProblem as error:
-            return calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
-        read_s = time.perf_counter() - began_s
+            unread = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
+            return calls.SeenByEach((unread,) * len(questions.each))
+        shared = _Shared(file, opened_s=time.perf_counter() - began_s)
+        return calls.SeenByEach(tuple(self._seen(question, shared) for question in questions.each))
+
+    def _seen(self, question: calls.Look, shared: _Shared) -> calls.Seen:
+        file, pack = shared.file, self._packs[question.pack] if self._packs else _Pack(None, None)
         facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
-        view = _View(question, file, calls.Seen(facts=facts), read_s=read_s)
+        view = _View(question, pack, shared, calls.Seen(facts=facts), read_s=shared.opened_s)
         try:
             self._look(view)
         except _Refusal as refusal:
@@ -143,12 +195,13 @@ class Worker:
         facts = replace(view.seen.facts, decode_ms=1000 * view.read_s)
         return replace(view.seen, facts=facts, overruled=view.overruled)
 
-    def run(self, question: Run) -> Answer:
-        """What the classifier says of an input that was made before. Raises BackendProblem."""
-        if self._classifier is None:
+    def run(self, question: calls.RunOf) -> Answer:
+        """What a classifier says of an input that was made before. Raises BackendProblem."""
+        classifier = self._packs[question.pack].classifier if self._packs else None
+        if classifier is None:
             raise ValueError("no classifier is loaded")
         announce("inference")
-        return self._classifier.network.run(question.values)
+        return classifier.network.run(question.values)
 
     def _look(self, view: _View) -> None:
         self._identify(view)
@@ -167,7 +220,7 @@ class Worker:
         if rules is None:
             return
         view.seen = replace(view.seen, header=view.question.ref.header)  # where the bytes are no image any more
-        ref = view.file.identified()
+        ref = view.shared.file.identified()
         view.seen = replace(view.seen, kind=ref.kind, header=ref.header)
         finds, waives = view.question.finds, [one.code for one in view.overruled]
         while why := check_header(ref.header, rules, finds_lungs=finds, waives=waives):
@@ -176,9 +229,9 @@ class Worker:
 
     def _prepare(self, view: _View, detail: Detail) -> None:
         """Read the image in this detail, find its lungs, and make the input of the network that comes next."""
-        question, classifier = view.question, self._classifier
+        question, classifier = view.question, view.pack.classifier
         wanted = question.frame or (classifier.model.manifest.input if classifier else None)
-        finder = self._finder.model.manifest.input if self._finder and question.finds else None
+        finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != UPRIGHT  # nothing is left over at the wrong end
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
@@ -186,7 +239,7 @@ class Worker:
         needed = None if is_whole else view.needed or finest or size_for_all(*specs)
         image = self._read(view, needed)
         if finder:
-            self._find_lungs(view, image)
+            self._find_lungs(view, image, needed)
         if wanted is None:
             return
         box = _box(view.seen, wanted) if crops else None
@@ -209,30 +262,49 @@ class Worker:
 
     def _read(self, view: _View, needed: TargetSize | None) -> Image:
         """The image, set right and with the window that it is shown by. Raises InputProblem, _Refusal."""
-        began_s, is_first = time.perf_counter(), view.seen.facts.thumbnail is None
-        if not is_first:
-            announce("decode")
+        began_s, shared, facts = time.perf_counter(), view.shared, view.seen.facts
         try:
-            image = view.file.image(needed)
-            why = check_pixels(image) if is_first else None
-            image = with_window(image)
-            upright = image.turned(view.question.ref.turn)
-            facts = facts_of(view.file, image, upright) if is_first else replace(view.seen.facts, notes=upright.notes)
-            view.seen = replace(view.seen, facts=facts)
+            reading = shared.readings.get(needed)
+            if reading is None:
+                if shared.readings:
+                    announce("decode")
+                image = with_window(shared.file.image(needed))
+                upright = image.turned(view.question.ref.turn)
+                reading = _Reading(image, upright, time.perf_counter() - began_s)
+                shared.readings[needed] = reading
+            else:
+                view.read_s += reading.took_s
+            if facts.thumbnail is not None:
+                view.seen = replace(view.seen, facts=replace(facts, notes=reading.upright.notes))
+                return reading.upright
+            if reading.first is None:
+                told = facts_of(shared.file, reading.image, reading.upright)
+                reading.first = told, check_pixels(reading.image)
+            told, why = reading.first
+            view.seen = replace(view.seen, facts=told)
             if why:
                 raise _Refusal(why)
-            return upright
+            return reading.upright
         finally:
             view.read_s += time.perf_counter() - began_s
 
-    def _find_lungs(self, view: _View, image: Image) -> None:
-        """Find the lungs. Raises _Refusal, BackendProblem."""
-        finder, facts, header = self._finder, view.seen.facts, view.seen.header
+    def _find_lungs(self, view: _View, image: Image, needed: TargetSize | None) -> None:
+        """Find the lungs, or know them by what another pack had found. Raises _Refusal, BackendProblem."""
+        finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
+        view.seen = replace(view.seen, stage="inference")
+        says_chest = bool(header and classifier and says_frontal_chest(header, classifier.model.manifest.accepted))
+        known, key = view.shared.lungs, (id(finder), needed, says_chest)
+        if key not in known:
+            known[key] = self._look_for_lungs(finder, image, view.seen.facts, says_chest=says_chest)
+        view.seen = replace(view.seen, lungs=known[key])
+        if refusal := known[key].refusal:
+            view.refuse(refusal)
+
+    def _look_for_lungs(self, finder: _Loaded, image: Image, facts: ReadFacts, *, says_chest: bool) -> LungFields:
         rules, spec = finder.model.manifest.lung_rules, finder.model.manifest.input
         assert rules
         tensor = to_tensor(image, spec)
-        view.seen = replace(view.seen, stage="inference")
         announce("lungs")
 
         def answer(values: NDArray[np.uint8]) -> tuple[NDArray[np.float32], dict[str, Any]]:
@@ -244,16 +316,11 @@ class Worker:
             scores = scores_of(finder.model, found.scores)
             return found.mask, {"scores": scores, "latency_ms": found.latency_ms, "region": found.region, **where}
 
-        classifier = self._classifier
-        says_chest = bool(header and classifier and says_frontal_chest(header, classifier.model.manifest.accepted))
-        lungs = look_for_lungs(tensor.values, answer, rules, says_chest=says_chest)
-        view.seen = replace(view.seen, lungs=lungs)
-        if lungs.refusal:
-            view.refuse(lungs.refusal)
+        return look_for_lungs(tensor.values, answer, rules, says_chest=says_chest)
 
     def _classify(self, view: _View) -> bool:
         """Whether the classifier was run; where it fails, the image goes back with its input, to be tried elsewhere."""
-        classifier, values = self._classifier, view.seen.values
+        classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
             return False
         announce("inference")
@@ -261,13 +328,13 @@ class Worker:
             answer = classifier.network.run(values[0])
         except BackendProblem:
             return False
-        self._sequence += 1
-        view.seen = replace(view.seen, answer=answer, values=None, sequence=self._sequence)
+        classifier.ran += 1
+        view.seen = replace(view.seen, answer=answer, values=None, sequence=classifier.ran)
         return True
 
     def _is_close(self, view: _View) -> bool:
         """Whether the image must be looked at in finer detail before it can be judged."""
-        seen, classifier = view.seen, self._classifier
+        seen, classifier = view.seen, view.pack.classifier
         if seen.answer is None or classifier is None:
             return False
         assessment = Assessment(model=classifier.model, points=view.question.points)
@@ -308,8 +375,8 @@ with contextlib.suppress(BackendProblem):
 _worker: Final = Worker()
 
 
-def _look(question: calls.Look) -> calls.Seen:
-    seen = _worker.look(question)
+def _look(questions: calls.Looks) -> calls.SeenByEach:
+    seen = _worker.look_for_each(questions)
     step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return seen
 
@@ -317,7 +384,7 @@ def _look(question: calls.Look) -> calls.Seen:
 handle: Final = served(
     (calls.LOAD, _worker.load),
     (calls.LOOK, _look),
-    (RUN, _worker.run),
+    (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question.data))),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fieldray.inference.backend import Answer
     from fieldray.processes.rpc import Call
     from fieldray.settings import Settings
-    from fieldray.workers.calls import Look, Seen
+    from fieldray.workers.calls import Look, Looks, Seen
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,14 @@ class PoolClosed(ReaderProblem):
 
 
 class _Worker(Child):
-    """A child, and the model that it has loaded."""
+    """A child, and the models that it has loaded."""
 
-    model: Model | None = None
+    models: Sequence[Model] = ()
     detail = ""
 
     def start(self) -> None:
         """Start it, without a model."""
-        self.model = None
+        self.models = ()
         super().start()
 
 
@@ -103,6 +104,7 @@ class Workers:
         self._given_up = 0
         self._is_closed = False
         self._stamps: Stamps | None = None
+        self._together: tuple[Model, ...] = ()
         with contextlib.suppress(OSError):  # the first call tries again and reports why
             self._children[0].start()
 
@@ -125,6 +127,10 @@ class Workers:
         """Stamp the files that are read from now on."""
         self._stamps = stamps
 
+    def load_together(self, models: Sequence[Model]) -> None:
+        """From now on a child that needs one of these models loads all of them: they look at the same images."""
+        self._together = tuple(models)
+
     def load(self, model: Model) -> str:
         """Have a child that has a model's networks, tested; what runs them, in a few words. Raises BackendProblem."""
         with self._free_child() as child:
@@ -137,21 +143,31 @@ class Workers:
         input, to be run where only that is lost. Raises BackendProblem where the model cannot be loaded, PoolClosed,
         and ReaderProblem if no child can be started, which is not the fault of any file.
         """
+        return self.look_for_each([(question, model)])[0]
+
+    def look_for_each(self, questions: Sequence[tuple[Look, Model | None]]) -> tuple[Seen, ...]:
+        """As `look`, for several models that are loaded together; the image, one and the same, is read once."""
         from fieldray.workers import calls
 
-        if self._stamps:
-            question = replace(question, stamp_key=self._stamps.key.hex())
-        ref = question.ref
+        (first, model), ref = questions[0], questions[0][0].ref
         slim = replace(ref, header=type(ref.header)(number_of_frames=ref.header.number_of_frames))
-        question = replace(question, ref=slim, finds=model is not None and calls.finder_of(model) is not None)
+        key = self._stamps.key.hex() if self._stamps else first.stamp_key
+        loaded = self._loaded_with(model) if model else ()
+        each = tuple(
+            replace(one, ref=slim, stamp_key=key, finds=bool(of and calls.finder_of(of)), pack=_place(of, loaded))
+            for one, of in questions
+        )
         try:
-            return self._ask(calls.LOOK, question, model=model, after_loss=_more_careful)
+            seen = self._ask(calls.LOOK, calls.Looks(each), model=model, after_loss=_more_careful).each
+            if len(seen) != len(each):
+                raise Unreadable(reason("decoder_crashed"))
+            return seen
         except (Unreadable, Unusable) as error:
-            seen = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
+            lost = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
             if error.reason.code == "lungs_failed":
-                seen = replace(seen, stage="inference")
-            facts = replace(seen.facts, content_sha256=self._hash_if_readable(ref, error))
-            return replace(seen, facts=facts)
+                lost = replace(lost, stage="inference")
+            facts = replace(lost.facts, content_sha256=self._hash_if_readable(ref, error))
+            return (replace(lost, facts=facts),) * len(each)
 
     def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
         """A network's input made of an image, of the whole image where it is cropped; None where it cannot be read."""
@@ -165,11 +181,12 @@ class Workers:
 
     def run(self, values: NDArray[np.uint8], *, model: Model) -> Answer:
         """What a model says of an input (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
-        from fieldray.inference.calls import RUN, Run
+        from fieldray.workers.calls import RUN, RunOf
 
         with self._free_child() as child:
             self._of_model(lambda: self._loaded(child, model))
-            return self._of_model(lambda: RUN.ask(child, Run(values=values), timeout_s=self._timeout_s))
+            question = RunOf(values=values, pack=_place(model, child.models))
+            return self._of_model(lambda: RUN.ask(child, question, timeout_s=self._timeout_s))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution. With a hash, the file must still have that content.
@@ -242,15 +259,20 @@ class Workers:
         self.close()
 
     def _loaded(self, child: _Worker, model: Model) -> str:
-        """Have a child load a model, unless it has it."""
+        """Have a child load a model, and those that go with it, unless it has them."""
         from fieldray.workers import calls
 
-        if child.model is model:
+        models = self._loaded_with(model)
+        if len(child.models) == len(models) and all(map(operator.is_, child.models, models)):
             return child.detail
-        child.model = None
-        loaded = calls.LOAD.ask(child, calls.loading(model), timeout_s=self._timeout_s)
-        child.model, child.detail = model, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
+        child.models = ()
+        loaded = calls.LOAD.ask(child, calls.loading(*models), timeout_s=self._timeout_s)
+        child.models, child.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
         return child.detail
+
+    def _loaded_with(self, model: Model) -> Sequence[Model]:
+        """The models that a child loads with one."""
+        return self._together if any(one is model for one in self._together) else (model,)
 
     def _hash_in_child(self, ref: ImageRef, *, tries: int = _TRIES) -> str:
         from fieldray.workers import calls
@@ -407,9 +429,15 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
     return explain_end(error, is_open=True, timeout_s=timeout_s)
 
 
-def _more_careful(question: Look, stage: str) -> Look:
-    """After a loss in the classifier the next child gives its input back."""
-    return replace(question, runs=False) if stage == "inference" else question
+def _place(model: Model | None, loaded: Sequence[Model]) -> int:
+    """The number of a model among those that are loaded together; 0 for none."""
+    return next((number for number, one in enumerate(loaded) if one is model), 0)
+
+
+def _more_careful(questions: Looks, stage: str) -> Looks:
+    """After a loss in a classifier the next child gives the inputs back."""
+    each = tuple(replace(one, runs=False) for one in questions.each)
+    return replace(questions, each=each) if stage == "inference" else questions
 
 
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:

@@ -271,7 +271,7 @@ def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, mode
     run_id = fill(store, spec(model), list(outcomes))
     metrics = {"evidence_inside": {"images": 200, "limit": 0.8}}
     pack = KnownPack(manifest=dataclasses.replace(model.manifest, metrics=metrics), model_sha256=model.model_sha256)
-    table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], pack=pack)
+    table, document = export_run(store.path, run_id, tmp_path / "out", ["csv", "json"], packs=[pack])
     assert {row["run_notes"] for row in csv.DictReader(table.read_text("utf-8-sig").splitlines())} == {"drift_evidence"}
     (note,) = json.loads(document.read_text())["about"]["notes"]
     assert note["code"] == "drift_evidence" and "other patients?" in note["text"]

@@ -22,11 +22,12 @@ from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Sp
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageRef
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
+from fieldray.pipeline.keeping import PackWork
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
@@ -85,20 +86,21 @@ class Run:
                 ref, assessment=assessment, workers=self.readers, engine=engine, is_cancelled=cancelled.is_set
             )
 
+        def accepts(header: ImageHeader) -> Reason | None:
+            return check_header(header, assessment.model.manifest.accepted)
+
         def release() -> None:
             cancelled.set()
             self.readers.close()
 
         work = Work(
-            spec=SPEC,
+            packs=[PackWork(spec=SPEC, check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
-            doubts=doubts,
             content_hash=self.readers.content_hash,
             stamp_with=self.readers.stamp_with,
-            check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
-            screen=screen,
+            screen=lambda ref, _wanted: [screen(ref)],
             release=release,
         )
         self.database = database or folder / "results.sqlite"

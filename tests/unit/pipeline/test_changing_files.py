@@ -28,6 +28,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.screen import Lane
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import Workers
@@ -105,8 +106,7 @@ class Screening:
         self.database = folder.parent / "results.sqlite"
         self.batch: Batch = assemble(
             [folder],
-            ADULTS,
-            engine=FakeEngine(),
+            [Lane(assessment=ADULTS, engine=FakeEngine())],
             workers=Meanwhile(pool, changes or {}),
             database=self.database,
             publish=self._publish,

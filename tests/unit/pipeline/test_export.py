@@ -239,7 +239,7 @@ def test_a_full_or_read_only_disk_is_told_in_a_sentence(
 # ---- by another process, as the window has it
 
 SETTINGS = Settings({"decoders": 1})
-PLAINLY = {"spec": None, "options": PLAIN, "pack": None, "settings": SETTINGS}
+PLAINLY = {"spec": None, "options": PLAIN, "packs": (), "settings": SETTINGS}
 
 
 def quiet(_done: int, _total: int) -> None:
@@ -264,7 +264,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
             store.save(run_id, replace(outcome, findings=found), spec=spec)
         store.finish(run_id)
     options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
-    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": KnownPack.of(model)}
+    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "packs": [KnownPack.of(model)]}
     here = export_run(database, run_id, tmp_path / "here", formats, readers=pool, **what)
     steps: list[tuple[int, int]] = []
     there = export_apart(

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.assessment import choose
+from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
 from fieldray.domain.finding import Screened, notes_of
 from fieldray.domain.image import Turn
@@ -27,16 +27,18 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.keeping import PackWork
 from fieldray.pipeline.resuming import Earlier
+from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
-from outcomes import image_ref, run_spec, screened
+from outcomes import image_ref, operating_point, run_spec, screened
 from program import write_images
-from tiny_models import tiny_model
+from tiny_models import tiny_manifest, tiny_model
 
 ASSESSMENT = choose(tiny_model())
 AGREE = Verdict(choice="agree", note="seen")
@@ -76,13 +78,14 @@ class Readers(FakeReaders):
 class Run:
     """One run over a folder, to its end."""
 
-    def __init__(self, folder: Path, *, stop_after: int = 0, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, *, stop_after: int = 0, assessments: Sequence[Assessment] = (ASSESSMENT,), **options: Any
+    ) -> None:
         self.readers, self.events = Readers(), list[Event]()
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
         self.batch: Batch = assemble(
             [folder],
-            ASSESSMENT,
-            engine=FakeEngine(),
+            [Lane(assessment=one, engine=FakeEngine()) for one in assessments],
             workers=self.readers,
             database=self.database,
             publish=self._publish,
@@ -331,14 +334,65 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         raise PoolClosed
 
     work = Work(
-        spec=run_spec(),
+        packs=[PackWork(spec=run_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         count=lambda _: 0,
         content_hash=given_up,
         stamp_with=lambda _: None,
-        check_header=lambda _: None,
-        screen=screened,
+        screen=lambda ref, _wanted: [screened(ref)],
         release=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
-        Earlier(work=work, last_row=0).outcome(image_ref("a.dcm"), store)
+        Earlier(work=work, last_row=0).outcomes(image_ref("a.dcm"), store)
+
+
+STRICT = choose(
+    tiny_model(
+        manifest=tiny_manifest(pack_id="strict", operating_points=(operating_point(threshold=0.99, unsure_high=1.0),))
+    )
+)
+BOTH = (ASSESSMENT, STRICT)
+
+
+def kept(run: Run) -> dict[int, Counter[str]]:
+    """How often each image is in the runs of a batch."""
+    with ResultStore(run.database) as store:
+        return {
+            run_id: Counter(result.outcome.ref.path.name for result in store.rows(run_id))
+            for run_id in run.batch.run_ids
+        }
+
+
+def test_two_packs_have_a_run_each_and_both_are_resumed_after_a_stop(images: Path) -> None:
+    """What was killed between the two commits of an image is completed, and nothing is done twice."""
+    first = Run(images, assessments=BOTH, stop_after=5)
+    assert first.batch.state == "cancelled"
+    second = Run(images, assessments=BOTH)
+    assert second.batch.state == "finished" and second.batch.run_ids == first.batch.run_ids
+    assert kept(second) == {key: Counter(names(images)) for key in second.batch.run_ids}
+    assert {(event.pack, event.outcome.ref.path.name) for event in second.ready} == {
+        (pack, name) for pack in (0, 1) for name in names(images)
+    }
+    with HistoryQuery(second.database) as query:
+        runs = query.runs_together(second.batch.run_ids[1])
+        assert [run.spec.pack_name for run in runs] == ["strict-1.0.0", "tiny-1.0.0"]
+        assert {run.state for run in runs} == {"finished"}
+
+
+def test_a_pack_that_has_its_results_takes_them_over_beside_one_that_has_none(images: Path) -> None:
+    alone = Run(images)
+    both = Run(images, assessments=BOTH)
+    assert Counter((event.pack, event.is_resumed) for event in both.ready) == {(0, True): 5, (1, False): 5}
+    again = Run(images, assessments=BOTH)
+    assert again.readers.hashed == again.readers.read_names == []
+    assert Counter((event.pack, event.is_sampled) for event in again.ready) == {(0, True): 5, (1, True): 5}
+    with HistoryQuery(alone.database) as query:
+        assert [run.run_id for run in query.runs_together(alone.batch.run_id)] == [alone.batch.run_id]
+
+
+def test_a_run_that_is_gone_on_with_alone_is_of_no_other_any_more(images: Path) -> None:
+    both = Run(images, assessments=BOTH, stop_after=2)
+    alone = Run(images, assessments=(STRICT,))
+    assert alone.batch.run_id == both.batch.run_ids[1]
+    with HistoryQuery(alone.database) as query:
+        assert [len(query.runs_together(run_id)) for run_id in both.batch.run_ids] == [1, 1]

@@ -17,7 +17,7 @@ from fieldray.domain.image import Detail, PixelMap
 from fieldray.domain.model import Calibration, Model, OodGate, Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem
-from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.screen import Lane, screen_by_each, screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from tiny_models import tiny_manifest, tiny_model
@@ -260,3 +260,38 @@ def never(_: Future[Prediction]) -> None:
 def test_a_cancelled_image_gets_no_outcome(name: str, answer: Callable[[Future[Prediction]], None] | None) -> None:
     with pytest.raises(Cancelled):
         screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: True)
+
+
+def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
+    def of(ages: tuple[int, int], threshold: float) -> Model:
+        point = replace(
+            tiny_manifest().operating_points[0], threshold=threshold, unsure_low=0.05, unsure_high=threshold
+        )
+        rules = replace(tiny_manifest().accepted, ages_years=ages)
+        # the logit of 1 is held at 16.118: sigmoid(16.118 - 15.271) = 0.7
+        calibration = {"opacity": Calibration(intercept=-15.271)}
+        return tiny_model(manifest=tiny_manifest(accepted=rules, operating_points=(point,), calibration=calibration))
+
+    models = [of((18, 95), 0.6), of((15, 95), 0.99), of((1, 5), 0.6)]
+    lanes = [Lane(assessment=choose(model), engine=FakeEngine()) for model in models]
+    header = ImageHeader(patient_age_years=40.0)
+    readers = FakeReaders()
+    adults, strict, children = screen_by_each(
+        ImageRef(path=Path("bright.dcm"), kind="dicom", header=header), lanes, workers=readers
+    )
+    assert isinstance(adults, Screened) and isinstance(strict, Screened) and isinstance(children, Refused)
+    assert (adults.category, strict.category, children.reason.code) == ("abnormal", "unsure", "age")
+    assert [found.findings[0].point.threshold for found in (adults, strict)] == [0.6, 0.99]
+    assert readers.looked == [3]
+    child = replace(header, patient_age_years=3.0)
+    ref = ImageRef(path=Path("dark.dcm"), kind="dicom", header=child)
+    assert [found.status for found in screen_by_each(ref, lanes, workers=readers)] == ["refused", "refused", "screened"]
+
+
+def test_what_ends_the_run_of_one_pack_ends_it_for_all_and_a_failure_is_that_of_every_pack() -> None:
+    lanes = [Lane(assessment=choose(tiny_model()), engine=FakeEngine()) for _ in range(2)]
+    found = screen_by_each(ImageRef(path=Path("bug.png")), lanes, workers=FakeReaders())
+    assert [outcome.reason.code for outcome in found] == ["internal", "internal"]
+    lanes[1].engine.unavailable_reason = reason("no_runtime")
+    with pytest.raises(BackendProblem):
+        screen_by_each(ImageRef(path=Path("bright.png")), lanes, workers=FakeReaders())

@@ -220,7 +220,7 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
         brief, other, _ = query.briefs(run_id)
         samples = query.drift_samples(run_id, limit=9)
     assert brief == ResultBrief(
-        row_id=row_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
+        row_id=row_id, run_id=run_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,
         category="abnormal", label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
     )  # fmt: skip
     assert (other.row_id, other.label, other.score, other.backend) == (side, "", None, "")

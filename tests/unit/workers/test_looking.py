@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -21,8 +22,10 @@ from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
 from fieldray.imaging.reading import ImageFile, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import LUNGS_EXTENT, REFINEMENT, TargetSize, target_size
+from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
+from fieldray.inference.litert import Network
 from fieldray.processes.rpc import sent
 from fieldray.reasons import reason
 from fieldray.workers import calls
@@ -248,3 +251,57 @@ def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path
     assert problem(adults) == ("view", [])
     assert problem(adults, overrules=True) == (None, ["view"])
     assert problem(replace(adults, ages_years=(1, 5)), overrules=True) == ("age", ["view"])
+
+
+class Bright:
+    """A classifier whose score is how bright its input is; features and maps it has none."""
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        score = np.array([image.mean() / 255], np.float32)
+        return Answer(scores=score, class_maps=None, features=None, latency_ms=1.0)
+
+
+def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: ImageRef) -> None:
+    """The file is opened once, decoded once for each size that somebody needs, and its lungs are looked for once."""
+    models = [replace(model(spec), model_sha256=f"{number}" * 64) for number, spec in enumerate((CROPPED, WHOLE))]
+    finder, opened = Boxed(), list[Path]()
+
+    def open_file(found: ImageRef, *, stamps: Stamps | None = None) -> Files:
+        opened.append(found.path)
+        return Files(found, stamps=stamps)
+
+    def open_network(of: Model, _file: NDArray[np.uint8]) -> Network:
+        return cast("Network", finder if of.manifest.lung_rules else Bright())
+
+    def look_with(*packs: Model) -> tuple[Seen, ...]:
+        for noted in (Files.asked, opened, finder.seen):
+            noted.clear()
+        worker = Worker(open_file=open_file, open_network=open_network)
+        worker.load(calls.loading(*packs))
+        looks = [Look(ref=ref, finds=True, runs=True, pack=number) for number in range(len(packs))]
+        return worker.look_for_each(calls.Looks(tuple(looks))).each
+
+    alone, asked, times = [], set[TargetSize | None](), 0
+    for one in models:
+        alone += look_with(one)
+        asked |= set(Files.asked)
+        times += len(Files.asked)
+    together = look_with(*models)
+    assert (opened, len(finder.seen)) == ([ref.path], 1)
+    assert Counter(Files.asked) == Counter(asked) and len(Files.asked) < times
+    for mine, its in zip(alone, together, strict=True):
+        assert mine.answer is not None and its.answer is not None
+        assert mine.answer.scores.tobytes() == its.answer.scores.tobytes()
+        assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.pixel_map, its.facts.notes)
+        assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
+        assert (mine.step, mine.sequence, mine.facts.preview) == (its.step, its.sequence, its.facts.preview)
+    assert alone[0].answer.scores != alone[1].answer.scores
+
+
+def test_an_input_is_run_by_the_classifier_of_its_pack() -> None:
+    classifiers = iter([Bright(), FailsAtTheSecond()])
+    worker = Worker(open_network=lambda _model, _file: cast("Network", next(classifiers)))
+    worker.load(calls.loading(tiny_model(), tiny_model()))
+    values = np.full((64, 64, 1), 51, np.uint8)
+    scores = [worker.run(calls.RunOf(values=values, pack=pack)).scores.tolist() for pack in (0, 1)]
+    assert scores == [[pytest.approx(0.2)], [pytest.approx(0.42)]]

@@ -198,7 +198,7 @@ def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject 
 def subjects_of(stored: StoredRun) -> Iterator[Subject]:
     """The screened images of a run."""
     for number, result in enumerate(stored.results, 1):
-        if subject := subject_of(result, stored, number):
+        if subject := subject_of(result, stored.of(result), number):
             yield subject
 
 

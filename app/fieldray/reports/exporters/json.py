@@ -24,22 +24,29 @@ _STARTED: Final = re.compile(rb'"started"\s*:\s*"([-+:T0-9]+)"')
 def write_json(path: Path, stored: StoredRun) -> None:
     """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`.
 
-    Raises UsageProblem, StorageProblem.
+    Runs of other packs over the same images are told of in a list `"beside"` behind `"about"`. Raises UsageProblem,
+    StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
     from fieldray.reports.outputs import own_text
 
     named = stored.options.names_people
-    about = about_run(
-        stored.run,
-        counts=stored.counts,
-        not_present=stored.not_present,
-        earlier_verdicts=stored.earlier_verdicts,
-        doubts=stored.doubts,
-        alias=None if named else partial(image_alias, key=stored.pseudonym_key),
+    about, *beside = (
+        about_run(
+            one.run,
+            counts=one.counts,
+            not_present=one.not_present,
+            earlier_verdicts=one.earlier_verdicts,
+            doubts=one.doubts,
+            alias=None if named else partial(image_alias, key=stored.pseudonym_key),
+        )
+        for one in (stored, *stored.beside)
     )
     with own_text(path, is_own, inputs=stored.inputs) as stream:
-        stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
+        stream.write('{"about": ' + _text(about, indent=1))
+        if beside:
+            stream.write(',\n"beside": ' + _text(beside, indent=1))
+        stream.write(',\n"results": [')
         separator = "\n"
         for row in rows_of(stored):
             stream.write(separator + _text(row))

@@ -32,13 +32,13 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
 
     def file(numbered: tuple[int, ImageResult]) -> tuple[int, bytes | None]:
         number, (result, image) = numbered
-        subject = subject_of(result, stored, number)
+        subject = subject_of(result, stored.of(result), number)
         if subject is None:
             return number, None
         if not isinstance(image, ShownImage):
             stored.leave_out(result, image)
             return number, None
-        return number, as_file(secondary_capture(subject, image, wording), transfer_syntax=JPEGBaseline8Bit)
+        return number, as_file(secondary_capture(subject, image, wording.of(result)), transfer_syntax=JPEGBaseline8Bit)
 
     for number, data in side_by_side(file, enumerate(stored.images(side=SIDE), 1)):
         if data is not None:

@@ -22,8 +22,12 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
     from fieldray.reports.dicom.images import lung_mask, segmentation
     from fieldray.reports.dicom.instance import as_file, subjects_of
 
+    written: tuple[int, str] | None = None
     for subject in subjects_of(stored):
-        mask, source = lung_mask(subject), subject.source
+        mask, source, run_id = lung_mask(subject), subject.source, subject.result.run_id
+        if written and written[0] != run_id and written[1] == subject.ref.key:
+            continue  # the lungs of an image are the same for every pack
+        written = run_id, subject.ref.key
         if mask is not None and source is None:
             stored.leave_out(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:

@@ -161,8 +161,8 @@ class Document(FPDF):
         if table.rows:
             self._room(sum(self._row_height(table, cells) for cells in (table.columns, table.rows[0])))
             self._table_head(table)
-        for row, category in zip(table.rows, table.categories or repeat(None), strict=False):
-            self._table_row(table, row, category=category)
+        for row, categories in zip(table.rows, table.categories or repeat(()), strict=False):
+            self._table_row(table, row, categories=categories)
 
     # ---- text
 
@@ -244,14 +244,15 @@ class Document(FPDF):
             self.cell(width, height, line, new_y=YPos.NEXT)
         self.set_x(MARGIN)
 
-    def _table_row(self, table: Table, cells: Sequence[str], *, category: Category | None) -> None:
-        """One row; the word in the fifth column has the colour of the category."""
+    def _table_row(self, table: Table, cells: Sequence[str], *, categories: Sequence[Category]) -> None:
+        """One row; the words from the fifth column on have the colours of the categories."""
+        colours = {place: COLOURS[category] for place, category in enumerate(categories, 4)}
         cells = [self._fonts.drawable(cell) for cell in cells]
         height = self._row_height(table, cells)
         if self._room(height):
             self._table_head(table)
         with self._tagged("P"):
-            self._row(table, cells, style="", colours={4: COLOURS[category]} if category else {}, height=height)
+            self._row(table, cells, style="", colours=colours, height=height)
 
     def _table_head(self, table: Table) -> None:
         with self._tagged("P"):

@@ -71,7 +71,7 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     together = itertools.chain.from_iterable(results.values())
     with Fonts() as fonts:
         for study in results.values():
-            fonts.foresee(texts_of([wording.image(result) for result in study]))
+            fonts.foresee(texts_of([wording.of(result).image(result) for result in study]))
         images = stored.read_images(together, _IMAGE_SIDE)
         taken = set[str]()
         for study in results.values():
@@ -93,22 +93,23 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
 def _study(
     images: list[tuple[StoredResult, ShownImage | Reason]], fonts: Fonts, wording: Wording, stored: StoredRun
 ) -> bytes:
-    texts = [wording.image(result, problem=_problem(image)) for result, image in images]
-    about, made = (*wording.pack(), *wording.run_fields()), wording.provenance()
+    texts = [wording.of(result).image(result, problem=_problem(image)) for result, image in images]
+    words = [wording.of(result) for result, _ in images]
+    about = [((*one.pack(), *one.run_fields()), one.provenance()) for one in words]
     prior_title = wording.translator.text("Compared with a prior image")
     title = wording.study_title(images[0][0].outcome.ref)
-    letters = [*texts_of(texts), *texts_of((about, made)), prior_title, wording.signature, *wording.legend]
+    letters = [*texts_of(texts), *texts_of(about), prior_title, wording.signature, *wording.legend]
     document = _document(fonts, letters, wording, stored, title=title)
-    for place, (text, (result, image)) in enumerate(zip(texts, images, strict=True)):
+    for place, (text, (result, image), (pack, made)) in enumerate(zip(texts, images, about, strict=True)):
         if place:
             document.add_page()
-        image_page(document, text, _illustration(result, image, wording, stored))
+        image_page(document, text, _illustration(result, image, wording, stored.of(result)))
         if text.priors:
             document.heading(prior_title)
             document.fields(text.priors)
         document.rule()
         document.beside(
-            partial(document.fields, about, column=_LEFT, label=22, size=_SMALL),
+            partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
             partial(document.fields, (*text.image, *made), column=_RIGHT, label=22, size=_SMALL),
         )
     document.signature(wording.signature)

@@ -1,0 +1,138 @@
+"""Several packs in one pass: what each says is what it says alone, and one export holds all of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.store.history import HistoryQuery
+from phantoms import write_dicom
+from program import Fieldray, lines_of, start, told_until_killed, write_images
+from shipped_packs import ADULTS, CHILDREN, TUBERCULOSIS
+from tiny_packs import fingerprint, write_tiny_pack
+
+IMAGES = Path(__file__).parents[2] / "assets" / "demonstration"
+_TIMES = {"decode_ms", "inference_ms", "taken_over_by"}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """X-rays of adults and of a child without an age, one of each with an age, and a file that is no image."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for path in (*sorted((IMAGES / "adults").glob("*.jpg"))[:4], *sorted((IMAGES / "children").glob("*.jpg"))[:2]):
+        shutil.copy(path, folder)
+    for name, age in (("adult", "040Y"), ("child", "003Y")):
+        write_dicom(folder / f"{name}.dcm", chest_phantom(400, 320, 5, abnormal=True) >> 4, changes={"PatientAge": age})
+    (folder / "notes.txt").write_text("no image", encoding="utf-8")
+    return folder
+
+
+def packs(*folders: Path) -> list[object]:
+    return [option for folder in folders for option in ("--pack", folder)]
+
+
+def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """What was said of each image by each pack, without times."""
+    found = {}
+    for line in lines:
+        lungs = line["lungs"] and {key: value for key, value in line["lungs"].items() if key != "inference_ms"}
+        said = {key: value for key, value in line.items() if key not in _TIMES}
+        found[line["pack"], Path(line["path"]).name] = said | {"lungs": lungs}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
+    tmp_path: Path, mixed: Path, fieldray: Fieldray
+) -> None:
+    alone = {}
+    for folder in (ADULTS, TUBERCULOSIS, CHILDREN):
+        done = fieldray("screen", mixed, *packs(folder), "--json", "-", "--fresh")
+        assert done.returncode == 0, done.stderr
+        alone |= answers(lines_of(done.stdout))
+    out = tmp_path / "out"
+    formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
+    done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
+    assert done.returncode == 0, done.stderr
+    assert answers(lines_of(done.stdout)) == alone
+    refused = {key for key, said in alone.items() if said["reason_code"] == "age"}
+    assert refused == {
+        (ADULTS.name, "child.dcm"), (TUBERCULOSIS.name, "child.dcm"), (CHILDREN.name, "adult.dcm")
+    }  # fmt: skip
+
+    (table,), (document,) = out.glob("*.csv"), out.glob("*.json")
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8-sig").splitlines()))
+    assert Counter(row["pack"] for row in rows) == dict.fromkeys((ADULTS.name, TUBERCULOSIS.name, CHILDREN.name), 9)
+    images = [row["image_id"] for row in rows]
+    assert all(len(set(images[at : at + 3])) == 1 for at in range(0, len(images), 3))  # of an image together
+    assert [row["pack"] for row in rows] == 9 * [ADULTS.name, TUBERCULOSIS.name, CHILDREN.name]
+    for row in rows:
+        if row["score"]:
+            points = {line["label"]: line for key, line in alone.items() if key[0] == row["pack"] and line["score"]}
+            assert row["threshold"] == str(points[row["label"]]["threshold"])
+    urgent = ["read first", "abnormal", "not sure", "normal", "refused", "not an image"]
+    places = [min(urgent.index(row["category"]) for row in rows[at : at + 3]) for at in range(0, len(rows), 3)]
+    assert places == sorted(places) and places[0] < places[-1]
+    told = json.loads(document.read_text(encoding="utf-8"))
+    assert [told["about"]["pack"], *(one["pack"] for one in told["beside"])] == [
+        ADULTS.name, TUBERCULOSIS.name, CHILDREN.name
+    ]  # fmt: skip
+    assert len(told["results"]) == len(rows)
+    (reports,), (segments,) = out.glob("*-sr"), out.glob("*-seg")
+    said = [path.read_bytes() for path in sorted(reports.iterdir())]
+    screened = [row for row in rows if row["status"] == "screened"]
+    assert len(said) == len(screened)
+    names = [f"Pack {folder.name},".encode() for folder in (ADULTS, TUBERCULOSIS, CHILDREN)]
+    for report, row in zip(said, screened, strict=True):
+        assert [name for name in names if name in report] == [f"Pack {row['pack']},".encode()]
+    assert len(list(segments.iterdir())) == 2  # of an image with UIDs one, whatever the number of packs
+
+
+def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, fieldray: Fieldray) -> None:
+    done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
+    assert done.returncode == 0, done.stderr
+    heads = next(line for line in done.stdout.splitlines() if line.startswith("Normal or abnormal, adults   "))
+    assert "Tuberculosis, adults" in heads
+    for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
+        assert f"\n{name}: read first " in done.stdout
+    assert "the CPU runs the others" in done.stdout
+    lines = done.stdout.splitlines()
+    at = next(place for place, line in enumerate(lines) if line.endswith("child.dcm"))
+    assert lines[at].split()[:1] == ["refused"] and lines[at].count("refused") == 2
+    assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
+    at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
+    assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
+
+
+def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fieldray: Fieldray) -> None:
+    done = fieldray("screen", mixed, *packs(ADULTS, CHILDREN), "--ages-confirmed")
+    assert done.returncode == 2
+    assert "No patient is of the ages that all of these packs are for" in done.stderr
+    assert fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS), "--ages-confirmed").returncode == 0
+
+
+def test_killed_and_resumed_with_two_packs_no_image_is_lost_or_repeated(
+    tmp_path: Path, home: Path, fieldray: Fieldray
+) -> None:
+    names = {path.name for path in write_images(tmp_path / "images", 40)}
+    tiny = [write_tiny_pack(tmp_path / name, pack_id=name) for name in ("one", "two")]
+    arguments = ("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), "--json", "-")
+    told_until_killed(start(*arguments), lines=15)
+    done = fieldray(*arguments)
+    assert done.returncode == 0, done.stderr
+    told = Counter((line["pack"], Path(line["path"]).name) for line in lines_of(done.stdout))
+    assert told == Counter((f"{name}-1.0.0", image) for name in ("one", "two") for image in names)
+    assert sum(line["taken_over_by"] is not None for line in lines_of(done.stdout)) >= 15
+    with HistoryQuery(home / "results.sqlite") as query:
+        runs = query.runs()
+        assert len(runs) == 2
+        for run in runs:
+            assert Counter(found.outcome.ref.path.name for found in query.rows(run.run_id)) == Counter(names)
