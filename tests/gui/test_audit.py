@@ -71,7 +71,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     page.show()
     desk.until(lambda: [page.against.itemData(place) for place in range(page.against.count())] == [None, other])
     page.against.setCurrentIndex(1)
-    page.screening_price.setText("2,5")
+    page.prices[0].setText("2,5")
     show(desk, page)
     plan = desk.bench.auditing.report.plan
     page.steps.cellActivated.emit(1, 0)

@@ -77,13 +77,13 @@ def require_prices(prices: Prices | None) -> None:
 
 
 def plan(cases: Sequence[Case], points: Iterable[float], *, prevalence: float, prices: Prices | None) -> Plan | None:
-    """The plan; None where everybody is sick, or nobody is.
+    """The plan; None where everybody is sick, or nobody is. Raises UsageProblem as `require_prices` does.
 
     points      thresholds that are to be among the steps
     prevalence  of those to be screened, 0..1, exclusive
     """
-    scores, sick = _people(cases)
-    points = set(points)
+    require_prices(prices)
+    (scores, sick), points = _people(cases), set(points)
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     groups = {}
     for by, name, members in ((*EVERYBODY, cases), *grouped(cases)):

@@ -49,7 +49,7 @@ from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Tabl
 from fieldray.translation import Translator
 
 _PLAN_HEIGHT: Final = 600
-_FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
+_FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
 
 
 class AuditPage(Page):
@@ -78,35 +78,33 @@ class AuditPage(Page):
             "Compares the results of this run with what is known of its images. Nothing leaves this computer, and the "
             "pack stays as it is."
         )
-        self.labels = choice_box(
-            (
-                (text("Names of the folders"), "folders"),
-                (text("A table (CSV)"), "table"),
-                (text("My verdicts"), "verdicts"),
-            ),
-            named=text("Where the labels are"),
-        )
+        kinds = {
+            "folders": text("Names of the folders"),
+            "table": text("A table (CSV)"),
+            "verdicts": text("My verdicts"),
+        }
+        choices = [(words, kind) for kind, words in kinds.items()]
+        self.labels = choice_box(choices, named=text("Where the labels are"))
         self.labels.activated.connect(lambda _: self._refresh())
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
-        self.screening_price, self.test_price = QLineEdit(), QLineEdit()
-        self.against = choice_box(())
+        self.prices, self.against = (QLineEdit(), QLineEdit()), choice_box(())
         self.positive.setPlaceholderText(text("recognised by itself: abnormal, positive, 1…"))
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
-        for field in (self.positive, self.prevalence, self.sensitivity, self.screening_price, self.test_price):
+        for field in (self.positive, self.prevalence, self.sensitivity, *self.prices, self.against):
             field.setFixedWidth(_FIELD_WIDTH)
-        fields = form(
+        rows = form(
             (text("Where the labels are"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-            (text("Price of screening one person"), self.screening_price),
-            (text("Price of the test of one who is called"), self.test_price),
+            (text("Price of screening one person"), self.prices[0]),
+            (text("Price of the test of one who is called"), self.prices[1]),
             (text("Compare with"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
-        return card(label(why, role="muted"), fields, lay_row(None, self.button, 1))
+        return card(label(why, role="muted"), rows, lay_row(None, self.button, 1))
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
@@ -126,7 +124,7 @@ class AuditPage(Page):
 
     def _audit(self, threshold: float | None = None) -> None:
         choice, prevalence = self.labels.currentData(), _number(self.prevalence.text())
-        prices = [_number(field.text()) for field in (self.screening_price, self.test_price)]
+        prices = [_number(field.text()) for field in self.prices]
         if choice == "table" and self._table is None:
             return
         self._auditing.audit(
@@ -168,8 +166,8 @@ class AuditPage(Page):
         self.against.clear()
         self.against.addItem(text.text("no other run"), None)
         for run in others:
-            named = f"{run.run_id}: {pack_of_run(text, run.spec)}, {moment(text, run.started_s)}"
-            self.against.addItem(plain(named), run.run_id)
+            began = moment(text, run.started_s).rpartition(" ")[0]
+            self.against.addItem(plain(f"{run.run_id}: {pack_of_run(text, run.spec)}, {began}"), run.run_id)
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:

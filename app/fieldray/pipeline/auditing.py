@@ -66,7 +66,6 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     Raises UsageProblem for a run or label that is not there, two runs that cannot be compared, and what is wrong with
     the reference labels; StorageProblem if the results cannot be read.
     """
-    require_prices(request.prices)
     with HistoryQuery(database) as query:
         run = _run(query, run_id)
         label = _label(query, run, request.label, model)

@@ -252,7 +252,7 @@ class AuditText:
         text = self.translator.text
         columns = [first, text("Called"), text("Found"), text("Missed"), text("Found of the sick"), text("PPV, %")]
         columns += [text("NPV, %"), text("Cost"), text("Cost of one found")]
-        widths = (40.0, 16.0, 16.0, 16.0, 34.0, 13.0, 13.0, 15.0, 15.0)
+        widths = (22.0, 21.0, 19.0, 22.0, 33.0, 12.0, 12.0, 17.0, 20.0)
         most = len(columns) if self.report.plan and self.report.plan.prices else len(columns) - 2
         cells = [(name, *self._step(step))[:most] for name, step in rows]
         return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
@@ -263,8 +263,8 @@ class AuditText:
         yield self._percent(step.sensitivity)
         for value in (step.ppv, step.npv):
             yield "–" if value is None else self._number(100 * value.value, digits=1)
-        for cost in (step.cost, step.cost_per_found):
-            yield "–" if cost is None else self._number(cost, digits=2)
+        for cost, digits in ((step.cost, 0), (step.cost_per_found, 2)):
+            yield "–" if cost is None else self._number(cost, digits=digits)
 
     def _border(self, threshold: float) -> str:
         return border_text(self.translator, threshold, least=3)
@@ -287,7 +287,7 @@ class AuditText:
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         return (
             Points(text("Two packs on the same images"), tuple(self._said_of_pairs(found))),
-            Table("", columns, _rows(rows), widths=(54.0, 18.0, 18.0, 44.0, 22.0, 22.0)),
+            Table("", columns, _rows(rows), widths=(50.0, 17.0, 17.0, 50.0, 22.0, 22.0)),
         )
 
     def _said_of_pairs(self, found: Paired) -> Iterator[str]:

@@ -136,6 +136,8 @@ class Document(FPDF):
                 continue
             if block.title:
                 self.heading(block.title)
+            else:
+                self.ln(_APART)
             if isinstance(block, Fields):
                 self.fields(block.fields)
             elif isinstance(block, Table):
