@@ -281,7 +281,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "it. The result says so.",
                                "{count} images were turned, or screened although they were refused, because a person "
                                "asked for it. The results say so.", by="count"),
-    "again_busy": "A run is under way. Wait until it is over, then screen this image again.",
+    "again_busy": "A run is under way. Wait until it is over or stop it, then screen this image again.",
     "again_other_pack": "This result is of the pack {pack} with other settings than those in use. Choose that pack and its "
                         "operating point, or screen the folder again.",
     "again_refused": "The image was turned, but is refused all the same. Read it yourself, or screen it anyway.",

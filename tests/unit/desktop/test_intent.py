@@ -81,6 +81,22 @@ def test_a_card_answers_for_the_folder_that_was_asked_about() -> None:
     assert (run.intent.paths, run.intent.pack, run.intent.ages_confirmed) == ((ONE,), used(ADULTS), True)
 
 
+def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None:
+    playbook = IntentPlaybook()
+    playbook.see(reach(), default=("", ""))
+    (look,) = playbook.open([ONE], watches=True)
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    playbook.answer(question(playbook), CHILDREN)
+    playbook.see(reach(ADULTS), default=("", ""))  # a drive with another one
+    asked = question(playbook)
+    assert (asked.kind, asked.intent.watches) == ("pack", True)
+    (look,) = playbook.start([ONE])
+    (run,) = playbook.looked(look.intent, None, False)  # type: ignore[union-attr]
+    assert isinstance(run, Screen) and run.intent.watches
+    (look,) = playbook.start([ONE])
+    assert isinstance(look, Look) and not look.intent.watches, "the watch has begun: this is another start"
+
+
 def test_a_card_is_no_answer_for_a_folder_that_is_opened_while_its_pack_is_loaded() -> None:
     playbook, _ = opened(None)
     playbook.answer(question(playbook), CHILDREN)

@@ -111,8 +111,11 @@ def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_the
         assert [result.verdict for result in store.rows(run_id)] == [AGREE, None]
 
 
-def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(store: ResultStore, tmp_path: Path) -> None:
-    """It was screened in one folder, moved to another, and found there once more."""
+@pytest.mark.parametrize("is_over", [True, False])
+def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
+    store: ResultStore, tmp_path: Path, is_over: bool
+) -> None:
+    """It was screened in one folder, moved to another, and found there once more. A watch has no end to wait for."""
     places = [tmp_path / name for name in ("a.dcm", "moved.dcm", "twin.dcm", "also.dcm")]
     outcomes = [
         dataclasses.replace(image(str(place), content), ref=image_ref(str(place)))
@@ -121,9 +124,13 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(stor
     for place in places[1:]:
         place.touch()
     run_id = go_through(store, *outcomes)
-    row = next(store.rows(run_id))
+    row, moved, *_ = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    assert store.finish(run_id) == 1
+    if is_over:
+        assert store.finish(run_id) == 1
+    else:
+        store.leave_moved(run_id, moved.row_id)
+    assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
     listed = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
 
