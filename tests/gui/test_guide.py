@@ -46,7 +46,10 @@ def settings(language: str) -> Settings:
 def texts_of_the_window() -> set[str]:
     """Every text in the sources of the window and of what it takes its words from, in English."""
     package = Path(fieldray.__file__).parent
-    others = [package / name for name in ("reasons.py", "settings.py", "formatting.py", "reports/document.py")]
+    others = [
+        package / name
+        for name in ("reasons.py", "settings.py", "formatting.py", "reports/audit.py", "reports/document.py")
+    ]
     sources = [*sorted((package / "desktop").glob("*.py")), *sorted(package.glob("reports/exporters/*.py")), *others]
     nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

@@ -353,6 +353,25 @@ def test_lines_break_where_the_library_breaks_them() -> None:
             assert fonts.lines(text, font, 1.0) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("published-bacterial-pneumonia-2.jpg", ("published-bacterial-", "pneumonia-2.jpg")),
+        ("a_b/viral_pneumonia_in_children.dcm", ("a_b/viral_pneumonia_in_", "children.dcm")),
+        ("-" + "m" * 20, ("-" + "m" * 13, "m" * 7)),  # no line of a hyphen alone
+        ("x published-bacterial-pneumonia-2.jpg", ("x", "published-bacterial-", "pneumonia-2.jpg")),
+    ],
+)
+def test_a_long_name_breaks_behind_its_marks(name: str, lines: tuple[str, ...]) -> None:
+    with Fonts() as fonts:
+        made = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        document = Document(fonts, [name], title="", notice="", language="en", made=made)
+        document.set_font(FAMILY, "", 8)
+        font = document.current_font
+        assert isinstance(font, WholeFont)
+        assert fonts.lines(name, font, 1000 * 38 * document.k / 8) == lines
+
+
 def test_a_document_tells_nothing_of_the_letters_of_others() -> None:
     with Fonts() as fonts:
         fonts.foresee(["山田", "Їжак", "Żółw"])

@@ -250,7 +250,7 @@ class Document(FPDF):
         """One row; the words from the fifth column on have the colours of the categories."""
         colours = {place: COLOURS[category] for place, category in enumerate(categories, 4)}
         cells = [self._fonts.drawable(cell) for cell in cells]
-        height = self._row_height(table, cells)
+        height = self._row_height(table, cells, style="")
         if self._room(height):
             self._table_head(table)
         with self._tagged("P"):
@@ -260,8 +260,8 @@ class Document(FPDF):
         with self._tagged("P"):
             self._row(table, table.columns, style="B", colours={}, height=self._row_height(table, table.columns))
 
-    def _row_height(self, table: Table, cells: Sequence[str]) -> float:
-        self._set("B", 8, TEXT)  # the wider letters
+    def _row_height(self, table: Table, cells: Sequence[str], *, style: str = "B") -> float:
+        self._set(style, 8, TEXT)
         heights = (self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.widths, strict=True))
         return max(heights) + 1.6
 

@@ -220,10 +220,14 @@ def _unicode_map(codes: Mapping[int, int]) -> bytes:
     ).encode("ascii")
 
 
+_MARKS: Final = "-_/\\"
+
+
 def _lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
     """The lines of a text that may be `limit` thousandths of the letter size wide, broken as `FPDF.multi_cell` does.
 
-    None where more than blanks decide where it breaks, or a letter is none of the font's.
+    A word that is too long, such as a file's name, is broken behind one of its hyphens, underscores or slashes. None
+    where more than blanks decide where it breaks, or a letter is none of the font's.
     """
     if not _BREAKING.isdisjoint(text) or not font.codes.keys() >= set(map(ord, text)):
         return None
@@ -233,7 +237,11 @@ def _lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
     while start < len(text):
         end = bisect_right(ends, (ends[start - 1] if start else 0) + limit, lo=start)
         blank = end if end == len(text) or text[end] == " " else text.rfind(" ", start, end)
-        end = max(end, start + 1) if blank < 0 else blank
+        if blank < 0:
+            mark = 1 + max(text.rfind(mark, start, end) for mark in _MARKS)
+            end = mark if mark > (start + end) // 2 else max(end, start + 1)
+        else:
+            end = blank
         lines.append(text[start:end].replace("\xa0", " "))
         start = end + (blank >= 0)
     return tuple(lines) or ("",)
