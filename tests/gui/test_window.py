@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from desk import Desk, opened, press, texts, turn_wheel
-from fake_rooms import FakeRooms
+from fake_rooms import FakeRooms, model
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtTest import QTest
@@ -565,3 +565,18 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.until(lambda: not desk.bench.screening.is_busy)
         assert len(told) == 1
         signal_end(desk.window, *told[0])  # whatever this system has for it
+
+
+def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk) -> None:
+    bar, source = desk.window.toolbar, desk.bench.packs.source
+    desk.window.resize(900, 700)
+    desk.until(lambda: bar.width() == 900)
+    low = bar.height()
+    assert source is not None
+    desk.rooms.library.models[source.folder] = model(names={"en": "Normal or abnormal chest X-rays"})
+    desk.bench.packs.use(source)
+    desk.until(lambda: bar.height() > low + 20)
+    assert bar.pack_chip.width() >= bar.pack_chip.sizeHint().width() and bar.open_button.text() == "Open folder"
+    desk.window.resize(900, 400)  # no room for a second row
+    desk.until(lambda: bar.height() == low)
+    assert bar.open_button.text() == "" and "…" in bar.pack_chip.text()

@@ -111,21 +111,15 @@ class Toolbar(QWidget):
     def refresh_pack(self) -> None:
         """The pack chip."""
         packs = self._controller.packs
-        first, second = pack_label(self._translator, packs)
-        elide(self.pack_chip, first, second, room=self._chip_room)
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
-        set_tip(self.pack_chip, first, second, *more)
+        set_tip(self.pack_chip, *pack_label(self._translator, packs), *more)
+        self.fit()
 
     def refresh_backend(self) -> None:
         """The backend chip."""
-        first, second = backend_label(self._translator, self._controller.backends, self._controller.devices)
-        elide(self.backend_chip, first, second, room=self._chip_room)
-        set_tip(self.backend_chip, first, second)
-
-    @property
-    def _chip_room(self) -> int:
-        return _TINY_CHIP if self._is_narrow else _WIDE_CHIP
+        set_tip(self.backend_chip, *self._backend_words())
+        self.fit()
 
     # ---- building
 
@@ -158,25 +152,31 @@ class Toolbar(QWidget):
         first.addWidget(self.menu_button)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Where the window is narrow there are two rows; where it is low, too, icons with their texts as tool tips."""
         super().resizeEvent(event)
-        self._is_narrow = False
-        self._write()
+        self.fit()
+
+    def fit(self) -> None:
+        """Where the window is narrow there are two rows; where it is low, too, icons with their texts as tool tips."""
+        self._write(is_narrow=False)
         beside = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
-        is_narrow, is_low = self.width() < buttons + beside + 2 * _SPACING, self.window().height() < _LOW
-        self._is_narrow = self.width() < buttons or (is_narrow and is_low)
-        self.watch_button.setHidden(self._is_narrow)  # it is in the menu, too
-        self._write()
-        self._arrange(wraps=is_narrow and not is_low)
+        lacks_room, is_low = self.width() < buttons + beside + 2 * _SPACING, self.window().height() < _LOW
+        if self.width() < buttons or (lacks_room and is_low):
+            self._write(is_narrow=True)
+        self._arrange(wraps=lacks_room and not is_low)
 
-    def _write(self) -> None:
-        """Write what is on the buttons and chips."""
-        self.refresh_run()
+    def _write(self, *, is_narrow: bool) -> None:
+        """Write what is on the buttons and chips, in full or as short as it can be."""
+        self._is_narrow = is_narrow
+        self.watch_button.setHidden(is_narrow)  # it is in the menu, too
         for button, words in self._words.items():
-            button.setText("" if self._is_narrow else words)
-        self.refresh_pack()
-        self.refresh_backend()
+            button.setText("" if is_narrow else words)
+        room = _TINY_CHIP if is_narrow else _WIDE_CHIP
+        elide(self.pack_chip, *pack_label(self._translator, self._controller.packs), room=room)
+        elide(self.backend_chip, *self._backend_words(), room=room)
+
+    def _backend_words(self) -> tuple[str, str]:
+        return backend_label(self._translator, self._controller.backends, self._controller.devices)
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, action.trigger, icon=icon(icon_name, self._theme))
