@@ -26,10 +26,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text.
-
-    is_advanced  the dialog shows it on demand
-    """
+    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
 
     key: str
     label: str
@@ -38,7 +35,6 @@ class Row:
     low: float = 0
     high: float = 0
     in_dialog: bool = True
-    is_advanced: bool = False
 
     @property
     def choices(self) -> Sequence[str]:
@@ -68,21 +64,17 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="keep_folders", label="Remember the folders that were opened", default=True),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
-    Row(key="device", label="Run the model on", default="auto", among=device_choices, is_advanced=True),
+    Row(key="device", label="Run the model on", default="auto", among=device_choices),
     Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
-        default="accelerator", among=("accelerator", "fastest", "both"), is_advanced=True),
+        default="accelerator", among=("accelerator", "fastest", "both")),
     Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (at the highest it can burn the skin)",
-        default="std", among=("std", "max"), is_advanced=True),
-    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64,
-        is_advanced=True),
-    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600,
-        is_advanced=True),
+        default="std", among=("std", "max")),
+    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
+    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
     Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
-        high=16384, is_advanced=True),
-    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True,
-        is_advanced=True),
-    Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False,
-        is_advanced=True),
+        high=16384),
+    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
+    Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False),
     Row(key="pack", label="Pack for images of which nobody said otherwise", default="", in_dialog=False),
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="window", label="Place and size of the window", default="", in_dialog=False),
@@ -92,6 +84,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="folders", label="Folders that were opened, the last one first", default="", in_dialog=False),
 )
 # fmt: on
+SIMPLE: Final = ("language", "theme", "hide_patient", "keep_folders", "heat_map_opacity")  # the others are advanced
 ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
 
 

@@ -47,7 +47,7 @@ from fieldray.formatting import research_only
 from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
-from fieldray.settings import TABLE, Row, Settings, Value
+from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 
 _ABOUT_WIDTH: Final = 560
@@ -338,7 +338,7 @@ class SettingsDialog(QDialog):
         form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
         form.setSpacing(10)
         for row in TABLE:
-            if row.in_dialog and row.is_advanced == is_advanced:
+            if row.in_dialog and is_advanced != (row.key in SIMPLE):
                 self.fields[row.key] = self._field(row)
                 self.fields[row.key].setAccessibleName(self._translator.text(row.label))
                 form.addRow(PlainLabel(self._translator.text(row.label)), self.fields[row.key])

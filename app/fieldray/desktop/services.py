@@ -62,6 +62,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    from fieldray.bench.load import kept_study, study_apart
     from fieldray.imaging.quality import are_empty, may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
@@ -93,18 +94,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         export=lambda run_id, folder, formats, options, tell, note: session.export(
             run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
         ),
-        known_load=_known_load,
-        measure_load=_measure_load,
+        known_load=kept_study,
+        measure_load=study_apart,
     )
-
-
-def _known_load() -> KeptStudy | None:
-    from fieldray.bench.load import kept_study
-
-    return kept_study()
-
-
-def _measure_load(folder: Path, signer: str, tell: Count) -> KeptStudy:
-    from fieldray.bench.load import study_apart
-
-    return study_apart(folder, signer=signer, tell=tell)

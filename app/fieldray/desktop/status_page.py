@@ -129,7 +129,9 @@ class StatusPage(Page):
 
     def _rows(self) -> Iterator[Sequence[str]]:
         translator, study = self._translator, self._machine.study
-        for cell in study.shown if study else ():
+        if study is None:
+            return
+        for cell in study.shown:
             figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
@@ -137,7 +139,7 @@ class StatusPage(Page):
                 number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
-                "" if cell.published is None else _share(translator, cell.published, digits=1),
+                "" if cell.published is None or study.is_disturbed else _share(translator, cell.published, digits=1),
             )
 
 
