@@ -36,7 +36,7 @@ _USB3_MBIT: Final = 5000
 _LOW: Final = 480  # a window of less height has no room for a second row
 _SIDE: Final = 10
 _SPACING: Final = 8
-_TINY_CHIP: Final = 72
+_TINY_CHIP: Final = 60
 _WIDE_CHIP: Final = 260
 _STATUS_GAP: Final = 24  # between the figures
 
