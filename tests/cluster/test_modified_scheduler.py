@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from cluster.test_archive import cluster_of_nodes, folder, request_made, run, write_list
+from cluster.test_archive import Begun, begun, cluster_of_nodes, request_made
 from fieldray.errors import EnvironmentProblem
-from fieldray_cluster.archive_folder import ArchiveFolder
-from fieldray_cluster.archive_request import ArchiveRequest
 from fieldray_cluster.connection import describe, open_client
 
-__all__ = ["folder", "request_made"]
+__all__ = ["begun", "request_made"]
 SOMEWHERE = "tcp://127.0.0.1:1"
 
 
@@ -79,20 +77,18 @@ LIES = lies()
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("lie", LIES)
-def test_what_it_tells_ends_no_driver_without_a_sentence(
-    lie: str, tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
-) -> None:
+def test_what_it_tells_ends_no_driver_without_a_sentence(lie: str, begun: Begun) -> None:
     """Either all images have results in the end, or a person is told that something is wrong with the cluster."""
-    write_list(folder, tmp_path, 12)
-    with cluster_of_nodes(tmp_path) as (_, _, connection):
+    begun.write_list(12)
+    with cluster_of_nodes(begun.place) as (_, _, connection):
         with open_client(connection) as client:
             client.wait_for_workers(1)
             client.run_on_scheduler(LIES[lie])
         try:
-            run(folder, request_made, connection=connection)
+            begun.run(connection=connection)
         except EnvironmentProblem as problem:
             assert problem.reason.code in ("cluster_node_problem", "cluster_no_answer", "cluster_lost")
-            assert len(run(folder, request_made)) == 12  # nothing that it told is kept
+            assert len(begun.run()) == 12  # nothing that it told is kept
 
 
 def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
