@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from desk import Desk, press
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QTableWidget, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.open_image import enlarged
@@ -270,3 +270,20 @@ def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])
 def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: int) -> None:
     assert enlarged(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None
+
+
+def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPage, store: Path) -> None:
+    assert page.quality is None
+    with ResultStore(store) as opened:
+        run_id = opened.open_run(SPEC, fresh=True)
+        for number, codes in enumerate((("lungs_tilted", "lungs_cut_off_left"), ("lungs_tilted",), ()), 1):
+            taken = replace(screened(number, 0.9), notes=tuple(map(reason, codes)))
+            opened.save(run_id, taken, spec=SPEC)
+        opened.finish(run_id)
+    desk.bench.past_runs.refresh()
+    desk.until(lambda: page.quality is not None)
+    (table,) = page.quality.findChildren(QTableWidget)
+    cells = [table.item(0, column).text() for column in range(table.columnCount())]
+    assert cells[1:] == ["10", "1", "2", "0", "0", "0"]  # of all three runs
+    assert table.rowCount() == 1
+    assert [table.horizontalHeaderItem(column).text() for column in (1, 2, 3)] == ["Images", "Lungs cut off", "Askew"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
@@ -38,7 +38,16 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
-from fieldray.formatting import category_word, moment, number, pack_of_run, run_state, score_text
+from fieldray.formatting import (
+    calendar_date,
+    category_word,
+    moment,
+    number,
+    pack_of_run,
+    quality_words,
+    run_state,
+    score_text,
+)
 from fieldray.pipeline.history import plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -70,6 +79,8 @@ class HistoryPage(Page):
         filters, buttons = self._make_filters(), self._make_buttons()
         self._inside = lay_column(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
         self._column.insertWidget(1, card(self._inside))
+        self.quality: QWidget | None = None
+        self._taken: Mapping[str, Mapping[str, int]] = runs.quality
         self.comparison: ComparisonView | None = None
         runs.changed.connect(self._refresh)
         runs.planned.connect(self._ask)
@@ -198,6 +209,8 @@ class HistoryPage(Page):
         runs, translator = self._runs, self._translator
         if runs.shown != self._listed:
             self._relist(runs.shown)
+        if self._taken is not runs.quality:
+            self._show_quality()
         if self._compared is not runs.comparison:
             self._show_comparison()
         total = sum(found.total for found in self._listed)
@@ -218,6 +231,24 @@ class HistoryPage(Page):
         for row, found in enumerate(summaries):
             if found.run.run_id in chosen:
                 self.table.selectionModel().select(self.table.model().index(row, 0), mark)
+
+    def _show_quality(self) -> None:
+        """How the images of each day were taken, for the person at the machine; nothing where nothing is to be said."""
+        text, self._taken = self._translator.text, self._runs.quality
+        discard(*([self.quality] if self.quality else []))
+        self.quality, words = None, {"images": text("Images"), **quality_words(self._translator)}
+        if any(counts.keys() - {"images"} for counts in self._taken.values()):
+            rows = [
+                (calendar_date(self._translator, datetime.date.fromisoformat(day)), *(str(of[name]) for name in words))
+                for day, of in self._taken.items()
+            ]
+            title, table = (
+                text("How the images were taken, by day"),
+                reading_table((text("Day"), *words.values()), rows),
+            )
+            table.setAccessibleName(title)
+            self.quality = card(label(title, role="title"), table)
+            self._column.insertWidget(2, self.quality)
 
     def _refresh_buttons(self) -> None:
         number, is_free = len(self.chosen()), not self._runs.is_busy

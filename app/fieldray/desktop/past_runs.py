@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -76,6 +76,7 @@ class PastRuns(RunRoom):
         self.summaries: tuple[RunSummary, ...] = ()
         self.wanted = RunFilter()
         self.comparison: Comparison | None = None
+        self.quality: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
@@ -97,6 +98,7 @@ class PastRuns(RunRoom):
     def refresh(self) -> None:
         """Read the list again."""
         self._ask(lambda history: history.runs(), self._listed)
+        self._ask(lambda history: history.quality(), partial(setattr, self, "quality"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Bring a run into sight, and one of its images."""

@@ -28,7 +28,7 @@ from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
 _RULES_VERSION: Final = 5
-_LUNG_RULES_VERSION: Final = 4  # the same for results that lungs were found for
+_LUNG_RULES_VERSION: Final = 5  # the same for results that lungs were found for
 # Fields of `Model` and `Manifest` that decide nothing by themselves, and why.
 DECIDES_NOTHING: Final = {
     "trust": "whose pack it is decides whether it is loaded",

@@ -22,6 +22,7 @@ from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
 LungSide = Literal["left", "right"]
+Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
@@ -65,6 +66,7 @@ class LungFields:
                       does not say
     evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
     latency_ms        of the network that found them
+    quality           how well the image was taken, as codes of notes for the person at the machine
     kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
     pixel_map         where a cell lies in the image
     """
@@ -83,6 +85,7 @@ class LungFields:
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
     region: tuple[float, float, float, float] | None = None
+    quality: tuple[Quality, ...] = ()
 
     @property
     def shares(self) -> NDArray[np.uint8]:
@@ -122,7 +125,7 @@ class LungFields:
         """What a person should know although the image can be judged."""
         cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off)
         first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
-        return tuple(note for note in (first, *cut_off, mirrored) if note)
+        return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
     def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
         """What a classifier gets of an image of this size: the lungs, with `margin` of their extent on each side.

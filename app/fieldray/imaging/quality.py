@@ -1,8 +1,9 @@
-"""Whether an image can be a frontal chest X-ray at all, by its header and by its pixels.
+"""Whether an image can be a frontal chest X-ray at all, by its header and by its pixels; and how well it was taken.
 
 Too few refusals cost trust, too many cost images. So an empty header field passes, and the pixel checks refuse only
 what nobody would call an image. What merely looks unlike the training images is left to the pack's OOD gate. Whether
-files say how old a patient is, which a header check may ask for, is told beforehand as far as their names tell.
+files say how old a patient is, which a header check may ask for, is told beforehand as far as their names tell. How
+well an image was taken is for the person at the machine, and changes no answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.image import Image
+from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.lungs import LungFields, Quality
+from fieldray.domain.mask import Mask
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.purpose import Saying, body_part_says, view_says
 from fieldray.domain.study import ImageHeader, day_of
@@ -28,6 +31,21 @@ _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
 # Of 255, between what is dark and what is bright. Noise in blocks of an image that is blank is shown far closer.
 _LEAST_SHOWN: Final = 64
+# How well an image was taken. Of 600 ordinary images of adults 7 are told to be askew and 12 to be low; of the same
+# turned by 15 degrees 91 in 100 are askew, and no image has so much of one grey but those that were spoilt on purpose.
+_LEAST_HIGH: Final = 0.65  # the lungs, as a share of how wide they are
+_FEWEST: Final = 500  # cells of the lungs, of which so much can be told
+_MOST_OF_ONE_GREY: Final = 0.08  # of the lungs; at most 0.04 where nothing is lost
+_END: Final = 0.02  # so near to the darkest or brightest grey of the lungs it is that
+_TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equals the smallest
+_TILTED: Final = 12
+_SHIFTS: Final = (
+    -0.06,
+    0.0,
+    0.06,
+)  # of the width of the lungs, by which their middle is not that of their mirror image
+_CELLS: Final = 128  # so many of the mask along a side are looked at, and a third of them for the tilt
+_BOTH: Final = 0.5  # a lung with so much of the other's area: of one lung there is no mirror image
 
 
 def check_header(
@@ -96,6 +114,47 @@ def _is_blank(image: Image) -> bool:
         return True
     black, white = windowed(np.array([low, high], np.float32), image.window)
     return bool(white - black < _LEAST_SHOWN)
+
+
+def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
+    """What the person at the machine should know of how an upright image was taken; nothing of one that is refused."""
+    if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
+        return ()
+    cells, found = lungs.pixel_map, list[Quality]()
+    step = max(1, max(mask.shape) // _CELLS)
+    rows, columns = np.nonzero(mask[::step, ::step])
+    down = (step * rows + 0.5) * cells.row_scale + cells.row_offset
+    across = (step * columns + 0.5) * cells.column_scale + cells.column_offset
+    smaller, larger = sorted((lungs.left_share, lungs.right_share))
+    if smaller >= _BOTH * larger and abs(_tilt(mask, cells)) >= _TILTED:
+        found.append("lungs_tilted")
+    high, wide = (np.ptp(rows) + 1) * cells.row_scale, (np.ptp(columns) + 1) * cells.column_scale
+    if not lungs.unseen and high < _LEAST_HIGH * wide:
+        found.append("lungs_low")
+    places = ((down / image.step, 0), (across / image.step, 1))
+    grey = image.pixels[tuple(place.astype(np.intp).clip(0, image.pixels.shape[axis] - 1) for place, axis in places)]
+    values, counts = np.unique(np.rint(grey), return_counts=True)
+    often = int(counts.argmax())
+    if len(rows) >= _FEWEST and counts[often] > _MOST_OF_ONE_GREY * len(rows):
+        place = (float(values[often]) - float(values[0])) / max(1.0, float(values[-1]) - float(values[0]))
+        found.append("lungs_black" if place < _END else "lungs_white" if place > 1 - _END else "lungs_few_greys")
+    return tuple(found)
+
+
+def _tilt(mask: Mask, cells: PixelMap) -> int:
+    """By how many degrees two lungs lean: of the lines at which they were mirrored, that where they fit best."""
+    step = max(1, 3 * max(mask.shape) // _CELLS)
+    mask = mask[::step, ::step]
+    rows, columns = np.nonzero(mask)
+    shape, middle = cells.row_scale / cells.column_scale, (rows.mean(), columns.mean())
+    down, across = (rows - middle[0]) * shape, columns - middle[1]
+    along, beside = (of(np.radians(_TILTS))[:, None, None] for of in (np.cos, np.sin))
+    away = 2 * (across * along + down * beside - np.array(_SHIFTS)[:, None] * np.ptp(columns))
+    row = np.rint((down - away * beside) / shape + middle[0]).astype(np.intp)
+    column = np.rint(across - away * along + middle[1]).astype(np.intp)
+    inside = (row >= 0) & (row < mask.shape[0]) & (column >= 0) & (column < mask.shape[1])
+    fits = (mask[row.clip(0, mask.shape[0] - 1), column.clip(0, mask.shape[1] - 1)] & inside).sum(axis=2)
+    return int(_TILTS[int(fits.max(axis=1).argmax())])
 
 
 def are_empty(paths: Sequence[Path]) -> bool:

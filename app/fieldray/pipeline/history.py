@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, Tally, compare
 from fieldray.domain.model import Model
@@ -18,6 +21,8 @@ from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
+
+_QUALITY_S: Final = 31 * 86_400
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -43,6 +48,11 @@ class History:
         """The runs that are wanted, the newest first."""
         with HistoryQuery(self._database) as query:
             return tuple(found for found in query.summaries() if wanted.has(found))
+
+    def quality(self) -> dict[str, Counter[str]]:
+        """How the images of the last days were taken: see `HistoryQuery.quality`."""
+        with HistoryQuery(self._database) as query:
+            return query.quality(since_s=time.time() - _QUALITY_S)
 
     def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
         """A run as it can be listed (see `work_list`). Raises UsageProblem (history_no_run).

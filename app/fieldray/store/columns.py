@@ -17,7 +17,7 @@ import msgspec
 
 from fieldray.domain.finding import Decision
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields, LungSide, Side
+from fieldray.domain.lungs import LungFields, LungSide, Quality, Side
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
@@ -82,6 +82,7 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     latency_ms: float
     unseen: tuple[LungSide, ...] = ()
     region: tuple[float, float, float, float] | None = None
+    quality: tuple[Quality, ...] = ()
 
     def fields(self, shares: bytes) -> LungFields:
         """The lung fields with these shares, as `KeptShares.data`."""

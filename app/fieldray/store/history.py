@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
-from fieldray.domain.finding import Category
-from fieldray.domain.history import ResultBrief, RunSummary, Tally
+from fieldray.domain.finding import WORK_LIST_ORDER, Category
+from fieldray.domain.history import QUALITY, ResultBrief, RunSummary, Tally
 from fieldray.domain.run import DriftSample, Run, StoredResult, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
+from fieldray.store.columns import reasons_of
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
@@ -24,6 +25,9 @@ _VERDICTS: Final = """
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
     WHERE absent_s IS NULL AND choice IS NOT NULL
 """
+# Through an index of all results, and one of the few with notes of how the image was taken.
+_BY_DAY: Final = "FROM results WHERE absent_s IS NULL AND saved_s >= ? AND {} GROUP BY 1"
+_DAY: Final = "SELECT date(saved_s, 'unixepoch', 'localtime') AS day, COUNT(*) AS number"
 _BRIEFS: Final = """
     SELECT results.id, run_id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
         results.reason, notes, spec
@@ -85,6 +89,22 @@ class HistoryQuery(ResultQuery):
             )
             for run in self._made(self._run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
         )
+
+    def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
+        """By day (ISO 8601, local time) since then, the newest first: the number of images, and of those whose notes say
+        how they were taken, by the keys of `QUALITY`.
+        """
+        rank = WORK_LIST_ORDER.index("not_an_image")
+        counted = self._all(f"{_DAY} {_BY_DAY.format(f'rank != {rank}')} ORDER BY 1 DESC", since_s)
+        days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
+        noted = _BY_DAY.format("instr(notes, '\"lungs_') > 0")
+        for row in self._all(f"{_DAY}, notes {noted}, notes", since_s):
+            with damage_noticed(self.path):
+                codes = {note.code for note in reasons_of(row["notes"])}
+            days.setdefault(row["day"], Counter()).update(
+                {name: row["number"] for name, of in QUALITY.items() if codes & of}
+            )
+        return days
 
     def briefs(self, *run_ids: int) -> Iterator[ResultBrief]:
         """The results of a run in the order of the work list; those of several as `listed_together`."""

@@ -79,7 +79,8 @@ RESULTS: Final[Tables] = (
         UNIQUE (run_id, image_key)
     )""",
     "CREATE INDEX results_by_content ON results (content_sha256, frame)",
-    "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend)",
+    "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend, saved_s)",
+    "CREATE INDEX results_by_quality ON results (saved_s, notes, absent_s) WHERE instr(notes, '\"lungs_') > 0",
     """CREATE TABLE verdicts (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         result_id INTEGER NOT NULL REFERENCES results (id),

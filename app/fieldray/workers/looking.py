@@ -24,7 +24,7 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
-from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.quality import check_header, check_pixels, lung_quality
 from fieldray.imaging.reading import ImageFile, facts_of, size_for_all, size_for_crop, unpacked
 from fieldray.imaging.reduction import REFINEMENT, TargetSize
 from fieldray.imaging.source import Stamps, content_hash
@@ -316,7 +316,8 @@ class Worker:
             scores = scores_of(finder.model, found.scores)
             return found.mask, {"scores": scores, "latency_ms": found.latency_ms, "region": found.region, **where}
 
-        return look_for_lungs(tensor.values, answer, rules, says_chest=says_chest)
+        lungs = look_for_lungs(tensor.values, answer, rules, says_chest=says_chest)
+        return replace(lungs, quality=lung_quality(image, lungs))
 
     def _classify(self, view: _View) -> bool:
         """Whether the classifier was run; where it fails, the image goes back with its input, to be tried elsewhere."""

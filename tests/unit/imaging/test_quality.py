@@ -1,21 +1,26 @@
-"""What is refused by header and by pixels, and what passes."""
+"""What is refused by header and by pixels, what passes, and what is said of how an image was taken."""
 
 from __future__ import annotations
 
 import datetime
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, Window
+from fieldray.domain.history import QUALITY
+from fieldray.domain.image import Image, PixelMap, Window
+from fieldray.domain.lungs import Quality
 from fieldray.domain.model import InputSpec, Label, Manifest, OutputRoles
 from fieldray.domain.study import ImageHeader
-from fieldray.imaging.quality import are_empty, check_header, check_pixels
+from fieldray.imaging.quality import are_empty, check_header, check_pixels, lung_quality
 from fieldray.imaging.synthetic import chest_phantom
+from lungs import COLUMNS, ROWS, lungs, two_lungs
 
 TEXT = {"en": "x", "uk": "x"}
 MANIFEST = Manifest(
@@ -171,3 +176,68 @@ def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
     found = {name: are_empty([tmp_path / name]) for name in ("empty", "full", "linked", "gone")}
     assert found == {"empty": True, "full": False, "linked": False, "gone": False}
     assert not are_empty([tmp_path / "empty", tmp_path / "full"])
+
+
+# ---- how well an image was taken
+
+
+def _taken(
+    *, degrees: float = 0.0, higher: float = 1.0, grey: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] = lambda g: g
+) -> tuple[str, ...]:
+    """What is said of two lungs, 100 wide together and 120 high, which lean and are higher; on noise of 100 greys."""
+    side, turn = 256, math.radians(degrees)
+    down, across = np.mgrid[0:side, 0:side] - side / 2
+    beside, along = across * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - across * math.sin(turn)
+    inside = (((np.abs(beside) - 30) / 20) ** 2 + (along / (60 * higher)) ** 2) < 1
+    pixels = np.random.default_rng(1).integers(80, 180, (side, side)).astype(np.uint8)
+    pixels[0, :2] = 0, 255
+    image = Image(pixels=grey(pixels))
+    found = lungs(inside.astype(np.float32), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0), rows=side, columns=side)
+    assert not found.unseen and not found.refusal
+    return lung_quality(image, found)
+
+
+@pytest.mark.parametrize(("degrees", "is_told"), [(0, False), (5, False), (-5, False), (15, True), (-15, True)])
+def test_lungs_that_lean_are_told_of(degrees: float, is_told: bool) -> None:
+    assert _taken(degrees=degrees) == (("lungs_tilted",) if is_told else ())
+
+
+def test_lungs_that_are_low_for_their_width_are_told_of() -> None:
+    assert _taken(higher=0.6) == ()  # 72 high
+    assert _taken(higher=0.5) == ("lungs_low",)
+
+
+@pytest.mark.parametrize(
+    ("grey", "code"),
+    [
+        (lambda grey: np.maximum(grey, 95) - np.uint8(95), "lungs_black"),
+        (lambda grey: np.minimum(grey, 160), "lungs_white"),
+        (lambda grey: (grey // 14).astype(np.uint8), "lungs_few_greys"),
+        (lambda grey: (grey // 4).astype(np.uint8), None),
+        (lambda grey: np.maximum(grey, 83), None),  # 4 in 100
+    ],
+)
+def test_lungs_of_one_grey_are_told_of(
+    grey: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], code: str | None
+) -> None:
+    assert _taken(grey=grey) == ((code,) if code else ())
+
+
+def test_nothing_is_said_of_how_an_image_was_taken_that_is_refused_or_has_one_lung() -> None:
+    grey = Image(pixels=np.full((ROWS, COLUMNS), 7, np.uint8))
+    assert lung_quality(grey, lungs(rotated_90=0.9)) == ()
+    assert lung_quality(grey, lungs(frontal_chest=0.01)) == ()
+    assert lung_quality(grey, lungs()) == ()  # so few cells tell nothing of the greys
+    one = two_lungs()
+    one[:, 20:] = 0
+    assert lung_quality(Image(pixels=np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, -1)), lungs(one)) == ()
+
+
+def test_notes_of_how_an_image_was_taken_stand_with_the_others_and_change_no_class() -> None:
+    found = replace(lungs(mirrored=0.9), quality=("lungs_tilted", "lungs_low"))
+    assert [note.code for note in found.notes] == ["perhaps_mirrored", "lungs_tilted", "lungs_low"]
+    assert (found.read_first, found.refusal) == (None, None)
+    assert {code for of in QUALITY.values() for code in of} == {
+        *get_args(Quality),
+        *(f"lungs_cut_off_{side}" for side in ("top", "bottom", "left", "right")),
+    }

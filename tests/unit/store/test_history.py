@@ -22,6 +22,7 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, unfinished
+from fieldray.reasons import reason
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
@@ -81,6 +82,24 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     assert (oldest.total, oldest.not_present) == (4, 0)
 
 
+def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
+    def taken(content: str, *codes: str) -> Screened:
+        return replace(image(content), notes=tuple(map(reason, codes)))
+
+    run_id = add(
+        store, taken("a", "lungs_cut_off_top", "lungs_cut_off_left", "lungs_tilted"), taken("b", "lungs_unseen")
+    )
+    add(store, taken("c", "lungs_low"), taken("d", "lungs_low"), taken("e", "perhaps_mirrored"), spec=OTHER)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("UPDATE results SET saved_s = saved_s - 200000 WHERE run_id = ?", (run_id,))
+        connection.commit()
+    with HistoryQuery(store.path) as query:
+        first, second = query.quality(since_s=0.0).items()
+        assert first > second  # the newest day first
+        assert (first[1], second[1]) == ({"images": 3, "low": 2}, {"images": 2, "cut_off": 1, "tilted": 1})
+        assert len(query.quality(since_s=time.time() - 1000)) == 1
+
+
 def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     for outcome in (image("a"), image("b")):
@@ -107,7 +126,13 @@ def test_a_brief_has_what_decides_and_the_verdict(store: ResultStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda q: q.summaries(), lambda q: q.preview("a" * 64, frame=0), lambda q: list(q.briefs(1))]
+    "ask",
+    [
+        lambda q: q.summaries(),
+        lambda q: q.quality(since_s=0.0),
+        lambda q: q.preview("a" * 64, frame=0),
+        lambda q: list(q.briefs(1)),
+    ],
 )
 def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
     """Only an index of them: results are large, and there may be many."""

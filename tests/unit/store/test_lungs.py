@@ -30,12 +30,14 @@ def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
 
 
 def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
-    given = replace(lungs(mirrored=0.9, region=two_lungs()), evidence_inside=0.25, latency_ms=1.5)
+    given = replace(
+        lungs(mirrored=0.9, region=two_lungs()), evidence_inside=0.25, latency_ms=1.5, quality=("lungs_low",)
+    )
     notes = (reason("perhaps_mirrored"), reason("evidence_outside", percent=25))
-    found = kept(tmp_path / "results.sqlite", replace(screened(), lungs=given, notes=notes))
-    assert isinstance(found, Screened) and found.lungs is not None
-    assert found.notes == notes
-    assert np.array_equal(found.lungs.shares, given.shares)
+    back = kept(tmp_path / "results.sqlite", replace(screened(), lungs=given, notes=notes))
+    assert isinstance(back, Screened) and back.lungs is not None
+    assert back.notes == notes
+    assert np.array_equal(back.lungs.shares, given.shares)
     for name in (
         "found",
         "left_share",
@@ -44,10 +46,11 @@ def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
         "rotation_degrees",
         "is_mirrored",
         "region",
+        "quality",
         "pixel_map",
     ):
-        assert getattr(found.lungs, name) == getattr(given, name), name
-    assert (found.lungs.evidence_inside, found.lungs.latency_ms, found.lungs.threshold) == (0.25, 1.5, given.threshold)
+        assert getattr(back.lungs, name) == getattr(given, name), name
+    assert (back.lungs.evidence_inside, back.lungs.latency_ms, back.lungs.threshold) == (0.25, 1.5, given.threshold)
 
 
 def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_result(tmp_path: Path) -> None:
