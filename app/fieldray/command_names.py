@@ -27,6 +27,7 @@ OWN: Final[Mapping[str, str]] = {
     "store": "look after the files of results: check, compact, back up, restore them",
     "packs": "list, verify, trust and install model packs",
     "demo": "screen openly licensed images and show the result",
+    "constancy": "check whether the packs still give the answers that they gave when they were accepted",
     "doctor": "check whether this computer can screen images, and what would help",
     "bench": "measure how fast this computer runs the packs",
 }

@@ -92,17 +92,6 @@ def run_state(translator: Translator, run: Run) -> str:
     }[run.state]
 
 
-def quality_words(translator: Translator) -> dict[str, str]:
-    """What is counted of how images were taken, by its key in `domain.history.QUALITY`."""
-    return {
-        "cut_off": translator.text("Lungs cut off"),
-        "tilted": translator.text("Askew"),
-        "low": translator.text("Shallow breath?"),
-        "dark": translator.text("Plain black"),
-        "bright": translator.text("Plain white, few greys"),
-    }
-
-
 def verdict_words(translator: Translator) -> dict[VerdictChoice, str]:
     """What a person may say of a result."""
     return {

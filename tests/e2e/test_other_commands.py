@@ -162,3 +162,21 @@ def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_p
     done = fieldray(tmp_path, option, "tiny")
     assert done.returncode == 2
     assert f"takes no {option.partition('=')[0]}." in done.stderr and "fieldray screen" in done.stderr
+
+
+def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: Path, pack_options: list[str]) -> None:
+    before = fieldray("constancy", *pack_options, "--status")
+    assert (before.returncode, "not checked on this computer yet" in before.stdout) == (1, True), before.stderr
+    first = fieldray("constancy", *pack_options)
+    assert (first.returncode, "comes without expected answers" in first.stdout) == (0, True), first.stderr
+    second = fieldray("constancy", *pack_options)
+    assert (second.returncode, "passed" in second.stdout, "0.000" in second.stdout) == (0, True, True), second.stderr
+    kept = json.loads((home / "constancy.json").read_bytes())
+    assert len(kept["records"]) == 2
+    for answer in next(iter(kept["answers"].values())).values():  # as if another network had answered on the first day
+        answer["scores"] = {label: 1 - score for label, score in answer["scores"].items()}
+    (home / "constancy.json").write_text(json.dumps(kept))
+    third = fieldray("constancy", *pack_options)
+    assert (third.returncode, "failed" in third.stdout, "expected" in third.stdout) == (1, True, True), third.stderr
+    status = fieldray("constancy", *pack_options, "--status")
+    assert (status.returncode, "Do not rely on this pack" in status.stdout) == (1, True)

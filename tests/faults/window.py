@@ -21,6 +21,7 @@ from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.pipeline.priors import Priors, system_comparer
 from fieldray.pipeline.session import Session
@@ -123,6 +124,8 @@ class WindowFrontEnd(QObject):
             history=History(session.database),
             work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
+            constancy=ConstancyRecords(session.database.parent),
+            check_constancy=lambda: (),
             export=lambda run_id, folder, formats, options, tell: (),
             known_load=lambda: None,
             measure_load=lambda folder, signer, tell: None,

@@ -45,6 +45,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPack, with_site_points
 from fieldray.pipeline.auditing import AuditRequest
+from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.history import History
 from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
@@ -595,6 +596,9 @@ class FakeRooms:
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
         self.database, self.opened = Path(), 0
+        self.checks: list[Reason] = []
+        self.may_check = threading.Event()
+        self.may_check.set()
 
     def open(self, settings: Settings, publish: Publish) -> Services:
         self.opened += 1
@@ -614,6 +618,8 @@ class FakeRooms:
             history=self.history or History(self.database),
             work_list=WorkList(self.database),
             priors=self.priors,
+            constancy=ConstancyRecords(self.database.parent),
+            check_constancy=self._check_constancy,
             export=self._export,
             known_load=lambda: self.load_study,
             measure_load=self._measure_load,
@@ -624,6 +630,10 @@ class FakeRooms:
         self.while_measuring(tell)
         self.load_study = load_study()
         return self.load_study
+
+    def _check_constancy(self) -> tuple[Reason, ...]:
+        self.may_check.wait(10)
+        return tuple(self.checks)
 
     def _export(
         self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from desk import Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
-from fieldray.desktop.packs_page import ModelCard, PackDialog, fingerprint_lines
+from fieldray.desktop.packs_page import ModelCard, PackDialog, PacksPage, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
+from fieldray.paths import VERSION
+from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
 from fieldray.reasons import reason
 
 EDGETPU = Path("/media/Edge TPU")
@@ -290,3 +293,58 @@ def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
     assert shown.page.textCursor().atStart()  # it is what a document that gets the focus scrolls to
     assert shown.page.toPlainText().strip() == "Card of made-up-1.2.0"
     shown.close()
+
+
+# ---- constancy
+
+
+def constancy(desk: Desk, **changes: object) -> Record:
+    values = {"device": "cpu", "at_s": time.time(), "program": VERSION, "images": 37, "different": 0, "largest": 0.01}
+    used = desk.bench.packs.model
+    assert used
+    return Record(**{"subject": subject(used), **values, **changes})
+
+
+def packs_page(desk: Desk) -> PacksPage:
+    plug_in(desk, on_edgetpu())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.window.actions_by_name["packs"].trigger()
+    page = desk.window.packs_page
+    desk.until(lambda: "not checked" in page.constancy.text())
+    return page
+
+
+def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRooms) -> None:
+    page, passed = packs_page(desk), constancy(desk).told
+    absent = reason("constancy_not_run", device="Edge TPU", detail="No Edge TPU is connected.")
+    rooms.checks = [passed, absent]
+    rooms.may_check.clear()
+    page.check_button.click()
+    desk.until(lambda: page.constancy.text() == "Checking constancy…")
+    assert not page.check_button.isEnabled()
+    rooms.may_check.set()
+    desk.until(lambda: page.constancy.text() == f"{passed.text}\n{absent.text}")
+    desk.until(page.check_button.isEnabled)
+    assert "constancy" not in {notice.key for notice in desk.bench.board.notices}
+
+
+def test_a_check_that_failed_or_is_due_is_spoken_of_when_the_pack_is_used(desk: Desk, rooms: FakeRooms) -> None:
+    page = packs_page(desk)
+    rooms.database.parent.mkdir(exist_ok=True)
+    records = ConstancyRecords(rooms.database.parent)
+    records.add(constancy(desk, different=2, largest=0.3, program="0.1.0"), {})
+    desk.bench.checking.refresh()
+    desk.until(lambda: "2 of 37 images" in page.constancy.text() and "due since" in page.constancy.text())
+    assert "Do not rely on this pack" in page.constancy.text()
+    assert [notice.level for notice in desk.bench.board.notices if notice.key == "constancy"] == ["warning"]
+
+
+def test_nothing_is_checked_beside_a_run(desk: Desk) -> None:
+    page = packs_page(desk)
+    desk.choose()
+    desk.answer("lungs-2.0.0")
+    desk.until(lambda: desk.bench.screening.is_busy)
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: not page.check_button.isEnabled())
+    desk.bench.checking.check()
+    assert not desk.bench.checking.is_busy

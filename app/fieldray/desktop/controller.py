@@ -22,7 +22,7 @@ from fieldray.desktop.machine import Machine
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import Auditing, Exporting, PastRuns
+from fieldray.desktop.past_runs import Auditing, Checking, Exporting, PastRuns
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.worklist_model import WorkListModel
@@ -83,6 +83,7 @@ class Controller(QObject):
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
         self.machine = Machine(self.background, self.board, self.screening, self.packs)
+        self.checking = Checking(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self._patients = PatientCount()
         self.judging = Judging(self.background, self.board, settings)

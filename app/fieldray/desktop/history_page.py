@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
@@ -38,16 +38,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
-from fieldray.formatting import (
-    calendar_date,
-    category_word,
-    moment,
-    number,
-    pack_of_run,
-    quality_words,
-    run_state,
-    score_text,
-)
+from fieldray.formatting import calendar_date, category_word, moment, number, pack_of_run, run_state, score_text
 from fieldray.pipeline.history import plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -80,7 +71,7 @@ class HistoryPage(Page):
         self._inside = lay_column(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
         self._column.insertWidget(1, card(self._inside))
         self.quality: QWidget | None = None
-        self._taken: Mapping[str, Mapping[str, int]] = runs.quality
+        self._taken = runs.quality
         self.comparison: ComparisonView | None = None
         runs.changed.connect(self._refresh)
         runs.planned.connect(self._ask)
@@ -234,18 +225,17 @@ class HistoryPage(Page):
 
     def _show_quality(self) -> None:
         """How the images of each day were taken, for the person at the machine; nothing where nothing is to be said."""
-        text, self._taken = self._translator.text, self._runs.quality
+        translator, self._taken = self._translator, self._runs.quality
         discard(*([self.quality] if self.quality else []))
-        self.quality, words = None, {"images": text("Images"), **quality_words(self._translator)}
-        if any(counts.keys() - {"images"} for counts in self._taken.values()):
-            rows = [
-                (calendar_date(self._translator, datetime.date.fromisoformat(day)), *(str(of[name]) for name in words))
-                for day, of in self._taken.items()
-            ]
-            title, table = (
-                text("How the images were taken, by day"),
-                reading_table((text("Day"), *words.values()), rows),
-            )
+        self.quality = None
+        rows = [
+            (calendar_date(translator, datetime.date.fromisoformat(day)), translator.reason(reason(code)), number)
+            for day, of in self._taken.items()
+            for code, number in ((code, f"{of[code]} / {of['images']}") for code in sorted(of.keys() - {"images"}))
+        ]
+        if rows:
+            title = translator.text("How the images were taken, by day")
+            table = reading_table((translator.text("Day"), title, translator.text("Images")), rows)
             table.setAccessibleName(title)
             self.quality = card(label(title, role="title"), table)
             self._column.insertWidget(2, self.quality)

@@ -124,9 +124,11 @@ class PacksPage(Page):
         super().__init__(translator.text("Packs"), translator.text("Model packs"), translator, theme, look)
         self._bench, self._packs = controller, packs
         self._cards: list[QWidget] = []
+        self._make_constancy()
         self._is_stale = True
         packs.listed.connect(self._changed)
         packs.model_changed.connect(self._changed)
+        controller.checking.changed.connect(self._show_constancy)
 
     def showEvent(self, event: QShowEvent) -> None:
         if self._is_stale:
@@ -152,10 +154,12 @@ class PacksPage(Page):
             self._column.insertWidget(1 + position, new)
 
     def _make_used(self) -> QWidget:
+        self._make_constancy()
         text, model = self._translator.text, self._packs.model
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
+        read = card_button(self._translator, partial(self._packs.card_read.emit, model.card))
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
@@ -168,9 +172,22 @@ class PacksPage(Page):
             *purpose(self._translator, manifest),
             *self._points(manifest),
             *self._default(),
-            card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
+            self.constancy,
+            lay_row(None, read, self.check_button, 1),
             *(label(fact, role="muted") for fact in facts),
         )
+
+    def _make_constancy(self) -> None:
+        self.constancy = label()
+        self.check_button = push_button(self._translator.text("Check constancy"), self._bench.checking.check)
+        self._show_constancy()
+
+    def _show_constancy(self) -> None:
+        """How it stands with the constancy of the pack in use, or that it is being checked."""
+        checking, translator = self._bench.checking, self._translator
+        said = map(translator.reason, (*checking.standing, *([checking.problem] if checking.problem else [])))
+        self.constancy.setText(*([translator.text("Checking constancy…")] if checking.is_busy else said))
+        self.check_button.setEnabled(checking.can_check)
 
     def _points(self, manifest: Manifest) -> Sequence[Part]:
         translator = self._translator

@@ -253,6 +253,39 @@ class Auditing(RunRoom):
         self.changed.emit()
 
 
+class Checking(RunRoom):
+    """The constancy of the pack in use: how it stands with it (`standing`), and a check on each device."""
+
+    def __init__(self, background: Background, board: NoticeBoard, screening: Screening, packs: PackChoice) -> None:
+        super().__init__(background, board, screening, packs)
+        self.standing: tuple[Reason, ...] = ()
+        packs.model_changed.connect(self.refresh)
+
+    @property
+    def can_check(self) -> bool:
+        """Whether the devices are free."""
+        return self._packs.model is not None and not self._screening.is_busy and not self.is_busy
+
+    def refresh(self) -> None:
+        """Find out how it stands with the pack in use."""
+        self.standing, model = (), self._packs.model
+        if model is not None:
+            self._run(lambda services: services.constancy.standing(model), self._stands, channel="constancy")
+
+    def check(self) -> None:
+        """Check the pack in use."""
+        if self.can_check:
+            self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
+
+    def _stands(self, standing: tuple[Reason, ...]) -> None:
+        """What failed, or is due, is spoken of."""
+        self.standing = standing
+        self._board.withdraw("constancy")
+        for why in standing:
+            if why.code in ("constancy_failed", "constancy_due"):
+                self._board.post_reason("constancy", why, level="warning")
+
+
 class Exporting(QObject):
     """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
     from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import History
     from fieldray.pipeline.priors import Priors
     from fieldray.pipeline.session import Session
@@ -40,6 +41,7 @@ class Services:
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
     known_load     what was last measured of an image beside other programs
     measure_load   measures that anew for the pack in a folder, signed by a key
+    check_constancy  check the pack in use on each device (`pipeline.constancy.check`); waits for it
     """
 
     session: Session
@@ -52,6 +54,8 @@ class Services:
     history: History
     work_list: WorkList
     priors: Priors
+    constancy: ConstancyRecords
+    check_constancy: Callable[[], tuple[Reason, ...]]
     export: Export
     known_load: Callable[[], KeptStudy | None]
     measure_load: Callable[[Path, str, Count], KeptStudy]
@@ -69,6 +73,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.constancy import ConstancyRecords, check
     from fieldray.pipeline.history import History
     from fieldray.pipeline.priors import Priors, system_comparer
     from fieldray.pipeline.session import Session
@@ -77,6 +82,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     library = PackLibrary(user_data())
     session = Session(settings, publish)
     database, comparer = session.database, system_comparer(settings)
+    constancy = ConstancyRecords(database.parent)
     drives = DriveWatch(publish)
     drives.start()
 
@@ -91,6 +97,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         history=History(database),
         work_list=WorkList(database),
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
+        constancy=constancy,
+        check_constancy=lambda: check(session, constancy),
         export=lambda run_id, folder, formats, options, tell, note: session.export(
             run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
         ),

@@ -12,19 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
-from fieldray.domain.lungs import SIDES
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.run import Run, VerdictChoice
 from fieldray.reasons import Reason
 
-# How images were taken, and the codes of notes that say so: what is counted by day for the person at the machine.
-QUALITY: Final[Mapping[str, frozenset[str]]] = {
-    "cut_off": frozenset(f"lungs_cut_off_{side}" for side in SIDES),
-    "tilted": frozenset({"lungs_tilted"}),
-    "low": frozenset({"lungs_low"}),
-    "dark": frozenset({"lungs_black"}),
-    "bright": frozenset({"lungs_white", "lungs_few_greys"}),
-}
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
 ReadingFilter = VerdictFilter | Literal["unread"]
 

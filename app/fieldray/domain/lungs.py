@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ Side = Literal["top", "bottom", "left", "right"]
 LungSide = Literal["left", "right"]
 Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
+QUALITY: Final = frozenset(
+    (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(Quality))
+)  # of notes; see `quality`
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.

@@ -36,14 +36,9 @@ _LEAST_SHOWN: Final = 64
 _LEAST_HIGH: Final = 0.65  # the lungs, as a share of how wide they are
 _FEWEST: Final = 500  # cells of the lungs, of which so much can be told
 _MOST_OF_ONE_GREY: Final = 0.08  # of the lungs; at most 0.04 where nothing is lost
-_END: Final = 0.02  # so near to the darkest or brightest grey of the lungs it is that
 _TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equals the smallest
 _TILTED: Final = 12
-_SHIFTS: Final = (
-    -0.06,
-    0.0,
-    0.06,
-)  # of the width of the lungs, by which their middle is not that of their mirror image
+_SHIFTS: Final = (-0.06, 0.0, 0.06)  # of the width of the lungs
 _CELLS: Final = 128  # so many of the mask along a side are looked at, and a third of them for the tilt
 _BOTH: Final = 0.5  # a lung with so much of the other's area: of one lung there is no mirror image
 
@@ -131,13 +126,13 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
     high, wide = (np.ptp(rows) + 1) * cells.row_scale, (np.ptp(columns) + 1) * cells.column_scale
     if not lungs.unseen and high < _LEAST_HIGH * wide:
         found.append("lungs_low")
-    places = ((down / image.step, 0), (across / image.step, 1))
-    grey = image.pixels[tuple(place.astype(np.intp).clip(0, image.pixels.shape[axis] - 1) for place, axis in places)]
+    limits = np.array(image.pixels.shape)[:, None] - 1
+    grey = image.pixels[tuple((np.stack((down, across)) / image.step).astype(np.intp).clip(0, limits))]
     values, counts = np.unique(np.rint(grey), return_counts=True)
     often = int(counts.argmax())
     if len(rows) >= _FEWEST and counts[often] > _MOST_OF_ONE_GREY * len(rows):
         place = (float(values[often]) - float(values[0])) / max(1.0, float(values[-1]) - float(values[0]))
-        found.append("lungs_black" if place < _END else "lungs_white" if place > 1 - _END else "lungs_few_greys")
+        found.append("lungs_black" if place < 0.02 else "lungs_white" if place > 0.98 else "lungs_few_greys")
     return tuple(found)
 
 

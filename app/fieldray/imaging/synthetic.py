@@ -203,6 +203,7 @@ def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path
 
 _ROWS: Final = 640
 _COLUMNS: Final = 540
+_FOR_CONSTANCY: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,16 @@ def files(part: Part) -> Iterator[tuple[str, bytes]]:
         yield name, (_folder() / part.name / name).read_bytes()
     for name, make in _REFUSED.items():
         yield name, make(part)
+
+
+def constancy_files() -> Iterator[tuple[str, bytes]]:
+    """Name (`part/file`) and content of every image by which it is checked that a pack's answers stay the same."""
+    for part in PARTS:
+        yield from ((f"{part.name}/{name}", content) for name, content in files(part))
+    for number in range(1, _FOR_CONSTANCY + 1):
+        dataset = image_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), number=number)
+        dataset.PatientAge = ""  # packs for children and for adults take them
+        yield f"drawn/study-{number}.dcm", _saved(dataset)
 
 
 def credits_file() -> Path:

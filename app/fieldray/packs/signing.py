@@ -279,3 +279,5 @@ BUILTIN: Final[Mapping[str, str]] = {
 }
 # The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
+# Whose signature what is expected of them in a constancy check bears (`assets/constancy.json`).
+CONSTANCY_SIGNER: Final = "b3fd-3add-2b75-3c44-2f2c-2f7d-dc0d-5a3e-daf0-6367-bdb7-b56e-7f5c-fce9-d876-eefc"

@@ -24,6 +24,7 @@ from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION
+from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
 from fieldray.store.history import HistoryQuery
@@ -81,6 +82,8 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
     unseen = reason("audit_unseen", pack=run.spec.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
+    if model:  # what drifts may be the computer's doing
+        notes += ConstancyRecords(database.parent).standing(model)
     return AuditReport(
         subject=_subject(run, request, label, model),
         audit=dataclasses.replace(found, notes=notes),

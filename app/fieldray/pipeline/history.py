@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, Tally, compare
 from fieldray.domain.model import Model
@@ -21,8 +20,6 @@ from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
-
-_QUALITY_S: Final = 31 * 86_400
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -50,9 +47,9 @@ class History:
             return tuple(found for found in query.summaries() if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
-        """How the images of the last days were taken: see `HistoryQuery.quality`."""
+        """How the images of the last month were taken: see `HistoryQuery.quality`."""
         with HistoryQuery(self._database) as query:
-            return query.quality(since_s=time.time() - _QUALITY_S)
+            return query.quality(since_s=time.time() - 31 * 86_400)
 
     def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
         """A run as it can be listed (see `work_list`). Raises UsageProblem (history_no_run).

@@ -203,11 +203,15 @@ class Session:
             if self._engine:
                 self._engine.reconsider(name)
 
-    def choose_devices(self) -> None:
-        """Use the devices that the settings now name, at once, in the middle of a run too. Raises BackendProblem."""
+    def choose_devices(self, only: DeviceChoice | None = None) -> None:
+        """Use the devices that the settings now name, or this one, at once, in the middle of a run too.
+
+        Raises BackendProblem.
+        """
+        device, policy = device_choice(self._settings)
         with self._lock:
             if self._engine:
-                self._engine.choose(*device_choice(self._settings))
+                self._engine.choose(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
         """One image screened with the pack in use, as in a run, but nothing is stored; waits for it.

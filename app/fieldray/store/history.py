@@ -11,7 +11,8 @@ from operator import itemgetter
 from typing import Final
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
-from fieldray.domain.history import QUALITY, ResultBrief, RunSummary, Tally
+from fieldray.domain.history import ResultBrief, RunSummary, Tally
+from fieldray.domain.lungs import QUALITY
 from fieldray.domain.run import DriftSample, Run, StoredResult, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
 from fieldray.store.columns import reasons_of
@@ -91,19 +92,16 @@ class HistoryQuery(ResultQuery):
         )
 
     def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
-        """By day (ISO 8601, local time) since then, the newest first: the number of images, and of those whose notes say
-        how they were taken, by the keys of `QUALITY`.
+        """By day (ISO 8601, local time) since then, the newest first: how many "images", and how many with each note of
+        how they were taken, by its code.
         """
-        rank = WORK_LIST_ORDER.index("not_an_image")
-        counted = self._all(f"{_DAY} {_BY_DAY.format(f'rank != {rank}')} ORDER BY 1 DESC", since_s)
+        is_image = f"rank != {WORK_LIST_ORDER.index('not_an_image')}"
+        counted = self._all(f"{_DAY} {_BY_DAY.format(is_image)} ORDER BY 1 DESC", since_s)
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
         noted = _BY_DAY.format("instr(notes, '\"lungs_') > 0")
-        for row in self._all(f"{_DAY}, notes {noted}, notes", since_s):
-            with damage_noticed(self.path):
-                codes = {note.code for note in reasons_of(row["notes"])}
-            days.setdefault(row["day"], Counter()).update(
-                {name: row["number"] for name, of in QUALITY.items() if codes & of}
-            )
+        for row in self._made(dict, self._all(f"{_DAY}, notes {noted}, notes", since_s)):
+            codes = {note.code for note in reasons_of(row["notes"])} & QUALITY
+            days.setdefault(row["day"], Counter()).update(dict.fromkeys(codes, row["number"]))
         return days
 
     def briefs(self, *run_ids: int) -> Iterator[ResultBrief]:

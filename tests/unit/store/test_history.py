@@ -96,7 +96,10 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
     with HistoryQuery(store.path) as query:
         first, second = query.quality(since_s=0.0).items()
         assert first > second  # the newest day first
-        assert (first[1], second[1]) == ({"images": 3, "low": 2}, {"images": 2, "cut_off": 1, "tilted": 1})
+        assert (first[1], second[1]) == (
+            {"images": 3, "lungs_low": 2},
+            {"images": 2, "lungs_cut_off_top": 1, "lungs_cut_off_left": 1, "lungs_tilted": 1},
+        )
         assert len(query.quality(since_s=time.time() - 1000)) == 1
 
 

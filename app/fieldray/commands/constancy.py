@@ -1,0 +1,46 @@
+"""`fieldray constancy`: whether the packs still give on this computer what they gave when they were accepted."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fieldray.commands.console import Console, add_command
+from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its options."""
+    parser = add_command(
+        commands,
+        "constancy",
+        run=run,
+        description="Screen images that come with the program, compare with the answers expected of each pack, and "
+        "keep what came out. Do so every month, and after every change of program or computer.",
+        epilog="Exit code: 0 every check passed; 1 one failed, is due or could not be made.",
+    )
+    add_pack_options(parser, default="every pack that can screen here")
+    parser.add_argument("--status", action="store_true", help="say what came out last and when the next check is due")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Check the packs, or say how it stands with them; the exit code. Raises PackProblem, StorageProblem."""
+    from fieldray.paths import user_data
+    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.session import Session
+    from fieldray.settings import load
+
+    library, drives, records = pack_library(), drives_with_packs(), ConstancyRecords(user_data())
+    within_reach = [str(one.folder) for one in library.available(drives) if one.can_screen and one.problem is None]
+    is_well = True
+    for name in [options.pack] if options.pack else within_reach:
+        model = load_pack(library, name, options, drives=drives)
+        if options.status:
+            said = records.standing(model)
+        else:
+            with Session(load()[0], lambda _: None) as session:
+                session.use_pack(model)
+                said = check(session, records, tell=lambda done, total: console.bar(f"{done}/{total}"))
+        console.print_lines(why.text for why in said)
+        is_well &= {why.code for why in said} - {"constancy_not_run"} in ({"constancy_passed"}, {"constancy_first"})
+    return 0 if is_well else 1

@@ -1,0 +1,214 @@
+"""The check of constancy: what is expected and by whose word, what differs, what is kept, and when it is due."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Finding, Outcome, Refused
+from fieldray.domain.model import Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
+from fieldray.imaging.synthetic import constancy_files
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.signing import sign
+from fieldray.paths import asset
+from fieldray.pipeline.constancy import (
+    EVERY_DAYS,
+    TOLERANCE,
+    Answer,
+    ConstancyRecords,
+    Record,
+    check,
+    shipped_set,
+    subject,
+)
+from fieldray.pipeline.session import Session
+from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
+from outcomes import screened
+from packs_factory import key
+from shipped_packs import ADULTS
+from tiny_models import tiny_manifest, tiny_model
+
+IMAGES = len(list(constancy_files()))
+POINT = tiny_manifest().operating_points[0]
+
+
+@dataclass(eq=False)
+class Screening:
+    """A session whose answers are given."""
+
+    model: Model | None = field(default_factory=tiny_model)
+    answer: Callable[[ImageRef], Outcome | None] = lambda ref: of(ref, 0.9)
+    absent: str = ""
+    devices: list[str | None] = field(default_factory=list)
+
+    def choose_devices(self, only: str | None = None) -> None:
+        self.devices.append(only)
+
+    def screen_one(self, ref: ImageRef) -> Outcome | None:
+        if self.devices[-1] == self.absent:
+            raise BackendProblem(reason("edgetpu_not_here"))
+        return self.answer(ref)
+
+
+def of(ref: ImageRef, score: float) -> Outcome:
+    finding = Finding(label="opacity", score=score, point=POINT, decision="above" if score > 0.5 else "below")
+    return replace(screened(ref), findings=(finding,))
+
+
+def record(**changes: object) -> Record:
+    values = {"device": "cpu", "at_s": 1.7e9, "program": "0.2.0", "images": 37, "different": 0, "largest": 0.01}
+    return Record(**{"subject": subject(tiny_model()), **values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
+
+
+# ---- what is expected
+
+
+def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
+    library = PackLibrary(tmp_path)
+    models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
+    assert shipped_set().answers.keys() == set(map(subject, models))
+    for answers in shipped_set().answers.values():
+        categories = {answer.category for answer in answers.values()}
+        assert {"abnormal", "normal", "unsure", "read_first", "refused"} <= categories
+
+
+def test_nothing_but_what_was_signed_is_expected(tmp_path: Path) -> None:
+    for suffix in ("json", "sig"):
+        shutil.copy(asset(f"constancy.{suffix}"), tmp_path)
+    assert shipped_set(tmp_path / "constancy.json") == shipped_set()
+    content = (tmp_path / "constancy.json").read_bytes()
+    changed = content.replace(b'"abnormal": 0.9', b'"abnormal": 0.8', 1)
+    assert changed != content
+    (tmp_path / "constancy.json").write_bytes(changed)
+    refused(tmp_path)
+    (tmp_path / "constancy.sig").write_bytes(sign(changed, key=key(1)))  # anybody can
+    refused(tmp_path)
+    (tmp_path / "constancy.json").unlink()
+    refused(tmp_path)
+
+
+def refused(folder: Path) -> None:
+    with pytest.raises(StorageProblem) as caught:
+        shipped_set(folder / "constancy.json")
+    assert caught.value.reason.code == "constancy_set"
+
+
+def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
+    records = ConstancyRecords(tmp_path)
+    with Session(Settings(), lambda _: None, database=tmp_path / "results.sqlite") as session:
+        session.use_pack(PackLibrary(tmp_path).load(ADULTS))
+        (found,) = check(session, records)
+        assert session.model and records.standing(session.model) == (found,)
+    assert found.code == "constancy_passed"
+    assert dict(found.parameters)["images"] == str(IMAGES - 1)  # one is near a limit of the lung fields
+
+
+# ---- a pack without expected answers
+
+
+def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
+    session, records, heard = Screening(), ConstancyRecords(tmp_path), list[tuple[int, int]]()
+    first = check(session, records, tell=lambda done, total: heard.append((done, total)))
+    assert (told(first), records.path.is_file()) == (["constancy_first"], True)
+    assert heard == [(done, IMAGES) for done in range(IMAGES)] and session.devices == ["cpu", None]
+    assert told(check(session, records)) == ["constancy_passed"]
+    session.answer = lambda ref: of(ref, 0.9 - TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
+    failed, image = check(session, records)
+    assert (failed.code, dict(failed.parameters)["different"]) == ("constancy_failed", "1")
+    assert image.text == "children/published-normal-1.jpg: expected abnormal 0.900, found abnormal 0.839."
+    assert told(check(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
+        "constancy_first"
+    ]
+
+
+def test_a_device_that_is_not_there_is_told_of_and_not_passed(tmp_path: Path) -> None:
+    model = replace(tiny_model(), files={"litert": b"", "edgetpu": b""})
+    session, records = Screening(model=model, absent="edgetpu"), ConstancyRecords(tmp_path)
+    on_cpu, on_edgetpu = check(session, records)
+    assert on_cpu.code == "constancy_first"
+    assert on_edgetpu.text == "Edge TPU: not checked. No Edge TPU is connected."
+    assert session.devices == ["cpu", "edgetpu", None] and len(records.standing(model)) == 1
+
+
+def test_without_a_pack_or_beside_a_run_nothing_is_checked(tmp_path: Path) -> None:
+    records = ConstancyRecords(tmp_path)
+    with pytest.raises(PackProblem):
+        check(Screening(model=None), records)
+    busy = Screening(answer=lambda ref: None)
+    with pytest.raises(UsageProblem) as caught:
+        check(busy, records)
+    assert (caught.value.reason.code, busy.devices[-1], records.path.exists()) == ("constancy_busy", None, False)
+
+
+def told(found: Iterable[Reason]) -> list[str]:
+    return [one.code for one in found]
+
+
+# ---- what differs
+
+
+def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_answer() -> None:
+    manifest, low = tiny_manifest(), POINT.unsure_low
+    firm = Answer(category="abnormal", code="", scores={"opacity": 0.9})
+
+    def differs(expected: Answer, **changes: object) -> bool:
+        values = {name: getattr(expected, name) for name in ("category", "code", "scores")}
+        return expected.is_other(Answer(**{**values, **changes}), manifest)
+
+    assert not differs(firm) and not differs(firm, scores={"opacity": 0.9 - TOLERANCE + 1e-6})
+    assert differs(firm, scores={"opacity": 0.9 - TOLERANCE - 1e-6})
+    assert differs(firm, scores={}) and differs(firm, code="left_lung_unseen") and differs(firm, category="normal")
+    near = Answer(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
+    assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
+    assert firm.is_other(None, manifest)
+    turned = Answer.of(Refused(ref=screened().ref, reason=reason("rotated")))
+    assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
+    assert differs(turned, code="view")
+
+
+# ---- what is kept
+
+
+def add(records: ConstancyRecords, one: Record) -> None:
+    records.add(one, {})
+
+
+def test_the_next_check_is_due_after_a_month_or_another_version(tmp_path: Path) -> None:
+    records, model, now_s = ConstancyRecords(tmp_path), tiny_model(), datetime.datetime.now().timestamp()
+    assert [why.code for why in records.standing(model)] == ["constancy_never"]
+    add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS - 2)))
+    assert [why.code for why in records.standing(model)] == ["constancy_passed"]
+    add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS + 2)))
+    assert [why.code for why in records.standing(model)] == ["constancy_passed", "constancy_due"]
+    add(records, record(at_s=now_s, program="0.1.0", different=1))
+    assert [why.code for why in records.standing(model)] == ["constancy_failed", "constancy_due"]
+    add(records, record(at_s=now_s, device="edgetpu"))
+    assert [why.code for why in records.standing(model)] == [
+        "constancy_failed",
+        "constancy_passed",
+        "constancy_due",
+    ]
+    assert records.standing(replace(model, model_sha256="other"))[0].code == "constancy_never"
+
+
+def test_damaged_records_are_never_taken_for_none(tmp_path: Path) -> None:
+    records = ConstancyRecords(tmp_path)
+    add(records, record())
+    records.path.write_bytes(damaged := records.path.read_bytes()[:-9])
+    with pytest.raises(StorageProblem):
+        add(records, record())
+    assert told(records.standing(tiny_model())) == ["constancy_unreadable"]
+    assert records.path.read_bytes() == damaged

@@ -1,0 +1,58 @@
+"""Make what is expected in a check of constancy, once the packs that ship were accepted:
+
+    python tools/constancy_set.py KEY [IMAGE ...]
+
+Every pack of `models/` runs the images on the CPU of this computer. Its answers, but for those to each IMAGE, go to
+`assets/constancy.json`, signed by the private key in the file KEY to `assets/constancy.sig`. The fingerprint that is
+printed must be `CONSTANCY_SIGNER` in `packs/signing.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fieldray.backends import CPU
+from fieldray.imaging.synthetic import constancy_files
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.signing import load_private_key, sign, verify
+from fieldray.paths import asset, user_data
+from fieldray.pipeline.constancy import Answers, Kept, screened, subject
+from fieldray.pipeline.session import Session
+from fieldray.settings import Settings
+
+
+def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, Answers]:
+    """The answers of a pack."""
+    model = PackLibrary(home).load(folder)
+    with Session(Settings({"device": CPU.name}), lambda _: None) as session:
+        session.use_pack(model)
+        answers = screened(session, model)
+    return subject(model), {name: answers[name] for name in answers if name not in without}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write both files; 0."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["FIELDRAY_HOME"] = home
+        packs = [found for found in PackLibrary(user_data()).builtin() if found.can_screen]
+        files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}  # drawn ones may round
+        images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        answers = dict(expected(one.folder, user_data(), without=arguments[1:]) for one in packs)
+        made = Kept(images=images, answers=answers)
+    content = msgspec.json.format(msgspec.json.encode(made, order="sorted"), indent=1) + b"\n"
+    signature = sign(content, key=load_private_key(Path(arguments[0])))
+    asset("constancy.json").write_bytes(content)
+    asset("constancy.sig").write_bytes(signature)
+    sys.stdout.write(f"{verify(content, signature=signature)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
