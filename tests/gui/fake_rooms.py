@@ -17,7 +17,7 @@ from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.planning import plan
-from fieldray.audit.report import AuditReport, Subject, propose
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, propose
 from fieldray.bench.load import KeptCell, KeptStudy
 from fieldray.bench.parallel_load import LEVELS
 from fieldray.desktop.services import Services
@@ -446,7 +446,24 @@ def audit_report(text: str = "made-up") -> AuditReport:
         drifts=(stability([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
         plan=plan(cases, thresholds, prevalence=0.1, prices=(2.0, 20.0)),
+        paired=compared(text),
     )
+
+
+def compared(text: str) -> Paired:
+    """This pack beside another one of the same name."""
+    side = Side(run_id=7, pack=text, label="opacity", point=POINT)
+    figures = [
+        PairedFigure(
+            of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
+            only_right=None if of == "auc" else (12, 3),
+        )
+        for of in ("auc", "sensitivity", "specificity", "found")
+    ]  # fmt: skip
+    return Paired(
+        first=side, second=side, images=40, patients=40, both=38, only_first=1, only_second=1, elsewhere=3,
+        figures=tuple(figures),
+    )  # fmt: skip
 
 
 @dataclass(eq=False)

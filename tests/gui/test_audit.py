@@ -81,6 +81,7 @@ def test_a_threshold_of_the_plan_is_asked_for_with_prices_and_the_run_to_compare
     assert (again.prices, again.against) == ((2.5, 0.0), other)
     text = said(page)
     assert "of 1000 people screened are called for a test" in text
+    assert "These images do not show which pack tells the sick from the healthy better." in text
     desk.until(lambda: desk.bench.auditing.report is not None)
 
 

@@ -36,13 +36,12 @@ from fieldray.desktop.dialogs import (
     GuideDialog,
     LicencesDialog,
     LicensedPart,
-    ModelCard,
     SettingsDialog,
 )
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
 from fieldray.desktop.keys import KeySheet
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
-from fieldray.desktop.packs_page import PackDialog
+from fieldray.desktop.packs_page import ModelCard, PackDialog
 from fieldray.desktop.welcome import ages_box
 from fieldray.reasons import Reason
 from fieldray.translation import Translator

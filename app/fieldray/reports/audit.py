@@ -285,10 +285,9 @@ class AuditText:
         only = text("Only the first right"), text("Only the second right")
         columns = text("Figure"), text("First"), text("Second"), text("Second less first (95 % interval)"), *only
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
-        return (
-            Points(text("Two packs on the same images"), tuple(self._said_of_pairs(found))),
-            Table("", columns, _rows(rows), widths=(50.0, 17.0, 17.0, 50.0, 22.0, 22.0)),
-        )
+        title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
+        widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
+        return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 
     def _said_of_pairs(self, found: Paired) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
