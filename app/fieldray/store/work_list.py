@@ -9,7 +9,7 @@ that would take much memory. The images of a patient are then brought together t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
@@ -97,11 +97,13 @@ class WorkListQuery(ResultQuery):
         at: slice | NDArray[np.int64] = slice(None)
         if order in _READ:
             table = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
+        elif order.column in _KEYS:
+            table = np.fromiter(self._rows(run_id, wanted, ResultOrder(by_patient=True)), _OWNED)
+            at = self._places(run_id, order, table["id"])[:limit]
         else:
             row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
             only = "" if limit is None else f"AND result_id IN ({', '.join(map(str, row_ids.tolist()))})"
-            found = self._connection.execute(OWNER_STATEMENT.format(only=only), (run_id,))
-            table = np.fromiter(map(tuple, found), _OWNED)
+            table = np.fromiter(self._tuples(OWNER_STATEMENT.format(only=only), (run_id,)), _OWNED)
             at = np.searchsorted(table["id"], row_ids)
         person, study = _first_places(table["person"][at]), _first_places(table["study"][at])
         places = np.lexsort((study, person))
@@ -117,30 +119,35 @@ class WorkListQuery(ResultQuery):
             return np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, order, limit=limit)), np.int64)
         if order.column == "patient":
             table = np.fromiter(_numbered(self._rows(run_id, wanted, ResultOrder("patient"))), _PAIR)
-            row_ids, keys = table["id"], table["key"]
-        else:
-            row_ids = np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, ResultOrder())), np.int64)
-            keys = self._keys(run_id, _KEYS[order.column], row_ids)
-        places = np.argsort(-keys if order.is_descending else keys, kind="stable")
-        return np.ascontiguousarray(row_ids[places[:limit]])
+            places = np.argsort(-table["key"] if order.is_descending else table["key"], kind="stable")
+            return np.ascontiguousarray(table["id"][places[:limit]])
+        row_ids = np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, ResultOrder())), np.int64)
+        return np.ascontiguousarray(row_ids[self._places(run_id, order, row_ids)[:limit]])
 
     def _rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> sqlite3.Cursor:
         statement, values = list_statement(wanted, order)
+        return self._tuples(statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit})
+
+    def _tuples(self, statement: str, values: Mapping[str, Any] | tuple[Any, ...]) -> sqlite3.Cursor:
+        """What a statement finds, as plain tuples: they take less time than rows that know names."""
         found = self._connection.cursor()
-        found.row_factory = None  # plain tuples take less time than rows that know names
-        return found.execute(statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit})
+        found.row_factory = None
+        return found.execute(statement, values)
+
+    def _places(self, run_id: int, order: ResultOrder, row_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places of rows, which come by class, as another column sorts them."""
+        keys = self._keys(run_id, _KEYS[order.column], row_ids)
+        return np.asarray(np.argsort(-keys if order.is_descending else keys, kind="stable"))
 
     def _keys(self, run_id: int, column: str, row_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What a column holds in these rows (n,): numbers as they are, of texts their places among all texts."""
         places: dict[Any, int] = {}
-        found = self._connection.execute(KEY_STATEMENT.format(column=column), (run_id,))
-        if column in _NUMBERS:
-            pairs = ((row[0], row[1]) for row in found)
-        else:
-            pairs = ((row[0], places.setdefault(row[1], len(places))) for row in found)
-        table = np.fromiter(pairs, _PAIR)
+        found: Iterable[tuple[Any, ...]] = self._tuples(KEY_STATEMENT.format(column=column), (run_id,))
+        if column not in _NUMBERS:
+            found = ((row_id, places.setdefault(text, len(places))) for row_id, text in found)
+        table = np.fromiter(found, _PAIR)
         keys = np.asarray(table["key"][np.searchsorted(table["id"], row_ids)])
         if column in _NUMBERS:
             return keys
