@@ -262,12 +262,13 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
 
 def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) -> None:
     run_id = add(store)
-    query._connection.create_function("slow", 1, lambda value: threading.Event().wait(0.05) or value)
-    timer = threading.Timer(0.02, query.interrupt)
-    timer.start()
+    begun = threading.Event()
+    query._connection.create_function("slow", 1, lambda value: begun.set() or threading.Event().wait(0.05) or value)
+    other = threading.Thread(target=lambda: begun.wait(10) and query.interrupt())
+    other.start()
     with pytest.raises(sqlite3.OperationalError, match="interrupted"), query.at_one_moment():
         query._connection.execute("SELECT slow(result_id) FROM work_list WHERE run_id = ?", (run_id,)).fetchall()
-    timer.join()
+    other.join()
     assert len(listed(query, run_id)) == len(OUTCOMES)
 
 
