@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -459,12 +461,18 @@ def test_folders_that_were_opened_are_remembered_until_they_are_forgotten(
         desk.finish()
         desk.until(lambda paths=paths: desk.application.settings.folders[:1] == (str(paths[0]),))
     assert folders_of(desk) == [str(first).replace("&", "&&"), str(second)]
+    again = desk.window.welcome.again_button
+    assert not again.isHidden() and again.toolTip() == str(first)
     desk.until(lambda: load_settings(home / "settings.json")[0].folders == (str(first), str(second)))
     assert "Doe" not in (home / "settings.json").read_text(encoding="utf-8")
     desk.window.toolbar.folders_menu.actions()[1].trigger()
     desk.until(lambda: rooms.session.started_with[-1][0] == (second,))
     desk.until(lambda: folders_of(desk)[0] == str(second))
+    desk.finish()
+    again.click()
+    desk.until(lambda: len(rooms.session.batches) == 5 and rooms.session.started_with[-1][0] == (second,))
     desk.bench.forget_folders()
+    assert again.isHidden()
     assert folders_of(desk) == [] and not desk.window.toolbar.folders_menu.isEnabled()
 
 
@@ -580,3 +588,26 @@ def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk)
     desk.window.resize(900, 400)  # no room for a second row
     desk.until(lambda: bar.height() == low)
     assert bar.open_button.text() == "" and "…" in bar.pack_chip.text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have dialogs of their own")
+def test_qt_s_dialog_keeps_no_folder_of_its_own(tmp_path: Path) -> None:
+    """It does without a word to it: the file is written as the dialog goes."""
+    code = """
+import sys, shiboken6
+from PySide6.QtWidgets import QApplication, QFileDialog
+from fieldray.desktop.application import let_qt_keep_nothing
+qt = QApplication([])
+if "nothing" in sys.argv:
+    let_qt_keep_nothing()
+dialog = QFileDialog(None, "", sys.argv[1])
+dialog.setFileMode(QFileDialog.FileMode.Directory)
+dialog.open()
+dialog.accept()
+shiboken6.delete(dialog)
+"""
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    for words, is_kept in ((["nothing"], False), ([], True)):
+        command = [sys.executable, "-c", code, str(tmp_path), *words]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=100)
+        assert any(tmp_path.rglob("QtProject.conf")) == is_kept

@@ -16,7 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, cast
 
-from PySide6.QtCore import QByteArray, QCoreApplication, QLibraryInfo, QLocale, QObject, Qt, QTimer, QTranslator, Signal
+from PySide6.QtCore import (
+    QByteArray,
+    QCoreApplication,
+    QLibraryInfo,
+    QLocale,
+    QObject,
+    QSettings,
+    Qt,
+    QTimer,
+    QTranslator,
+    Signal,
+)
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
@@ -97,8 +108,8 @@ class Application(QObject):
             return
         for key, value in changes.items():
             self.settings.set(key, value)
-        if not self.settings["keep_folders"]:
-            self.settings.remember_folders(())
+        if changes.get("keep_folders") is False:
+            self.controller.forget_folders()
         self.controller.save_settings()
         if _REBUILD & changes.keys():
             self._build()
@@ -203,6 +214,11 @@ def _unpacked(setting: Value) -> QByteArray:
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
+def let_qt_keep_nothing() -> None:
+    """Qt's own dialog of files would keep which folders were opened, in a file beyond this program's folder."""
+    QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
+
+
 def favour_the_window(application: Application) -> None:
     """Let the window's thread wait less for the other threads, in this process from now on."""
     sys.setswitchinterval(_SWITCH_S)
@@ -231,6 +247,7 @@ def run_application(paths: Sequence[Path]) -> int:
     """Open the window, screen `paths` once it is up; returns when it was closed and everything behind it ended."""
     QCoreApplication.setApplicationName("fieldray")
     QGuiApplication.setDesktopFileName("fieldray")
+    let_qt_keep_nothing()
     qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
     screen_connected()
     qt.setQuitOnLastWindowClosed(False)

@@ -62,6 +62,7 @@ class Controller(QObject):
 
     ready = Signal()
     measured = Signal(object)
+    folders_changed = Signal()
     ended = Signal()  # of a run that nobody stopped
     backends_changed = Signal()
     closed = Signal()
@@ -246,13 +247,16 @@ class Controller(QObject):
 
     def _remember_folders(self, folders: Sequence[str]) -> None:
         if folders:
-            self.settings.remember_folders(folders)
-            self.save_settings()
+            self._set_folders(folders)
 
     def forget_folders(self) -> None:
         """No folder was ever opened."""
-        self.settings.remember_folders(())
+        self._set_folders(())
+
+    def _set_folders(self, opened: Sequence[str]) -> None:
+        self.settings.remember_folders(opened)
         self.save_settings()
+        self.folders_changed.emit()
 
     def _list_run(self, run_id: int) -> None:
         """The run that is under way has a number, or has changed."""

@@ -311,6 +311,7 @@ class SettingsDialog(QDialog):
         more.hide()
         self.advanced = push_button(translator.text("Advanced"), role="choice")
         self.advanced.toggled.connect(more.setVisible)
+        self.advanced.toggled.connect(lambda is_on: fit_dialog(self, 760, 640 if is_on else 480))
         button = lay_row(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
         lay_column(page, self._form(is_advanced=False), button, more, 1, spacing=14)
         when = translator.text(

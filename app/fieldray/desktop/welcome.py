@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QMessageBox, QWidget
@@ -18,6 +19,7 @@ from fieldray.desktop.widgets import (
     TallArea,
     card,
     discard,
+    elide,
     label,
     lay_column,
     lay_row,
@@ -25,12 +27,14 @@ from fieldray.desktop.widgets import (
     plain,
     push_button,
     question_box,
+    set_tip,
 )
 from fieldray.packs.naming import PackCandidate
 from fieldray.translation import Translator
 
 _WIDEST = 1180
 _SIDE_BY_SIDE = 2
+_AGAIN_ROOM = 480
 
 
 class Welcome(QWidget):
@@ -48,9 +52,10 @@ class Welcome(QWidget):
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
         self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
-        inner, buttons = QWidget(), self._make_buttons(actions)
+        self.again_button = push_button("", self._open_again, icon=icon("folder", theme))
+        inner, buttons, again = QWidget(), self._make_buttons(actions), lay_row(None, self.again_button, 1)
         inner.setMaximumWidth(_WIDEST)
-        lay_column(inner, self._title, self._lead, self._grid, self.default_box, buttons, 1, spacing=12)
+        lay_column(inner, self._title, self._lead, again, self._grid, self.default_box, buttons, 1, spacing=12)
         page = QWidget()
         name_surface(page, "page")
         lay_row(page, 1, (inner, 1000), 1, margins=(24, 18, 24, 18))
@@ -58,7 +63,8 @@ class Welcome(QWidget):
         self._area.setAccessibleName(translator.text("Whose images are these?"))
         self._area.show_page(page)
         lay_column(self, self._area)
-        for signal in (controller.packs.listed, controller.packs.model_changed, controller.screening.asked):
+        packs = controller.packs
+        for signal in (packs.listed, packs.model_changed, controller.screening.asked, controller.folders_changed):
             signal.connect(self.refresh)
         self.refresh()
 
@@ -100,7 +106,15 @@ class Welcome(QWidget):
         self._lead.setText(plain(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
+        for folder in self._bench.settings.folders[:1]:
+            words = translator.text("Open the last folder again: {folder}", folder=Path(folder).name)
+            elide(self.again_button, words, room=_AGAIN_ROOM)
+            set_tip(self.again_button, folder)
+        self.again_button.setVisible(bool(self._bench.settings.folders) and question is None)
         self._show_cards(question)
+
+    def _open_again(self) -> None:
+        self._bench.screening.choose([Path(folder) for folder in self._bench.settings.folders[:1]])
 
     def take_focus(self) -> None:
         """Put the focus on the page, and on no answer: the question may come while a key is pressed."""
@@ -142,7 +156,14 @@ class Welcome(QWidget):
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
         buttons = (button for shown in self.cards for button in (shown.card_button, shown.button))
-        order = [*buttons, self.default_box, self.open_button, self._files_button, self._watch_button]
+        order = [
+            *buttons,
+            self.default_box,
+            self.open_button,
+            self._files_button,
+            self._watch_button,
+            self.again_button,
+        ]
         for before, after in itertools.pairwise(order):
             self.setTabOrder(before, after)
 
