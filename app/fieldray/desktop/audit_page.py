@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
+from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
@@ -32,7 +32,6 @@ from fieldray.desktop.widgets import (
     card,
     choice_box,
     discard,
-    form,
     label,
     lay_column,
     lay_row,

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
     QFormLayout,
+    QLayout,
     QListWidget,
     QPlainTextEdit,
     QSplitter,
@@ -297,6 +298,17 @@ def guide_text(folder: Path, language: str) -> str:
     return (path if path.is_file() else folder / f"{_SOURCE}.md").read_text(encoding="utf-8")
 
 
+def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
+    """Fields below each other, each behind its caption, which is its name too."""
+    made = QFormLayout()
+    made.setSpacing(10)
+    for caption, field in rows:
+        if isinstance(field, QWidget):
+            field.setAccessibleName(caption)
+        made.addRow(PlainLabel(caption), field)
+    return made
+
+
 class SettingsDialog(QDialog):
     """A line for each row of the table in `settings.py`. Once accepted, `changes()` gives what a person changed."""
 
@@ -333,16 +345,12 @@ class SettingsDialog(QDialog):
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
     def _form(self, *, is_advanced: bool) -> QWidget:
-        made = QWidget()
-        form = QFormLayout(made)
-        form.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)
-        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
-        form.setSpacing(10)
-        for row in TABLE:
-            if row.in_dialog and is_advanced != (row.key in SIMPLE):
-                self.fields[row.key] = self._field(row)
-                self.fields[row.key].setAccessibleName(self._translator.text(row.label))
-                form.addRow(PlainLabel(self._translator.text(row.label)), self.fields[row.key])
+        rows = [row for row in TABLE if row.in_dialog and is_advanced != (row.key in SIMPLE)]
+        self.fields.update((row.key, self._field(row)) for row in rows)
+        made, laid = QWidget(), form(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
+        laid.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)
+        laid.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
+        made.setLayout(laid)
         return made
 
     def _field(self, row: Row) -> QWidget:

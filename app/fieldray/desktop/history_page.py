@@ -27,11 +27,11 @@ from fieldray.desktop.widgets import (
     label,
     lay_column,
     lay_row,
-    plain_tip,
     push_button,
     question_box,
     reading_table,
     search_field,
+    set_tip,
 )
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
@@ -135,7 +135,7 @@ class HistoryPage(Page):
                 (len(headings) - 1, ", ".join(found.run.spec.paths)),
             ):
                 if (item := table.item(row, column)) is not None:
-                    item.setToolTip(plain_tip(tip))
+                    set_tip(item, tip)
         table.itemSelectionChanged.connect(self._refresh_buttons)
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table

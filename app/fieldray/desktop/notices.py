@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QToolButton, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
-from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, plain, push_button, set_tip
+from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, push_button, set_tip, tell_system
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
 from fieldray.formatting import category_word
@@ -145,9 +145,9 @@ SignalEnd = Callable[[QWidget, str, str], None]
 
 
 def end_words(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
-    """That a run is over, and how many images are to be read first; nobody is named."""
-    counts, manifest = rows.counts(), rows.manifest
-    found = (f"{category_word(translator, each, manifest)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
+    """That a run is over, and how many images are to be read first; in the program's own words."""
+    counts = rows.counts()
+    found = (f"{category_word(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 
 
@@ -166,7 +166,7 @@ def signal_end(window: QWidget, title: str, words: str) -> None:
     sign.activated.connect(window.activateWindow)
     QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
     sign.show()
-    sign.showMessage(plain(title), plain(words), sign.icon())
+    tell_system(sign, title, words)
 
 
 def _answer(board: NoticeBoard, notice: Notice) -> None:

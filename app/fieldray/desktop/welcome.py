@@ -106,11 +106,11 @@ class Welcome(QWidget):
         self._lead.setText(plain(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
-        for folder in self._bench.settings.folders[:1]:
-            words = translator.text("Open the last folder again: {folder}", folder=Path(folder).name)
-            elide(self.again_button, words, room=_AGAIN_ROOM)
-            set_tip(self.again_button, folder)
-        self.again_button.setVisible(bool(self._bench.settings.folders) and question is None)
+        folder = next(iter(self._bench.settings.folders), "")
+        words = translator.text("Open the last folder again: {folder}", folder=Path(folder).name)
+        elide(self.again_button, words, room=_AGAIN_ROOM)
+        set_tip(self.again_button, folder)
+        self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
     def _open_again(self) -> None:

@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
     QBoxLayout,
     QComboBox,
     QFileDialog,
-    QFormLayout,
     QFrame,
     QHBoxLayout,
     QHeaderView,
@@ -34,6 +33,7 @@ from PySide6.QtWidgets import (
     QSlider,
     QSpinBox,
     QStyledItemDelegate,
+    QSystemTrayIcon,
     QTableWidget,
     QTableWidgetItem,
     QTextBrowser,
@@ -142,9 +142,14 @@ def plain_tip(*lines: str) -> str:
     return Rich.convertFromPlainText(text, Qt.WhiteSpaceMode.WhiteSpaceNormal)
 
 
-def set_tip(target: QWidget | QAction, *lines: str) -> None:
-    """Give a widget or a command its tool tip."""
+def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
+    """Give a widget, a command or a cell of a table its tool tip."""
     target.setToolTip(plain_tip(*lines))
+
+
+def tell_system(sign: QSystemTrayIcon, title: str, words: str) -> None:
+    """Show a message of the system's, of the program's own words: some systems take it for markup."""
+    sign.showMessage(plain(title), plain(words), sign.icon())
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
@@ -277,17 +282,6 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
         box.addItem(plain(text), value)
     box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
     return box
-
-
-def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
-    """Fields below each other, each behind its caption, which is its name too."""
-    made = QFormLayout()
-    made.setSpacing(10)
-    for caption, field in rows:
-        if isinstance(field, QWidget):
-            field.setAccessibleName(caption)
-        made.addRow(PlainLabel(caption), field)
-    return made
 
 
 def search_field(words: str, text: str = "") -> QLineEdit:
