@@ -136,3 +136,5 @@ def test_killed_and_resumed_with_two_packs_no_image_is_lost_or_repeated(
         assert len(runs) == 2
         for run in runs:
             assert Counter(found.outcome.ref.path.name for found in query.rows(run.run_id)) == Counter(names)
+    shown = fieldray("history", "show", runs[0].run_id)
+    assert f"In one pass with run {runs[1].run_id}, pack {runs[1].spec.pack_name}" in shown.stdout

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import ReadFacts, can_be_overruled, can_be_turned
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage
+from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.lungs import LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import says_frontal_chest
@@ -91,12 +91,14 @@ class _Shared:
 
     readings  by what was needed
     lungs     by the lung-field pack, what was needed, and whether the header says chest
+    tensors   by the image as it was read, the input, and what of the image goes into it
     """
 
     file: ImageFile
     opened_s: float = 0.0
     readings: dict[TargetSize | None, _Reading] = field(default_factory=dict)
     lungs: dict[tuple[int, TargetSize | None, bool], LungFields] = field(default_factory=dict)
+    tensors: dict[tuple[Image, InputSpec, Box | None], Tensor] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -246,7 +248,8 @@ class Worker:
         if box and not is_whole and (finer := size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
-        tensor = to_tensor(image, wanted, box=box)
+        tensors, key = view.shared.tensors, (image, wanted, box)
+        tensor = tensors[key] = tensors[key] if key in tensors else to_tensor(image, wanted, box=box)
         facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
         if detail == "finer":
             facts = replace(facts, notes=(*facts.notes, "read_twice"))
