@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.persistence import FileLock
+from fieldray.pipeline.constancy import ConstancyRecords, Record
 from fieldray.reports.content import CATEGORY_TEXTS
 from program import Fieldray, write_images
 from tiny_models import tiny_manifest
@@ -95,7 +97,7 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     assert screened("history", "export", "9", "--out", tmp_path / "out").returncode == 2
 
 
-def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, tmp_path: Path) -> None:
+def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home: Path, tmp_path: Path) -> None:
     month = datetime.date.today().isoformat()[:7]
     done = screened("history", "month", month, "--pdf", tmp_path / "month.pdf", "--json", tmp_path / "month.json")
     assert done.returncode == 0, done.stderr
@@ -103,7 +105,11 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, tmp_p
     found = json.loads((tmp_path / "month.json").read_text("ascii"))
     images = sum(one["images"] for one in found["images"])
     assert (found["report"], found["first_day"], images > 0) == ("month", f"{month}-01", True)
+    assert "No check of constancy was made" in screened("history", "month").stdout
+    record = Record("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
+    ConstancyRecords(home).add(record, {})
     said = screened("history", "month").stdout
+    assert record.told.text in said and record.told.text not in screened("history", "month", "2001-02").stdout
     assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
     assert "Nothing was screened in this month." in screened("history", "month", "2001-02").stdout
     assert "is not a date" in screened("history", "month", "November").stderr

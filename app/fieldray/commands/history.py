@@ -182,6 +182,8 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.paths import user_data
+    from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.reports.content import month_text
     from fieldray.reports.document import lines
     from fieldray.reports.exporter import is_own_pdf
@@ -191,11 +193,14 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     from fieldray.translation import Translator
 
     first = options.month or datetime.date.today().replace(day=1)
-    tallies = _history().month(first)
-    if not write_json(options.json, month_text(tallies, first), console, kind="json"):
-        console.print_lines((month_title(Translator(), first), *lines(month_blocks(tallies, Translator()))))
+    tallies, records = _history().month(first), ConstancyRecords(user_data()).read().records
+    checks = [one.told for one in records if datetime.date.fromtimestamp(one.at_s).replace(day=1) == first]
+    if not write_json(options.json, month_text(tallies, first, checks), console, kind="json"):
+        console.print_lines((month_title(Translator(), first), *lines(month_blocks(tallies, checks, Translator()))))
     if options.pdf:
-        write_own(options.pdf, is_own_pdf, month_document(tallies, first, Translator(options.language)))
+        words = Translator(options.language)
+        blocks = month_blocks(tallies, checks, words)
+        write_own(options.pdf, is_own_pdf, month_document(month_title(words, first), blocks, first, words))
         console.print_line(f"Written: {options.pdf}")
     return 0
 

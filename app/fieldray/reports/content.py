@@ -366,13 +366,14 @@ def comparison_text(comparison: Comparison) -> str:
     return _text(document)
 
 
-def month_text(tallies: Sequence[Tally], first: datetime.date) -> str:
+def month_text(tallies: Sequence[Tally], first: datetime.date, checks: Sequence[Reason]) -> str:
     """What was screened in the month that begins on this day, as JSON in ASCII."""
     found = [
         {**dataclasses.asdict(tally), "category": CATEGORY_TEXTS[tally.category], "why": tally.why and tally.why.code}
         for tally in tallies
     ]
-    return _text({"report": "month", "notice": NOTICE, "first_day": first.isoformat(), "images": found})
+    about = {"report": "month", "notice": NOTICE, "first_day": first.isoformat()}
+    return _text({**about, "images": found, "constancy": [check.text for check in checks]})
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import Tally
 from fieldray.domain.metrics import share_of
 from fieldray.formatting import calendar_date, category_word, count, percent, research_only
+from fieldray.reasons import Reason
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.translation import Translator
 
@@ -19,12 +20,14 @@ def month_title(translator: Translator, first: datetime.date) -> str:
     return translator.text("Screening in the month from {date}", date=calendar_date(translator, first))
 
 
-def month_blocks(tallies: Sequence[Tally], translator: Translator) -> tuple[Block, ...]:
-    """What each pack found in the images that it first saw in the month."""
+def month_blocks(tallies: Sequence[Tally], checks: Sequence[Reason], translator: Translator) -> tuple[Block, ...]:
+    """What each pack found in the images that it first saw in the month; and what came of its checks of constancy."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for pack in dict.fromkeys(tally.pack for tally in tallies):
         blocks += _of_pack(pack, [tally for tally in tallies if tally.pack == pack], translator)
-    return (*blocks, *([] if tallies else [Paragraph(translator.text("Nothing was screened in this month."))]))
+    text, told = translator.text, tuple(map(translator.reason, checks))
+    blocks += [] if tallies else [Paragraph(text("Nothing was screened in this month."))]
+    return (*blocks, Points(text("Constancy"), told or (text("No check of constancy was made in this month."),)))
 
 
 def _of_pack(pack: str, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:

@@ -12,18 +12,16 @@ from typing import Any, Final
 from PIL import Image
 
 from fieldray.domain.finding import Outcome, lungs_of
-from fieldray.domain.history import Tally
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import number, research_only
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import FindingText, ImageText, ShareChart, cut
+from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
 from fieldray.reports.pdf.fonts import Fonts
-from fieldray.reports.site import month_blocks, month_title
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 
@@ -46,9 +44,8 @@ def run_document(stored: StoredRun) -> bytes:
         return document.finished()
 
 
-def month_document(tallies: Sequence[Tally], first: datetime.date, translator: Translator) -> bytes:
-    """A month of a site."""
-    title, blocks = month_title(translator, first), month_blocks(tallies, translator)
+def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
+    """A month of a site, that begins on this day."""
     made = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
     notice, language = research_only(translator), translator.language
     with Fonts() as fonts:
