@@ -356,7 +356,9 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
-NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own"})
+NUMBERS: Final = frozenset(
+    {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
+)
 
 
 def template_of(code: str) -> Template:

@@ -180,3 +180,4 @@ def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: P
     assert (third.returncode, "failed" in third.stdout, "expected" in third.stdout) == (1, True, True), third.stderr
     status = fieldray("constancy", *pack_options, "--status")
     assert (status.returncode, "Do not rely on this pack" in status.stdout) == (1, True)
+    assert fieldray("history", "month").stdout.count("Constancy of tiny-1.0.0 (CPU)") == 3

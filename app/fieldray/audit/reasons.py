@@ -81,24 +81,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "by chance below {limit} ({images} against {others} images).",
     "drift_no_reference": "The pack does not say how its scores were distributed on the images it was measured on, so "
                           "scores can only be compared with those of earlier runs.",
-    "constancy_passed": "Constancy of {pack} on {device}, {day}: passed. {images} images gave the expected answers; a score "
-                        "differs by {largest} at most, and {limit} is allowed. Next check: {due}.",
-    "constancy_failed": "Constancy of {pack} on {device}, {day}: failed. {different} of {images} images gave another answer "
-                        "than expected; a score differs by up to {largest}, and {limit} is allowed. Do not rely on this "
-                        "pack on this device. Install the program again, and check again. If that "
-                        "does not help, use another computer, and tell whoever is responsible for this one.",
-    "constancy_first": "Constancy of {pack} on {device}, {day}: this pack comes without expected answers, so nothing was "
-                       "compared. The answers of today to {images} images were kept, and later checks are held against "
-                       "them. Next check: {due}.",
+    "constancy_passed": "Constancy of {pack} ({device}), {day}: passed. {images} images gave the expected answers; a score differs by {largest} at most, and {limit} is allowed. Next check: {due}.",
+    "constancy_failed": "Constancy of {pack} ({device}), {day}: failed. {different} of {images} images gave another answer than expected; a score differs by up to {largest}, and {limit} is allowed. Do not rely on this pack on this device. Install the program again, and check again. If that does not help, use another computer, and tell whoever is responsible for this one.",
+    "constancy_first": "Constancy of {pack} ({device}), {day}: this pack comes without expected answers, so nothing was compared. The answers of today to {images} images were kept, and later checks are held against them. Next check: {due}.",
     "constancy_never": "Constancy of {pack}: not checked on this computer yet.",
     "constancy_due": "The next check of constancy is due since {due}.",
     "constancy_not_run": "{device}: not checked. {detail}",
     "constancy_image": "{image}: expected {expected}, found {found}.",
     "constancy_busy": "A run is under way, or another pack was chosen. Wait until the run is over, then check again.",
-    "constancy_set": "What is expected in a check of constancy is not what came with the program ({detail}). Install the "
-                     "program again.",
-    "constancy_unreadable": "The records of constancy in {path} cannot be read: {detail}. Restore the file, or move it "
-                            "away: the next check is then the first one.",
+    "constancy_set": "What is expected in a check of constancy is not what came with the program ({detail}). Install the program again.",
+    "constancy_unreadable": "The records of constancy in {path} cannot be read: {detail}. Restore the file, or move it away: the next check is then the first one.",
     "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
                            "hyphens, beginning with a letter or digit.",
     "site_point_person": "A local operating point needs the name of the person who chooses it.",

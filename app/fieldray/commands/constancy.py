@@ -15,8 +15,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "constancy",
         run=run,
-        description="Screen images that come with the program, compare with the answers expected of each pack, and "
-        "keep what came out. Do so every month, and after every change of program or computer.",
+        description="Screen images that come with the program, and compare with the answers expected of each pack.",
         epilog="Exit code: 0 every check passed; 1 one failed, is due or could not be made.",
     )
     add_pack_options(parser, default="every pack that can screen here")
@@ -40,7 +39,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         else:
             with Session(load()[0], lambda _: None) as session:
                 session.use_pack(model)
-                said = check(session, records, tell=lambda done, total: console.bar(f"{done}/{total}"))
+                console.bar(model.pack_name)
+                said = check(session, records)
         console.print_lines(why.text for why in said)
         is_well &= {why.code for why in said} - {"constancy_not_run"} in ({"constancy_passed"}, {"constancy_first"})
     return 0 if is_well else 1

@@ -40,6 +40,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser, default="the one that these images are for")
     screen.add_run_options(parser)
+    parser.set_defaults(watch=False)  # the folder is the program's own
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -235,7 +235,8 @@ class HistoryPage(Page):
         ]
         if rows:
             title = translator.text("How the images were taken, by day")
-            table = reading_table((translator.text("Day"), title, translator.text("Images")), rows)
+            headings = translator.text("Day"), translator.text("Note"), translator.text("Images")
+            table = reading_table(headings, rows)
             table.setAccessibleName(title)
             self.quality = card(label(title, role="title"), table)
             self._column.insertWidget(2, self.quality)

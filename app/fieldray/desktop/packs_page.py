@@ -159,7 +159,6 @@ class PacksPage(Page):
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
-        read = card_button(self._translator, partial(self._packs.card_read.emit, model.card))
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
@@ -168,12 +167,12 @@ class PacksPage(Page):
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
+            lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
             *purpose(self._translator, manifest),
             *self._points(manifest),
             *self._default(),
-            self.constancy,
-            lay_row(None, read, self.check_button, 1),
+            card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
             *(label(fact, role="muted") for fact in facts),
         )
 

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Annotated, Final, Self
 
 import msgspec
-from msgspec import Meta
 
 from fieldray.backends import BACKENDS
-from fieldray.domain.events import Count
 from fieldray.domain.finding import Category, Outcome, Screened, decide, why_of
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
@@ -36,7 +34,7 @@ EVERY_DAYS: Final = 30
 # Of a calibrated score. With one thread or two, scores were the same to the last digit. With the runtime's other
 # kernels (no XNNPACK) they moved by up to 0.050, in the mean by 0.002 to 0.015.
 TOLERANCE: Final = 0.06
-_Share = Annotated[float, Meta(ge=0, le=1)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,9 +176,7 @@ def shipped_set(path: Path | None = None) -> Kept:
     return found
 
 
-def check(
-    session: Session, records: ConstancyRecords, *, tell: Count = lambda _done, _total: None
-) -> tuple[Reason, ...]:
+def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     """Check the pack in use on each device that it has a file for, the last resort first, and keep it; waits for it.
 
     Gives what came out of each, and why a device could not be checked, in sentences. Raises PackProblem (no_pack),
@@ -193,7 +189,7 @@ def check(
         for device in [entry for entry in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(entry.roles)]:
             session.choose_devices(device.name)
             try:
-                answers = screened(session, model, tell=tell)
+                answers = screened(session, model)
             except BackendProblem as problem:
                 told.append(reason("constancy_not_run", device=device.title, detail=problem.reason.text))
                 continue
@@ -210,16 +206,14 @@ def check(
     return tuple(told)
 
 
-def screened(session: Session, model: Model, *, tell: Count = lambda _done, _total: None) -> Answers:
+def screened(session: Session, model: Model) -> Answers:
     """The answers to all images. Raises as `check` does, and BackendProblem."""
     answers = dict[str, Answer]()
     with scratch_folder() as folder:
         for name, content in constancy_files():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
-        refs = tuple(discover([folder]))
-        for done, ref in enumerate(refs):
-            tell(done, len(refs))
+        for ref in discover([folder]):
             outcome = session.screen_one(ref)
             if outcome is None or session.model is not model:
                 raise UsageProblem(reason("constancy_busy"))

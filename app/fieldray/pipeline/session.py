@@ -204,10 +204,7 @@ class Session:
                 self._engine.reconsider(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
-        """Use the devices that the settings now name, or this one, at once, in the middle of a run too.
-
-        Raises BackendProblem.
-        """
+        """Use the devices that the settings name, or this one, at once, in a run too. Raises BackendProblem."""
         device, policy = device_choice(self._settings)
         with self._lock:
             if self._engine:
