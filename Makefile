@@ -6,28 +6,16 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage faults powercut walk attack fuzz fuzz-structures mutation bench scale cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
 	$(BIN)/python -m pytest -n auto --dist worksteal
-	$(MAKE) --no-print-directory tflite
 
 coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
-
-# The older runtime has no wheels past Python 3.11 and needs numpy 1: it gets an environment of its own.
-tflite:                       ## the inference tests on both runtimes
-	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")'; \
-	then $(MAKE) --no-print-directory $(VENV)-tflite/.installed && PYTHONPATH=tests $(VENV)-tflite/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider -W error -q tests/unit/inference; \
-	else echo "tflite-runtime has no wheel for this Python or system: its tests are left out"; fi
-
-$(VENV)-tflite/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-tflite
-	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
-	touch $@
 
 faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
@@ -134,4 +122,4 @@ $(VENV)/.robustness: $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tflite $(VENV)-docs build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-docs build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -43,7 +43,7 @@ FONT_TABLES: Final = tuple(
 # that would be able to reach a network if something asked it to.
 EXCLUDED: Final = (
     "fieldray_adapt", "fieldray_cluster", "dask", "distributed", "optuna", "pyarrow",
-    "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py",
+    "tensorflow", "keras", "torch", "jax", "matplotlib", "scipy", "pandas", "h5py",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
     "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtDesigner", "PySide6.QtHelp",

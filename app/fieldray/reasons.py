@@ -124,8 +124,6 @@ BACKENDS: Final[Mapping[str, Template]] = {
                      "into another port, without a hub.",
     "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug it into another port.",
     "coral_run_failed": "The Edge TPU reported an error ({detail}). If it happens again, use another port or cable.",
-    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. It may lack power or have a bad cable: use "
-                      "another port, without a hub.",
     "coral_usb2": "The Edge TPU is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 "
                   "port (often blue).",
     "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply. It may stop at any time. "
@@ -235,8 +233,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "Verdicts recovered: {verdicts}. Images without a result are screened again.",
     "store_gone": "The file of results {path} was moved, deleted or replaced while the program was running, so new "
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
-    "pictures_repaired": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
-                       "is lost.",
+    "pictures_renewed": "The file of pictures {path} was damaged and is begun anew. No result is lost.",
     "store_in_use": "The file of results {path} is in use by another window or command of this program. Close the window, "
                     "or wait until the command has finished. Then try again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
@@ -336,8 +333,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "host_governor": "The system slows the CPU down to save power (governor {governor}). Run: cpupower frequency-set "
                      "-g performance",
     "host_battery": "The computer is running on battery, which slows most computers down. Plug it in.",
-    "host_slow_runtime": "The older runtime tflite-runtime is used, which is many times slower on the CPU. Install "
-                         "ai-edge-litert.",
     "host_memory": "Only {free_mb} MB of memory are free, but large images need {needed_mb} MB. Close other programs.",
     "host_disk": "Only {free_mb} MB are free on the disk with the results ({path}). Free some space.",
     "host_busy": "Other programs use {percent} percent of the CPU. Close those that are not needed during screening.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +20,6 @@ from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.inference.litert import RUNTIMES
 from fieldray.packs.legacy import load_legacy
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray_adapt.command import compile_pack
@@ -84,17 +82,6 @@ def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEd
         assert list(first.values()) == pytest.approx(legacy_scores(values), abs=1e-4)
         assert second == pytest.approx(first, abs=0.03)
         assert (first["abnormal"] > first["normal"]) == (second["abnormal"] > second["normal"]) == (values.max() > 127)
-
-
-@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if importlib.util.find_spec(name)])
-def test_the_edgetpu_runs_on_every_runtime(edgetpu: DoubleEdgeTpu, runtime: str) -> None:
-    edgetpu.plug()
-    said = Said()
-    kind = edgetpu_kind(libraries=[str(edgetpu.library)], runtimes=(runtime,), find=edgetpu.find)
-    with Engine(said, kinds=[kind]) as engine:
-        engine.open(edgetpu_model())
-        assert said.serves("edgetpu").detail.startswith(runtime)
-        assert [prediction.request_id for prediction in answers(engine, 10)] == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,6 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
     return statistics.median(later_mean_ms(times_ms) / later_mean_ms(base_ms) for times_ms, base_ms in pairs)
 
 
-def by_iteration(repetitions: Repetitions) -> list[float]:
-    """Median time of iteration 1, 2, 3, ... over the repetitions, up to the length of the shortest one."""
-    return [statistics.median(times_ms) for times_ms in zip(*repetitions, strict=False)]
-
-
 MOST_IMAGES: Final = 24  # different ones; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
 _MEMORY_MB: Final = 2048

@@ -1,7 +1,7 @@
 """`bench device` and `bench host`: the time per image of what can run a pack, in rounds that take turns.
 
 `bench device` times each pack on each backend, with and without reading, the first images apart. `bench host` says what
-threads, runtime, number format and other devices gain on this computer: method 3 of the dissertation found a factor of
+threads, number format and other devices gain on this computer: method 3 of the dissertation found a factor of
 up to 8.66 between the best and the worst host. What a command can change is measured, every variant against the
 simplest one; the rest is only stated.
 
@@ -11,20 +11,17 @@ is compared are interleaved, so that other load on the machine falls on all of i
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
-    START_UP,
     BenchmarkCase,
     Effort,
     LoadedImage,
     OpenReaders,
     Summary,
     accelerator_cases,
-    by_iteration,
     one_worker,
     paired_ratio,
     summarise,
@@ -32,7 +29,7 @@ from fieldray.bench.benchmark_case import (
     time_network,
     time_stream,
 )
-from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+from fieldray.bench.report import Block, Points, Report, Table
 from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
@@ -85,8 +82,6 @@ def measure(
     return measurements
 
 
-MOST_ITERATIONS: Final = 100  # shown in a chart; the figures count all
-_TALLEST: Final = 5.0  # multiples of the usual time that a chart shows
 FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p99", "1st / 3+", "images")
 
 
@@ -101,9 +96,8 @@ class Costs:
 def device_report(
     measurements: Sequence[Measurement], *, costs: Costs, problems: Mapping[str, Reason], images: str
 ) -> Report:
-    """Tables and charts. `problems` says what could not be measured; `images` is a phrase for what was run on."""
+    """Tables. `problems` says what could not be measured; `images` is a phrase for what was run on."""
     blocks: list[Block] = [_times(measurements), _rates(measurements, costs)]
-    blocks += [_lines(scope, measurements) for scope in (NETWORK, FILE)]
     notes = [f"Run on {images}."]
     details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measurements}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
@@ -156,27 +150,6 @@ def _per_costs(one: Measurement, costs: Costs) -> tuple[float | None, float | No
     return per_cost(one.summary, by_cost[0]), per_cost(one.summary, by_cost[1])
 
 
-def _lines(scope: str, measurements: Sequence[Measurement]) -> Chart:
-    chosen = [one for one in measurements if one.scope == scope]
-    return iteration_chart(f"Time of each image, {scope}", {one.case.name: one.repetitions for one in chosen})
-
-
-def iteration_chart(title: str, repetitions: Mapping[str, Sequence[Sequence[float]]]) -> Chart:
-    """Median time of each iteration, one line per name; a start-up far above the rest is cut off."""
-    medians = {name: by_iteration(times_ms) for name, times_ms in repetitions.items()}
-    usual_ms = max(statistics.median(times_ms[START_UP:]) for times_ms in medians.values())
-    count = min(MOST_ITERATIONS, *map(len, medians.values()))
-    return Chart(
-        title=title,
-        kind="lines",
-        x_title="iteration",
-        y_title="milliseconds (median over the repetitions)",
-        categories=tuple(str(number) for number in range(1, count + 1)),
-        series=tuple(Series(name, tuple(times_ms[:count])) for name, times_ms in medians.items()),
-        top=_TALLEST * usual_ms,
-    )
-
-
 def _data(one: Measurement, costs: Costs) -> dict[str, Any]:
     per_w, per_usd = _per_costs(one, costs)
     return {
@@ -204,9 +177,7 @@ _NOT_MEASURED: Final = (
 )
 
 
-def host_variants(
-    model: Model, *, cores: int, runtimes: Sequence[str], float_file: bytes | None, max_clock: bool
-) -> tuple[BenchmarkCase, ...]:
+def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
     """The ways to run a model, the simplest one first.
 
     Parameters
@@ -215,22 +186,17 @@ def host_variants(
         The network to run.
     cores
         The largest number of threads.
-    runtimes
-        The installed runtimes, in order of use.
     float_file
         The same network in floating point, if there is one.
     max_clock
         Whether a device whose clock can be chosen runs at the highest one, too.
     """
-    lean = cpu_kind(runtimes=tuple(runtimes[:1]), threads=1)
+    lean = cpu_kind(threads=1)
     found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
     threads = 2
     while threads <= cores:
         found.append(BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(threads=threads)))
         threads *= 2
-    for name in runtimes[1:]:
-        kind = cpu_kind(runtimes=(name,), threads=1)
-        found.append(BenchmarkCase(name=f"cpu, 1 thread, {name}", model=model, kind=kind))
     if float_file is not None:
         in_float = replace(model, files={"litert": float_file}, golden=None)
         found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
@@ -245,7 +211,7 @@ def times_as_fast(variant: Measurement, measured: Sequence[Measurement]) -> floa
 def variant_blocks(
     measured: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str
 ) -> tuple[Block, ...]:
-    """A table and a chart of the gains, and what could not be measured."""
+    """A table of the gains, and what could not be measured."""
     columns = ("", "images / s", "ms per image", "times as fast", "ran on")
     rows = []
     for variant in measured:
@@ -256,14 +222,6 @@ def variant_blocks(
     notes += [f"{name}: {why.text}" for name, why in problems.items()]
     return (
         Table(f"Gain of each variant against {BASELINE}", columns, tuple(rows)),
-        Chart(
-            title="Images per second by variant",
-            kind="bars",
-            x_title=f"{MESSAGES}, from the third image on",
-            y_title="images per second",
-            categories=("",),
-            series=tuple(Series(variant.case.name, (variant.summary.fps_avg,)) for variant in measured),
-        ),
         Points("How it was measured, and what was not", (*notes, *_NOT_MEASURED)),
     )
 

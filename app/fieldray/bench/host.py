@@ -26,7 +26,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.inference.coral import status
 from fieldray.inference.coral.status import CoralStatus
-from fieldray.inference.litert import RUNTIMES
+from fieldray.inference.litert import RUNTIME
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
@@ -42,23 +42,21 @@ _LIBRARIES: Final = {
     "cryptography": "cryptography",
     "PySide6": "PySide6-Essentials",
     "ai_edge_litert": "ai-edge-litert",
-    "tflite_runtime": "tflite-runtime",
 }
-_OPTIONAL: Final = frozenset({"PySide6", *RUNTIMES})
+_OPTIONAL: Final = frozenset({"PySide6", RUNTIME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareFacts:
-    """`versions` by import name, empty where a package is missing; the installed `runtimes`, in order of use."""
+    """`versions` by import name, empty where a package is missing."""
 
     program: str
     python: str
     versions: Mapping[str, str]
-    runtimes: tuple[str, ...]
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Required packages that are missing; runtimes and window are reported separately."""
+        """Required packages that are missing; runtime and window are reported separately."""
         return tuple(_LIBRARIES[name] for name in _LIBRARIES if name not in _OPTIONAL and not self.versions[name])
 
 
@@ -68,7 +66,6 @@ def software_facts() -> SoftwareFacts:
         program=VERSION,
         python=platform.python_version(),
         versions={name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()},
-        runtimes=tuple(name for name in RUNTIMES if _is_installed(name)),
     )
 
 
@@ -223,7 +220,7 @@ class Finding:
 
 def findings(facts: HostFacts) -> tuple[Finding, ...]:
     """The most serious ones first."""
-    found = [*_stops(facts), *_machine(facts.machine), *_software(facts), *_storage(facts), *_edgetpu(facts)]
+    found = [*_stops(facts), *_machine(facts.machine), *_storage(facts), *_edgetpu(facts)]
     if facts.trial.problem is None:
         trial = facts.trial
         words = reason("host_trial_well", pack=trial.pack_name, backend=trial.backend, seconds=f"{trial.seconds:.1f}")
@@ -237,7 +234,7 @@ def can_screen(found: tuple[Finding, ...]) -> bool:
 
 
 def _stops(facts: HostFacts) -> Iterator[Finding]:
-    if not facts.software.runtimes:
+    if not facts.software.versions[RUNTIME]:
         yield Finding("stop", reason("no_runtime"))
     if facts.software.missing:
         yield Finding("stop", reason("host_library_missing", names=", ".join(facts.software.missing)))
@@ -266,11 +263,6 @@ def _machine(machine: MachineFacts) -> Iterator[Finding]:
         yield Finding("change", reason("host_busy", percent=f"{machine.busy * 100:.0f}"))
     if machine.usable_threads < machine.threads:
         yield Finding("change", reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads))
-
-
-def _software(facts: HostFacts) -> Iterator[Finding]:
-    if facts.software.runtimes[:1] == ("tflite_runtime",):
-        yield Finding("change", reason("host_slow_runtime"))
 
 
 def _storage(facts: HostFacts) -> Iterator[Finding]:

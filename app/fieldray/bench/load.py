@@ -33,9 +33,9 @@ from fieldray.bench.benchmark_case import (
     time_images,
     usable,
 )
-from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
+from fieldray.bench.device import FIGURE_COLUMNS, figure_cells
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.bench.report import Chart, Points, Report, Series, Table, when_and_where
+from fieldray.bench.report import Points, Report, Table, when_and_where
 from fieldray.domain.events import Count, Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
@@ -175,9 +175,7 @@ _QUIET: Final = 0.1  # share of the CPU that others may use, or that a load may 
 
 
 def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images: str) -> Report:
-    """Tables and charts; `cells` include every case under no load."""
-    names = tuple(dict.fromkeys(cell.case.name for cell in cells))
-    charts = [_chart(name, [cell for cell in cells if cell.case.name == name]) for name in names]
+    """Tables; `cells` include every case under no load."""
     disturbed = _disturbance(cells)
     marks = {} if disturbed else DISSERTATION  # such figures are compared with nothing
     notes = [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
@@ -188,9 +186,7 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images
         blocks=(
             _increases(cells, marks),
             Points("What helps", (*_verdicts(cells, marks), *notes)),
-            _bars(cells, marks),
             _times(cells),
-            *charts,
         ),
         data={
             "images": images,
@@ -281,33 +277,6 @@ def _disturbance(cells: Sequence[Cell]) -> list[str]:
         if share < level.share - _QUIET
     ]
     return warnings
-
-
-def _bars(cells: Sequence[Cell], marks: Marks) -> Chart:
-    levels = [level for level in dict.fromkeys(cell.level for cell in cells) if level != NO_LOAD]
-    names = dict.fromkeys(cell.case.name for cell in cells)
-    backends = dict.fromkeys(cell.case.kind.name for cell in cells)
-    found = {(cell.case.name, cell.level): increase(cell, cells) * 100 for cell in cells}
-    return Chart(
-        title="Increase of the mean time against no load",
-        kind="bars",
-        x_title="parallel load",
-        y_title="percent",
-        categories=tuple(level.name for level in levels),
-        series=(
-            *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
-            *(Series(f"dissertation, {backend}", _published(backend, levels, marks)) for backend in backends if marks),
-        ),
-    )
-
-
-def _published(backend: BackendName, levels: Sequence[Level], marks: Marks) -> tuple[float | None, ...]:
-    published = (marks.get((backend, level.name)) for level in levels)
-    return tuple(None if share is None else share * 100 for share in published)
-
-
-def _chart(name: str, cells: Sequence[Cell]) -> Chart:
-    return iteration_chart(f"Time of each image: {name}", {cell.level.name: cell.repetitions for cell in cells})
 
 
 def percent(share: float | None) -> str:

@@ -8,7 +8,6 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,7 +29,7 @@ class ProcessorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerFacts:
-    """`governor` on Linux, `plan` on Windows and macOS; empty where there is none or it is unknown.
+    """`governor` on Linux, `plan` on Windows; empty where there is none or it is unknown.
 
     `is_saving` says that the system slows the processor down to save power.
     """
@@ -80,19 +79,13 @@ def machine_facts() -> MachineFacts:
 def _processor() -> ProcessorFacts:
     if sys.platform == "win32":
         return ProcessorFacts(name=platform.processor(), vectors=windows_vectors())
-    if sys.platform == "darwin":
-        name, vectors = macos_processor()
-    else:
-        name, vectors = linux_processor()
+    name, vectors = linux_processor()
     return ProcessorFacts(name=name or platform.processor(), vectors=vectors)
 
 
 def _power() -> PowerFacts:
     if sys.platform == "win32":
         plan, is_saving = windows_power_plan()
-        return PowerFacts(plan=plan, is_saving=is_saving)
-    if sys.platform == "darwin":
-        plan, is_saving = macos_power_mode()
         return PowerFacts(plan=plan, is_saving=is_saving)
     governor = linux_governor()
     return PowerFacts(governor=governor, is_saving=governor == "powersave" and not linux_scales_itself())
@@ -153,48 +146,7 @@ def _file_text(path: Path) -> str:
         return ""
 
 
-_MACOS_KEYS: Final = {
-    "hw.optional.avx2_0": "AVX2",
-    "hw.optional.avx512f": "AVX-512",
-    "hw.optional.neon": "NEON",
-    "hw.optional.arm.FEAT_DotProd": "dot product",
-    "hw.optional.arm.FEAT_I8MM": "int8 matrix",
-}
 _TIMEOUT_S: Final = 10
-
-
-def macos_processor() -> tuple[str, tuple[str, ...] | None]:
-    """(name, vector instructions); empty and None if unknown."""
-    values = parse_sysctl(_output("sysctl", "machdep.cpu.brand_string", *_MACOS_KEYS))
-    known = tuple(name for key, name in _MACOS_KEYS.items() if values.get(key) == "1")
-    return values.get("machdep.cpu.brand_string", ""), known if values else None
-
-
-def macos_power_mode() -> tuple[str, bool]:
-    """("low power", True) while the system saves power, else an empty name and False."""
-    return parse_power(_output("pmset", "-g"))
-
-
-def parse_sysctl(text: str) -> Mapping[str, str]:
-    """Parse "key: value" lines; sysctl leaves out keys that this processor does not have."""
-    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def parse_power(text: str) -> tuple[str, bool]:
-    """Parse the output of `pmset -g`: it has a line "lowpowermode 1" while power is saved."""
-    saves = any(line.split()[:2] == ["lowpowermode", "1"] for line in text.splitlines())
-    return ("low power", True) if saves else ("", False)
-
-
-def _output(*command: str) -> str:
-    """The output of a command; sysctl prints the keys it knows and fails for the others."""
-    try:
-        answer = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.stdout.decode(errors="replace")
-
 
 # processthreadsapi.h, IsProcessorFeaturePresent
 _WINDOWS_FEATURES: Final = {40: "AVX2", 41: "AVX-512", 19: "NEON", 43: "dot product"}

@@ -50,9 +50,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         actions, "load", "measure the time per image while the command itself keeps the CPU busy", run=run_load
     )
     load.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure")
-    host = add_command(
-        actions, "host", "measure what more threads, another runtime or another device gains here", run=run_host
-    )
+    host = add_command(actions, "host", "measure what more threads or another device gains here", run=run_host)
     host.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
         "--float-file",
@@ -119,7 +117,6 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         device.host_variants(
             model,
             cores=usable_cores(),
-            runtimes=facts.software.runtimes,
             float_file=file_bytes(options.float_file) if options.float_file else None,
             max_clock=options.max_clock,
         )
@@ -153,7 +150,8 @@ def show(report: Report, out: Path | None, console: Console) -> int:
     from fieldray.bench.report import lines, write
 
     console.print_lines(lines(report))
-    console.print_lines(f"Written: {path}" for path in (write(report, out) if out else ()))
+    if out:
+        console.print_line(f"Written: {write(report, out)}")
     return 0
 
 
@@ -226,7 +224,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",
     )
-    parser.add_argument("--out", type=given_path, metavar="DIR", help="write JSON, HTML and charts to this folder")
+    parser.add_argument("--out", type=given_path, metavar="DIR", help="write all figures as JSON to this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

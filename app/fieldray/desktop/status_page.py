@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -9,7 +10,6 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from fieldray.bench.report import nice_step
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.machine import Machine, Sample
 from fieldray.desktop.style import Theme, colours
@@ -205,3 +205,9 @@ class LoadPlot(QWidget):
         places = ((sample.at_s / end_s, self._figure(sample) / top) for sample in samples)
         painter.drawPolyline([QPointF(box.left() + x * box.width(), box.bottom() - y * _HEIGHT) for x, y in places])
         painter.end()
+
+
+def nice_step(rough: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

@@ -156,8 +156,6 @@ class BackendKind:
     probe
         The reason why the device cannot be used with a model here and now, or None; may take its time. A pack without
         a file for it is refused all the same.
-    close
-        Ends what the kind itself keeps; no backend will be started any more.
     watch
         For a device that can be plugged in and pulled out: makes the watch for it, given what to call when it has
         come and when it has gone.
@@ -176,7 +174,6 @@ class BackendKind:
     entry: BackendEntry
     open: Callable[[], Backend]
     probe: Callable[[Model], Reason | None] = lambda _: None
-    close: Callable[[], None] = lambda: None
     watch: WatchDevice | None = None
     permanent: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()

@@ -38,7 +38,6 @@ class Opening:
 
     file: NDArray[np.uint8]
     spec: NetworkSpec
-    runtimes: tuple[str, ...]
     threads: int
     delegate: DelegateSpec | None = None
 

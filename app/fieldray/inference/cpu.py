@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from fieldray.backends import CPU
 from fieldray.inference.backend import BackendKind, BackendOptions
-from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from fieldray.processes.priority import Priority
 
 
 def cpu_kind(
     *,
-    runtimes: tuple[str, ...] = RUNTIMES,
     threads: int | None = None,
     priority: Priority = "normal",
 ) -> BackendKind:
@@ -20,7 +18,6 @@ def cpu_kind(
     def open_one() -> WorkerBackend:
         return WorkerBackend(
             CPU,
-            runtimes=runtimes,
             threads=threads,
             priority=priority,
         )

@@ -145,8 +145,6 @@ class Engine:
         with self._lock:
             self._is_closed = True
             deployments = self._deployments()
-        for kind in self._kinds:
-            kind.close()
         for watch in self._watches.values():
             watch.close()
         for deployment in deployments:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
 
-# ---- The TensorFlow Lite runtime that is installed (LiteRT, else its predecessor), and the process it runs models in.
+# ---- LiteRT, the TensorFlow Lite runtime, and the process it runs models in.
 
-RUNTIMES: Final = ("ai_edge_litert", "tflite_runtime")
+RUNTIME: Final = "ai_edge_litert"
 # What a child process serves to run models.
 SERVICE: Final = "fieldray.inference.service:handle"
 
@@ -60,23 +60,19 @@ class Runtime:
     load_delegate: Callable[..., Any]
 
 
-def load_runtime(names: Sequence[str] = RUNTIMES) -> Runtime:
-    """Import the first of `names` (out of `RUNTIMES`) that is there. Raises BackendProblem("no_runtime")."""
-    for name in names:
-        if name not in RUNTIMES:
-            raise ValueError(f"{name} is not one of {RUNTIMES}")
-        try:
-            package = importlib.import_module(name)
-            module = importlib.import_module(f"{name}.interpreter")
-        except (ImportError, OSError):
-            continue
-        return Runtime(
-            name=name,
-            version=str(getattr(package, "__version__", "?")),
-            interpreter=module.Interpreter,
-            load_delegate=module.load_delegate,
-        )
-    raise BackendProblem(reason("no_runtime"))
+def load_runtime(name: str = RUNTIME) -> Runtime:
+    """Import it. Raises BackendProblem("no_runtime")."""
+    try:
+        package = importlib.import_module(name)
+        module = importlib.import_module(f"{name}.interpreter")
+    except (ImportError, OSError) as error:
+        raise BackendProblem(reason("no_runtime")) from error
+    return Runtime(
+        name=name,
+        version=str(getattr(package, "__version__", "?")),
+        interpreter=module.Interpreter,
+        load_delegate=module.load_delegate,
+    )
 
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)

@@ -24,7 +24,7 @@ class Service:
         """Load the network. Raises BackendProblem, ValueError where one is loaded."""
         if self._network:
             raise ValueError("opened already")
-        runtime, file, delegate = load_runtime(question.runtimes), question.file.tobytes(), question.delegate
+        runtime, file, delegate = load_runtime(), question.file.tobytes(), question.delegate
         try:
             if delegate:
                 self._device = pkgutil.resolve_name(delegate.opener)(delegate.options, file, runtime)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
@@ -15,7 +14,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference import calls
 from fieldray.inference.backend import Answer, file_for
-from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIMES, NetworkSpec, model_process
+from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
 from fieldray.processes.rpc import Call
@@ -51,8 +50,6 @@ class WorkerBackend:
     ----------
     entry
         The device, whose file of the pack is run.
-    runtimes
-        Which runtimes may be used, the first one found is (see `litert.RUNTIMES`).
     threads
         Of the network on the CPU; None for one per core.
     delegate
@@ -62,14 +59,13 @@ class WorkerBackend:
     priority
         Of the child against other programs; left as it is where this user may not change it.
     child
-        Makes the child process, which may run already.
+        Makes the child process.
     """
 
     def __init__(
         self,
         entry: BackendEntry,
         *,
-        runtimes: tuple[str, ...] = RUNTIMES,
         threads: int | None = None,
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
@@ -79,7 +75,6 @@ class WorkerBackend:
         priority: Priority = "normal",
     ) -> None:
         self._entry = entry
-        self._runtimes = runtimes
         self._threads = threads or usable_cores()
         self._start_timeout_s = start_timeout_s
         self._run_timeout_s = run_timeout_s
@@ -110,13 +105,11 @@ class WorkerBackend:
         question = calls.Opening(
             file=np.frombuffer(file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.of(model.manifest),
-            runtimes=self._runtimes,
             threads=self._threads,
             delegate=self._delegate,
         )
         try:
-            if not self._child.is_running:
-                self._child.start()
+            self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         self._detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s).detail
@@ -146,42 +139,3 @@ class WorkerBackend:
             raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
-
-
-class WarmProcess:
-    """At most one child that imports the runtime meanwhile, so that a device plugged in runs sooner. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._child: Child | None = None
-        self._is_closed = False
-
-    def prepare(self) -> None:
-        """Have one in waiting."""
-        with self._lock:
-            if self._is_closed or (self._child and self._child.is_running):
-                return
-            child = model_process()
-            try:
-                child.start()
-            except OSError as error:
-                log.info("no process in waiting: %s", error)
-            else:
-                self._child = child
-
-    def take(self) -> Child:
-        """The one in waiting, or one that is still to be started."""
-        with self._lock:
-            child, self._child = self._child, None
-        if child and not child.is_running:
-            child.close()
-            child = None
-        return child or model_process()
-
-    def close(self) -> None:
-        """End the one in waiting; there will be no other."""
-        with self._lock:
-            self._is_closed = True
-            if self._child:
-                self._child.kill()
-                self._child = None

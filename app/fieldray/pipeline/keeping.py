@@ -15,15 +15,15 @@ from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store.database import is_damage
-from fieldray.store.maintenance import repair, repair_pictures
+from fieldray.store.maintenance import renew_pictures, repair
 from fieldray.store.results import ResultQuery, ResultStore
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
     """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
     with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
-        if repaired := repair_pictures(database):
-            publish(StoreRepaired(reason=repaired))
+        if renewed := renew_pictures(database):
+            publish(StoreRepaired(reason=renewed))
     try:
         return ResultStore(database)
     except StorageProblem as problem:

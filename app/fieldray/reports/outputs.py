@@ -34,7 +34,7 @@ from fieldray.reports.exporters.csv import is_table
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
-Kind = Literal["lines", "json", "html", "svg", "png", "map", "demo", "comparison"]
+Kind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
 _MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
@@ -44,7 +44,6 @@ _PLAN_START: Final = '\ufeff"group","name","threshold"'.encode()
 _AUDIT_START: Final = b'{\n "report": "fieldray audit"'
 _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
-_SVG_WORDS: Final = b'role="img" font-family="sans-serif" font-size="12"'
 
 
 def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
@@ -226,9 +225,7 @@ def _is_lines(head: bytes) -> bool:
 _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "lines": _is_lines,
     "json": lambda head: head.startswith(_JSON_STARTS),
-    # The second is how pages of older versions begin, which did not name their generator.
-    "html": lambda head: GENERATOR.encode() in head or b"<style>\nbody { font: 15px/1.5" in head,
-    "svg": lambda head: head.startswith(b"<svg ") and _SVG_WORDS in head[:512],
+    "html": lambda head: GENERATOR.encode() in head,
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
     "map": lambda head: head.startswith(NPY_START),
     "comparison": lambda head: head.startswith(b'{\n "comparable": ') and b'\n "similarity_before": ' in head,

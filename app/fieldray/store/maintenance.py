@@ -43,7 +43,7 @@ from fieldray.store.database import (
     transaction,
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
-from fieldray.store.pictures import discard, size_of, thumbnail_of
+from fieldray.store.pictures import discard, size_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import PICTURES, RESULTS, VERSION, Tables, has_table, stated_version, version_of
 
@@ -74,24 +74,13 @@ def _validate_verdict(row: sqlite3.Row) -> None:
         verdict_of(row)
 
 
-def _validate_picture(row: sqlite3.Row) -> None:
-    if row["thumbnail"] is not None and thumbnail_of(row["thumbnail"], row["thumbnail_columns"]) is None:
-        raise ValueError("no thumbnail")
-
-
-# By table, in an order in which runs come before their results.
+# By table, in an order in which runs come before their results; the work list is made of them.
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "runs": run_of,
     "secrets": lambda row: checked_key(row["value"]),
     "results": _validate_result,
     "verdicts": _validate_verdict,
-    "pictures": _validate_picture,
 }
-
-
-def _tables_of(tables: Tables) -> Sequence[str]:
-    """Those whose rows are looked at; the work list is made of the others."""
-    return [name for name in _VALIDATORS if any(f"CREATE TABLE {name} " in statement for statement in tables)]
 
 
 def _of_run(table: str) -> str:
@@ -113,11 +102,11 @@ class Checked:
 
 
 def check(path: Path, *, tell: Tell) -> Checked:
-    """Look through all of a store: whether its files are whole, and whether each row makes sense.
+    """Look through all of a store: whether its files are whole, and whether each row of results makes sense.
 
     tell  hears which share of the work is done, 0..1
 
-    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run repairs it.
+    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run repairs it, or begins it anew.
     """
     counts = _check_file(path, RESULTS, tell)
     pictures = _check_file(pictures_path(path), PICTURES, tell)["pictures"] if pictures_path(path).exists() else 0
@@ -131,7 +120,9 @@ def _check_file(path: Path, tables: Tables, tell: Tell) -> Mapping[str, int]:
         connection.execute("BEGIN")
         with damage_noticed(path):
             _require_whole(connection)
-            return {table: _check_rows(connection, table, tell) for table in _tables_of(tables)}
+            if tables is PICTURES:  # one that makes no sense is shown as none
+                return {"pictures": _number_of(connection, "pictures")}
+            return {table: _check_rows(connection, table, tell) for table in _VALIDATORS}
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, tell: Tell) -> int:
@@ -295,22 +286,6 @@ def repair(path: Path) -> Reason | None:
     nothing to fix. Raises StorageProblem (store_in_use while another program repairs it, database_other_version,
     disk_full, not_writable).
     """
-    if (found := _repaired(path, RESULTS)) is None:
-        return None
-    aside, kept = found
-    return reason("database_repaired", path=aside, results=kept["results"], verdicts=kept["verdicts"])
-
-
-def repair_pictures(database: Path) -> Reason | None:
-    """The same of the pictures beside the results at `database`."""
-    if (found := _repaired(pictures_path(database), PICTURES)) is None:
-        return None
-    aside, kept = found
-    return reason("pictures_repaired", path=aside, pictures=kept["pictures"])
-
-
-def _repaired(path: Path, tables: Tables) -> tuple[Path, Mapping[str, int]] | None:
-    """Where the old file is, and the number of rows kept per table."""
     if not damage_mark(path).exists():
         return None
     with storage_problems(path), swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
@@ -318,7 +293,18 @@ def _repaired(path: Path, tables: Tables) -> tuple[Path, Mapping[str, int]] | No
             return None  # another program did it
         _refuse_other_version(path)
         with _put_aside(path) as aside:
-            return aside, _build_from(aside, path, tables)
+            kept = _build_from(aside, path)
+    return reason("database_repaired", path=aside, results=kept["results"], verdicts=kept["verdicts"])
+
+
+def renew_pictures(database: Path) -> Reason | None:
+    """Begin the pictures beside the results at `database` anew if their file is marked; what to tell a person then."""
+    path = pictures_path(database)
+    if not damage_mark(path).exists():
+        return None
+    with storage_problems(path), swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+        remove_files(path)
+    return reason("pictures_renewed", path=path)
 
 
 def _refuse_other_version(path: Path) -> None:
@@ -353,19 +339,18 @@ def _put_aside(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
-def _build_from(aside: Path, path: Path, tables: Tables) -> Mapping[str, int]:
+def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
     beside = unfinished(path)
     clear_abandoned(path.parent)
     try:
-        with closing(opened_to_read(aside)) as source, closing(open_database(beside, tables=tables)) as target:
+        with closing(opened_to_read(aside)) as source, closing(open_database(beside)) as target:
             source.row_factory = target.row_factory = sqlite3.Row
             target.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result is lost waits for it
             with transaction(target):
-                kept = {table: _copy_table(source, target, table) for table in _tables_of(tables)}
-                if tables is RESULTS:
-                    _keep_numbers(source, target)
-                    _list_results(target)
+                kept = {table: _copy_table(source, target, table) for table in _VALIDATORS}
+                _keep_numbers(source, target)
+                _list_results(target)
             complete(target)
         quarantine_companions(path)
         replace_durably(beside, path)

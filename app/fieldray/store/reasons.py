@@ -57,8 +57,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_replaced": "The results that were here before are now in {path}. Delete that file if you do not need it.",
     "store_confirm_restore": "Nothing was changed. Add --yes to put the results of the backup in the place of those here.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all small pictures. Results, maps and verdicts stay.",
-    "pictures_damaged": "The file of pictures {path} is damaged. No result is lost. The next run sets it aside and keeps every "
-                        "picture that can still be read.",
+    "pictures_damaged": "The file of pictures {path} is damaged. No result is lost. The next run begins it "
+                        "anew.",
     "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",

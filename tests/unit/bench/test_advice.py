@@ -24,6 +24,7 @@ from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.bench.report import lines
 from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import reason
 
 MACHINE = MachineFacts(
@@ -43,8 +44,7 @@ MACHINE = MachineFacts(
 SOFTWARE = SoftwareFacts(
     program="1.0.0",
     python="3.11.7",
-    versions=dict.fromkeys(("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography"), "1"),
-    runtimes=("ai_edge_litert",),
+    versions=dict.fromkeys(("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography", RUNTIME), "1"),
 )
 PLACES = StorageFacts(
     results="/home/user/fieldray",
@@ -80,7 +80,7 @@ def test_a_good_computer_has_nothing_to_change() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"software": replace(SOFTWARE, runtimes=())}, "no_runtime"),
+        ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, RUNTIME: ""})}, "no_runtime"),
         ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "imagecodecs": ""})}, "host_library_missing"),
         ({"storage": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
         ({"storage": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
@@ -94,7 +94,8 @@ def test_what_stops_it(changes: dict[str, Any], code: str) -> None:
 
 
 def test_a_missing_runtime_is_said_once() -> None:
-    changes = {"software": replace(SOFTWARE, runtimes=()), "trial": TrialFacts(problem=reason("no_runtime"))}
+    lacking = replace(SOFTWARE, versions={**SOFTWARE.versions, RUNTIME: ""})
+    changes = {"software": lacking, "trial": TrialFacts(problem=reason("no_runtime"))}
     assert told("stop", **changes) == ["no_runtime"]
 
 
@@ -120,8 +121,7 @@ def test_what_the_system_does_not_tell_is_no_fault() -> None:
     assert told("stop", "change", machine=silent) == []
 
 
-def test_an_old_runtime_and_a_full_disk() -> None:
-    assert told("change", software=replace(SOFTWARE, runtimes=("tflite_runtime",))) == ["host_slow_runtime"]
+def test_a_full_disk() -> None:
     assert told("change", storage=replace(PLACES, free_mb=200)) == ["host_disk"]
 
 

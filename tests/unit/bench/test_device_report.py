@@ -6,7 +6,7 @@ import json
 
 from bench_cases import Record
 
-from fieldray.bench.device import FILE, NETWORK, Costs, Measurement, device_report, iteration_chart
+from fieldray.bench.device import FILE, NETWORK, Costs, Measurement, device_report
 from fieldray.bench.report import Points, Report, Table
 from fieldray.reasons import reason
 
@@ -50,14 +50,3 @@ def test_data_hold_every_time_and_are_json() -> None:
     assert data["measurements"][0]["times_ms"] == [[30, 20, 8, 12]]
     assert data["measurements"][0]["fps_per_w"] == 50
     assert data["not_measured"] == {"cpu": reason("no_runtime").text}
-
-
-def test_a_chart_of_iterations_stops_where_the_shortest_line_does() -> None:
-    chart = iteration_chart("t", {"a": [[3, 2, 1]], "b": [[6, 5, 4, 4], [8, 5, 2, 2]]})
-    assert chart.categories == ("1", "2", "3")
-    assert [series.values for series in chart.series] == [(3, 2, 1), (7, 5, 3)]
-
-
-def test_a_start_far_above_the_rest_is_cut_off() -> None:
-    # later iterations take 2 and 4 ms as a rule; five times the slower one is shown
-    assert iteration_chart("t", {"a": [[900, 9, 2, 2, 3]], "b": [[9, 9, 4, 4, 9]]}).top == 20

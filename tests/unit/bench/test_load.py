@@ -11,7 +11,7 @@ from bench_cases import IMAGES, Record, cell
 from fieldray.bench.benchmark_case import Effort
 from fieldray.bench.load import increase, load_cases, load_report, measure, percent, rotated
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
-from fieldray.bench.report import Chart, Points, Report, Table
+from fieldray.bench.report import Points, Report, Table
 from tiny_models import tiny_model
 
 FULL = LEVELS[-1]
@@ -110,15 +110,6 @@ def test_the_dissertations_figure_stands_beside() -> None:
     assert by_name["plain, 100 %"][1] == "100%"
 
 
-def test_the_dissertations_bars_stand_beside() -> None:
-    chart = next(block for block in study().blocks if isinstance(block, Chart))
-    assert {series.name: series.values for series in chart.series} == {
-        "plain": (pytest.approx(50),),
-        "raised": (pytest.approx(20),),
-        "dissertation, cpu": (pytest.approx(27.3),),
-    }
-
-
 def test_the_best_way_is_named_whether_or_not_it_reaches_the_mark() -> None:
     assert "+20.0 % (raised): below the dissertation's +27.3 %" in sentences(study())
     assert "+30.0 % (raised): not below the dissertation's +27.3 %" in sentences(study(raised_ms=13))
@@ -134,8 +125,6 @@ def test_on_a_busy_machine_nothing_is_compared() -> None:
     assert "dissertation" not in sentences(busy)
     table = next(block for block in busy.blocks if isinstance(block, Table))
     assert {row[-1] for row in table.rows} == {""}
-    chart = next(block for block in busy.blocks if isinstance(block, Chart))
-    assert [series.name for series in chart.series] == ["plain", "raised"]
     assert busy.data["dissertation"] == []
 
 

@@ -67,18 +67,6 @@ def test_windows_plans(text: str, expected: tuple[str, bool]) -> None:
     assert machine.parse_plan(text) == expected
 
 
-def test_macos_power() -> None:
-    assert machine.parse_power("Battery Power:\n lowpowermode         1\n") == ("low power", True)
-    assert machine.parse_power(" lowpowermode         0\n") == ("", False)
-    assert machine.parse_power("") == ("", False)
-
-
-def test_macos_processor() -> None:
-    text = "machdep.cpu.brand_string: Apple M2\nhw.optional.neon: 1\nhw.optional.arm.FEAT_I8MM: 0\n"
-    values = machine.parse_sysctl(text)
-    assert (values["machdep.cpu.brand_string"], values["hw.optional.neon"]) == ("Apple M2", "1")
-
-
 def test_this_machine_tells_something() -> None:
     facts = machine_facts()
     assert facts.threads >= facts.usable_threads >= 1

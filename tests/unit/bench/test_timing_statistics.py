@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.bench.benchmark_case import by_iteration, paired_ratio, summarise
+from fieldray.bench.benchmark_case import paired_ratio, summarise
 
 
 def test_iterations_1_2_and_later_are_apart() -> None:
@@ -49,7 +49,3 @@ def test_ratio_needs_pairs() -> None:
         paired_ratio([], [])
     with pytest.raises(ValueError, match="longer"):
         paired_ratio([[1, 1, 1]], [[1, 1, 1], [1, 1, 1]])
-
-
-def test_medians_by_iteration_go_as_far_as_the_shortest() -> None:
-    assert by_iteration([[9, 1, 5], [7, 3, 4, 8], [8, 2, 6]]) == [8, 2, 5]

@@ -1,4 +1,4 @@
-"""Edge TPUs as the three systems list them: a tree made of files, ioreg's text, Windows' instance ids."""
+"""Edge TPUs as Linux and Windows list them: a tree made of files, instance ids."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 from fieldray.inference.coral.usb import (
     UsbDevice,
     find_on_linux,
-    find_on_macos,
     find_on_windows,
     parse_instances,
-    parse_listing,
     split_multi_string,
 )
 
@@ -65,38 +63,6 @@ def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Pat
     assert [edgetpu.is_writable for edgetpu in linux_devices(tmp_path)] == [True]
 
 
-IOREG = """\
-+-o Root  <class IORegistryEntry, id 0x100000100, retain 31>
-  +-o AppleT6000USBXHCI@01000000  <class AppleT6000USBXHCI, id 0x1000003e9, registered, matched, active>
-    +-o USB3.1 Hub@01100000  <class IOUSBHostDevice, id 0x100000a51, registered, matched, active>
-    |   {
-    |     "idProduct" = 1552
-    |     "idVendor" = 1507
-    |     "locationID" = 17825792
-    |     "Device Speed" = 3
-    |   }
-    |
-    +-o IOUSBHostDevice@01200000  <class IOUSBHostDevice, id 0x100000b12, registered, matched, active>
-        {
-          "idProduct" = 37634
-          "idVendor" = 6353
-          "locationID" = 18874368
-          %s
-        }
-"""
-
-
-@pytest.mark.parametrize(
-    ("speed", "port_mbit"),
-    [('"UsbLinkSpeed" = 5000000000', 5000), ('"Device Speed" = 2', 480), ('"Device Speed" = 3', 5000), ("", None)],
-)
-def test_macos(speed: str, port_mbit: int | None) -> None:
-    # 6353 = 0x18d1, 37634 = 0x9302, 18874368 = 0x1200000
-    expected = UsbDevice(port="0x01200000", state="ready", port_mbit=port_mbit)
-    assert parse_listing(IOREG % speed) == (expected,)
-    assert parse_listing("") == ()
-
-
 def test_windows() -> None:
     instances = split_multi_string(
         "USB\\ROOT_HUB30\\4&1A2B3C4D&0&0\0"
@@ -113,5 +79,5 @@ def test_windows() -> None:
 
 
 def test_the_systems_own_lists_can_be_asked_anywhere() -> None:
-    for find in (find_on_linux, find_on_macos, find_on_windows):
+    for find in (find_on_linux, find_on_windows):
         assert isinstance(find(), tuple)

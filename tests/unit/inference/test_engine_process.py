@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 
@@ -13,12 +12,10 @@ from backend_fakes import WAIT_S, Events, grey, grey_score
 from fieldray.backends import CPU
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.engine import Engine
-from fieldray.inference.litert import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from tiny_models import tiny_model
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
-INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 MODEL = tiny_model()
 
 

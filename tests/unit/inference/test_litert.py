@@ -1,8 +1,7 @@
-"""One network in an interpreter, on every runtime that is installed here."""
+"""One network in an interpreter."""
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
-from fieldray.inference.litert import RUNTIMES, Network, NetworkSpec, Runtime, load_runtime
+from fieldray.inference.litert import RUNTIME, Network, NetworkSpec, Runtime, load_runtime
 from fieldray.packs.legacy import MANIFEST as LEGACY
 from tiny_models import (
     BLOCK,
@@ -29,7 +28,6 @@ from tiny_models import (
     with_custom_operator,
 )
 
-INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 ROLES = OutputRoles(scores=0, class_maps=1, features=2)
 LSB = {"uint8": 1 / 255, "int8": 1 / 255, "float32": 1e-5}  # of the features
 # a map's step is 8/255 logits wide in the worst place: its rounding moves a mean by at most 4/127/2 + 4 * LSB logits,
@@ -37,9 +35,9 @@ LSB = {"uint8": 1 / 255, "int8": 1 / 255, "float32": 1e-5}  # of the features
 SCORE_TOLERANCE = {"uint8": 0.008, "int8": 0.008, "float32": 1e-5}
 
 
-@pytest.fixture(params=INSTALLED)
-def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return load_runtime((request.param,))
+@pytest.fixture
+def runtime() -> Runtime:
+    return load_runtime()
 
 
 def spec(*, labels: int = 1, roles: OutputRoles = ROLES, **input_changes: Any) -> NetworkSpec:
@@ -190,16 +188,11 @@ def test_a_file_for_the_edge_tpu_is_told_apart(runtime: Runtime) -> None:
 
 
 def test_a_runtime_says_what_it_is(runtime: Runtime) -> None:
-    assert runtime.name in RUNTIMES
+    assert runtime.name == RUNTIME
     assert runtime.version[0].isdigit()
 
 
-def test_the_first_runtime_that_is_there_is_taken() -> None:
-    turned = RUNTIMES[::-1]
-    assert load_runtime().name == INSTALLED[0]
-    assert load_runtime(turned).name == min(INSTALLED, key=turned.index)
-
-
-def test_only_known_runtimes_are_imported() -> None:
-    with pytest.raises(ValueError, match="antigravity"):
-        load_runtime(("antigravity",))
+def test_a_runtime_that_is_not_there_is_a_plain_reason() -> None:
+    with pytest.raises(BackendProblem) as problem:
+        load_runtime("antigravity_runtime")
+    assert problem.value.reason.code == "no_runtime"

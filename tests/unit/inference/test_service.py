@@ -11,7 +11,7 @@ import pytest
 
 from fieldray.inference import calls
 from fieldray.inference.backend import Answer
-from fieldray.inference.litert import RUNTIMES, NetworkSpec
+from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.processes.rpc import received, sent, served
 from fieldray.processes.wire import Message, read_message, write_message
@@ -38,14 +38,14 @@ def opening() -> calls.Opening:
     manifest = tiny_manifest()
     spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=1)
     file = np.frombuffer(tiny_model_bytes(), np.uint8)
-    return calls.Opening(file=file, spec=spec, runtimes=RUNTIMES, threads=1)
+    return calls.Opening(file=file, spec=spec, threads=1)
 
 
 def test_a_question_arrives_as_it_was_sent() -> None:
     asked = opening()
     arrived = received(travelled(sent(asked)), calls.Opening)
     assert np.array_equal(arrived.file, asked.file)
-    assert (arrived.spec, arrived.runtimes, arrived.delegate) == (asked.spec, asked.runtimes, None)
+    assert (arrived.spec, arrived.threads, arrived.delegate) == (asked.spec, 1, None)
 
 
 def test_an_answer_arrives_as_it_was_sent() -> None:

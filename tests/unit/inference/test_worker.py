@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
@@ -17,13 +16,12 @@ import pytest
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIMES
+from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME
 from fieldray.inference.worker import WorkerBackend
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from tiny_models import tiny_inputs, tiny_model, tiny_model_bytes, tiny_scores, with_custom_operator
 
-INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
 
 
@@ -37,11 +35,10 @@ def started(model: Model | None = None, **options: Any) -> Iterator[WorkerBacken
         backend.close()
 
 
-@pytest.mark.parametrize("runtime", INSTALLED)
-def test_answers_are_those_of_the_formula(runtime: str) -> None:
+def test_answers_are_those_of_the_formula() -> None:
     inputs = tiny_inputs()
-    with started(runtimes=(runtime,)) as backend:
-        assert backend.detail.startswith(runtime)
+    with started() as backend:
+        assert backend.detail.startswith(RUNTIME)
         answers = [backend.run(image) for image in inputs]
     assert [answer.scores[0] for answer in answers] == pytest.approx(tiny_scores(inputs)[:, 0], abs=0.008)
     assert answers[0].class_maps is not None and answers[0].class_maps.shape == (1, 16, 16)
@@ -77,43 +74,33 @@ def test_a_stopped_process_is_ended_at_its_deadline() -> None:
     assert caught.value.reason.text == "The process that runs the model gave no answer within 0.3 s."
 
 
-@pytest.mark.parametrize("runtime", INSTALLED)
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_file_cut_short_costs_the_child_at_most(runtime: str, share: float) -> None:
-    # the older runtime does not refuse such a file: it crashes, or runs what is left of it
+def test_a_file_cut_short_costs_the_child_at_most(share: float) -> None:
     whole = tiny_model()
     cut = replace(whole, files={"litert": whole.files["litert"][: int(share * len(whole.files["litert"]))]})
-    with pytest.raises(BackendProblem) as caught, started(cut, runtimes=(runtime,)):
+    with pytest.raises(BackendProblem) as caught, started(cut):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 
 
-@pytest.mark.parametrize("runtime", INSTALLED)
 @pytest.mark.parametrize(
     "file",
     [with_custom_operator(b"Exec"), with_custom_operator(b""), with_custom_operator(b"\xff\xfe"), b"", b"\0" * 5_000],
     ids=["custom operator", "operator without a name", "operator named in no letters", "nothing", "zeros"],
 )
-def test_a_hostile_file_costs_the_child_at_most(runtime: str, file: bytes) -> None:
+def test_a_hostile_file_costs_the_child_at_most(file: bytes) -> None:
     # a name in no letters is an error that the runtime itself does not survive
     with (
         pytest.raises(BackendProblem) as caught,
-        started(replace(tiny_model(), files={"litert": file}), runtimes=(runtime,)),
+        started(replace(tiny_model(), files={"litert": file})),
     ):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 
 
-def test_no_runtime_is_heard_from_the_child() -> None:
-    with pytest.raises(BackendProblem) as caught, started(runtimes=()):
-        pass
-    assert caught.value.reason.code == "no_runtime"
-
-
-@pytest.mark.parametrize("runtime", INSTALLED)
-def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason(runtime: str) -> None:
+def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason() -> None:
     greedy = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=3000)})
-    with pytest.raises(BackendProblem) as caught, started(greedy, runtimes=(runtime,)) as backend:
+    with pytest.raises(BackendProblem) as caught, started(greedy) as backend:
         backend.run(tiny_inputs()[0])
     assert caught.value.reason == reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
 

@@ -15,9 +15,10 @@ import pytest
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Turn
 from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
 from fieldray.store.database import companions, damage_mark
 from fieldray.store.history import HistoryQuery
-from fieldray.store.maintenance import repair_pictures
+from fieldray.store.maintenance import renew_pictures
 from fieldray.store.pictures import discard, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import image_ref, read_facts, run_spec, screened
@@ -107,21 +108,17 @@ def damage(path: Path) -> None:
         stream.write(b"\xa5" * (size // 3))
 
 
-def test_damage_costs_pictures_alone_and_what_can_be_read_is_kept(path: Path) -> None:
+def test_damage_costs_pictures_alone_and_they_are_begun_anew(path: Path) -> None:
     damage(pictures_path(path))
-    before = pictures_path(path).read_bytes()
     assert results(path) == 16
     assert damage_mark(pictures_path(path)).exists()
     with ResultStore(path) as store:  # until it is mended, no picture is kept
         store.save(store.open_run(SPEC), image("0"), spec=SPEC)
-    told = repair_pictures(path)
-    assert told is not None
-    parameters = dict(told.parameters)
-    assert Path(parameters["path"]).read_bytes() == before
-    kept = shown(path)
-    assert 0 < len(kept) < 16
-    assert int(parameters["pictures"]) == len(kept)
-    assert repair_pictures(path) is None
+    assert renew_pictures(path) == reason("pictures_renewed", path=pictures_path(path))
+    assert on_disk(path) == b"" and renew_pictures(path) is None
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+    assert shown(path) == "0"
     assert results(path) == 16
 
 

@@ -17,8 +17,7 @@ from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.coral.usb import FindDevices, find_usb_devices
 from fieldray.inference.coral.watch import DeviceWatch
-from fieldray.inference.litert import RUNTIMES
-from fieldray.inference.worker import WarmProcess, WorkerBackend
+from fieldray.inference.worker import WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority
@@ -49,7 +48,6 @@ def edgetpu_kind(
     *,
     libraries: Sequence[str] = (),
     clock: Clock = "std",
-    runtimes: tuple[str, ...] = RUNTIMES,
     find: FindDevices = find_usb_devices,
     publish: Publish | None = None,
     start_timeout_s: float = 20.0,
@@ -69,16 +67,13 @@ def edgetpu_kind(
     publish
         Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
-    waiting = WarmProcess()
 
     def open_one() -> WorkerBackend:
         return WorkerBackend(
             EDGE_TPU,
-            runtimes=runtimes,
             threads=1,
             delegate=_delegate(libraries, clock),
             explain=partial(_explain, find),
-            child=waiting.take,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
             priority=priority,
@@ -88,8 +83,7 @@ def edgetpu_kind(
         entry=EDGE_TPU,
         open=open_one,
         probe=lambda model: _device_problem(find, libraries) or _file_problem(model),
-        close=waiting.close,
-        watch=_watch(publish, find, libraries, clock, waiting) if publish else None,
+        watch=_watch(publish, find, libraries, clock) if publish else None,
         permanent=_PERMANENT,
         absent=frozenset({_NOT_HERE}),
     )
@@ -104,9 +98,7 @@ def _delegate(libraries: Sequence[str], clock: Clock) -> DelegateSpec:
     return DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed")
 
 
-def _watch(
-    publish: Publish, find: FindDevices, libraries: Sequence[str], clock: Clock, waiting: WarmProcess
-) -> WatchDevice:
+def _watch(publish: Publish, find: FindDevices, libraries: Sequence[str], clock: Clock) -> WatchDevice:
     def watch(plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> DeviceWatch:
         return DeviceWatch(
             publish,
@@ -114,7 +106,6 @@ def _watch(
             unplugged=unplugged,
             find=find,
             ask=lambda: status.ask_library(libraries),
-            library_works=waiting.prepare,
             notes=(reason("coral_max_clock"),) if clock == "max" else (),
         )
 

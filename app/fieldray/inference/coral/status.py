@@ -176,8 +176,7 @@ def _device_option(devices: tuple[Device, ...], index: int) -> str:
 _SERVICE: Final = "fieldray.inference.coral.status:handle"
 _TIMEOUT_S: Final = 5.0
 
-# How often to look at the system's list of USB devices; macOS needs a process for each look
-LOOK_INTERVAL_S: Final = 2.0 if sys.platform == "darwin" else 0.2
+LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The Edge TPUs that the operating system lists on USB, in one form for all systems.
+"""The Edge TPUs that the operating system lists on USB, in one form for Linux and Windows; none elsewhere.
 
 Sources: Linux, /sys (kernel documentation, ABI/stable/sysfs-bus-usb); Windows, device instance ids from the
-configuration manager (cfgmgr32); macOS, the text of `ioreg -p IOUSB -l -w 0`.
+configuration manager (cfgmgr32).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -48,8 +47,6 @@ def find_usb_devices() -> tuple[UsbDevice, ...]:
     """The Edge TPUs on this machine's USB now, as the system lists them; none where the list cannot be had."""
     if sys.platform == "win32":
         return find_on_windows()
-    if sys.platform == "darwin":
-        return find_on_macos()
     return find_on_linux()
 
 
@@ -152,37 +149,3 @@ def _usb_instances() -> tuple[str, ...]:
     if manager.CM_Get_Device_ID_ListW("USB", buffer, length, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
         return ()
     return split_multi_string(buffer[:])
-
-
-# ---- macOS
-
-_COMMAND: Final = ("/usr/sbin/ioreg", "-p", "IOUSB", "-l", "-w", "0")
-_PROPERTY: Final = re.compile(r'"(idVendor|idProduct|locationID|UsbLinkSpeed|Device Speed)" = (\d+)')
-_SPEED_CLASSES: Final[Mapping[int, int]] = {0: 1, 1: 12, 2: 480, 3: 5000, 4: 10000}  # kUSBDeviceSpeed..., in Mbit/s
-
-
-def find_on_macos() -> tuple[UsbDevice, ...]:
-    """The Edge TPUs there are now; none where ioreg cannot be run."""
-    try:
-        listing = subprocess.run(_COMMAND, capture_output=True, text=True, errors="replace", timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return parse_listing(listing.stdout)
-
-
-def parse_listing(text: str) -> tuple[UsbDevice, ...]:
-    """Edge TPUs in ioreg's tree, where each device begins with a line that holds "+-o"."""
-    devices = []
-    for block in text.split("+-o ")[1:]:
-        values = {name: int(value) for name, value in _PROPERTY.findall(block)}
-        state = IDENTITIES.get((values.get("idVendor", 0), values.get("idProduct", 0)))
-        if state:
-            port = f"{values.get('locationID', 0):#010x}"
-            devices.append(UsbDevice(port=port, state=state, port_mbit=_speed_mbit(values)))
-    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.port))
-
-
-def _speed_mbit(values: Mapping[str, int]) -> int | None:
-    if "UsbLinkSpeed" in values:  # bits per second, since macOS 11
-        return values["UsbLinkSpeed"] // 1_000_000
-    return _SPEED_CLASSES.get(values.get("Device Speed", -1))

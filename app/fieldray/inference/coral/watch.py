@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
@@ -21,55 +20,35 @@ from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-Change = Literal["plugged", "unplugged", "flapping"]
+Change = Literal["plugged", "unplugged"]
 
-FLAPS: Final = 6  # so many changes within the window are more than hands can do
-_FLAP_WINDOW_S: Final = 3.0
-_CALM_S: Final = 3.0  # an Edge TPU that flapped counts again after so long without a change
 _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishes for a moment
 
 
 class Debouncer:
     """Turns what is seen at each look into changes that count.
 
-    The first change counts at once, for quick hands; an Edge TPU that flaps counts as absent until it is calm; one that
-    vanishes while its firmware is loaded still counts as there for a while.
+    A change counts at once; an Edge TPU that vanishes while its firmware is loaded still counts as there for a while.
     """
 
     def __init__(self) -> None:
         self._is_seen = False
         self._was_uninitialised = False
         self._counts = False
-        self._is_flapping = False
-        self._changes: deque[float] = deque(maxlen=FLAPS)
+        self._changed_s = 0.0
 
     def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
         """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)
-            self._changes.append(now_s)
+            self._changed_s = now_s
         if devices:
             self._was_uninitialised = devices[0].state == "uninitialised"
-        if self._is_flapping:
-            return self._calm_down(now_s)
-        if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
-            self._is_flapping, self._counts = True, False
-            return "flapping"
-        return self._settle(now_s)
-
-    def _settle(self, now_s: float) -> Change | None:
         if self._is_seen == self._counts:
             return None
-        if not self._is_seen and self._was_uninitialised and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
+        if not self._is_seen and self._was_uninitialised and now_s - self._changed_s < _FIRMWARE_GRACE_S:
             return None
         self._counts = self._is_seen
-        return "plugged" if self._is_seen else "unplugged"
-
-    def _calm_down(self, now_s: float) -> Change | None:
-        if now_s - self._changes[-1] < _CALM_S:
-            return None
-        self._is_flapping, self._counts = False, self._is_seen
-        self._changes.clear()
         return "plugged" if self._is_seen else "unplugged"
 
 
@@ -84,8 +63,6 @@ class DeviceWatch:
         It is gone, and why.
     ask
         Asks the Edge TPU runtime; may take its time.
-    library_works
-        The runtime has answered, once or earlier, and a moment has passed since the last change.
     notes
         To be told whenever an Edge TPU is there.
     """
@@ -98,7 +75,6 @@ class DeviceWatch:
         unplugged: Callable[[Reason], None],
         find: FindDevices = find_usb_devices,
         ask: status.AskLibrary = status.ask_library,
-        library_works: Callable[[], None] = lambda: None,
         notes: tuple[Reason, ...] = (),
         interval_s: float = status.LOOK_INTERVAL_S,
         ask_after_s: float = 3.0,
@@ -108,9 +84,6 @@ class DeviceWatch:
         self._unplugged = unplugged
         self._find = find
         self._ask = ask
-        self._library_works = library_works
-        self._has_answered = False
-        self._prepare_at_s: float | None = None
         self._notes = notes
         self._interval_s = interval_s
         self._ask_after_s = ask_after_s
@@ -144,24 +117,12 @@ class DeviceWatch:
         change = self._steady.look(devices, now_s)
         if change:
             self._tell(devices, change)
-            self._prepare_at_s = now_s + self._ask_after_s / 3
-        if change == "flapping":
-            self._ask_at_s = None
-        elif change or (devices and devices != self._devices):
+        if change or (devices and devices != self._devices):
             self._ask_at_s = now_s + self._ask_after_s
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
-            found = status.look(ask=self._ask, find=self._find)
-            self._publish_event(found.event)
-            self._has_answered = found.answer is not None
-            self._prepare_at_s = now_s
-        self._prepare(now_s)
-
-    def _prepare(self, now_s: float) -> None:
-        if self._has_answered and self._prepare_at_s is not None and now_s >= self._prepare_at_s:
-            self._prepare_at_s = None
-            self._library_works()
+            self._publish_event(status.look(ask=self._ask, find=self._find).event)
 
     def _tell(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
         log.info("the Edge TPU: %s", change)
@@ -169,7 +130,7 @@ class DeviceWatch:
             self._plugged()
             found = status.CoralStatus(usb=devices, answer=None, reason=None, notes=status.notes_on(devices))
         else:
-            why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
+            why = reason("coral_unplugged")
             self._unplugged(why)
             found = status.CoralStatus(usb=(), answer=None, reason=why)
         self._publish_event(found.event)
