@@ -12,7 +12,7 @@ import pytest
 from desk import Desk
 from fake_rooms import FakeRooms, candidate, failed, load_study, manifest, model, refused, screened
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QFontMetrics
+from PySide6.QtGui import QColor, QFontMetrics, QImage, QPainter
 from PySide6.QtWidgets import (
     QAbstractButton,
     QApplication,
@@ -28,11 +28,12 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.notices import Action
+from fieldray.desktop.overlay import draw_legend
 from fieldray.domain.events import Progress, Speed
 from fieldray.domain.model import HeaderRules
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.translation import languages
+from fieldray.translation import Translator, languages
 
 # 1024, 1366 and 1920 points wide; then 1366 x 768 and 1920 x 1080 at 200 %.
 SIZES = (1024, 768), (1366, 768), (1920, 1080), (683, 384), (960, 540)
@@ -199,3 +200,20 @@ def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
             dialog.deleteLater()
             settle()
     assert found == [], "\n".join(found)
+
+
+def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, language: str) -> None:
+    """As many lit points stand left of the colours as where there is room for all."""
+
+    def lit(width: int) -> int:
+        picture = QImage(width, 60, QImage.Format.Format_RGB32)
+        picture.fill(0)
+        painter = QPainter(picture)
+        words = Translator(language)
+        draw_legend(painter, picture.rect(), words, qapp.font(), is_blank=False)
+        painter.end()
+        lower = range(34, 60)
+        greys = (QColor(picture.pixel(x, y)) for y in lower for x in range(width))
+        return sum(shade.value() > 120 and shade.saturation() < 20 for shade in greys)
+
+    assert abs(lit(190) - lit(600)) <= 0.1 * lit(600)

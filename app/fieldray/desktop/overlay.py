@@ -112,12 +112,12 @@ def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
 
 
 def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
-    """weak [colours] strong, at the right end of the box."""
+    """weak [colours] strong, at the right end of the box; the colours give way where it is narrow."""
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
     edged_text(painter, box, right, strong)
-    width, height = _LEGEND
+    width, height = min(_LEGEND[0], box.width() - measure(weak) - measure(strong) - 20), _LEGEND[1]
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     painter.drawImage(bar, _legend_image())
     edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
