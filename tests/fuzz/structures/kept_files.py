@@ -169,6 +169,7 @@ def of_run() -> dict[str, Any]:
         "is_resumed": 0,
         "choice": None,
         "note": None,
+        "is_read": 0,
         "number": 1,
     }
 
@@ -184,6 +185,7 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
         "reason": None,
         "started_s": 1.0,
         "ended_s": None,
+        "together_id": None,
     }
     verdict = {
         "choice": "agree",
