@@ -124,6 +124,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                      "into another port, without a hub.",
     "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug it into another port.",
     "coral_run_failed": "The Edge TPU reported an error ({detail}). If it happens again, use another port or cable.",
+    "coral_flapping": "The Edge TPU keeps connecting and disconnecting. It may lack power or have a bad cable: use "
+                      "another port, without a hub.",
     "coral_usb2": "The Edge TPU is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 "
                   "port (often blue).",
     "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply. It may stop at any time. "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from fieldray.domain.events import DeviceChanged
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.status import Device, LibraryAnswer
@@ -40,6 +42,17 @@ def test_the_moment_without_an_edgetpu_while_its_firmware_is_loaded_does_not_cou
 def test_a_bare_edgetpu_that_stays_away_is_unplugged_after_all() -> None:
     looks = [(0.0, UNINITIALISED), (1.0, NONE), (5.9, NONE), (6.0, NONE), (7.0, NONE)]
     assert changes(looks) == [(0.0, "plugged"), (6.0, "unplugged")]
+
+
+@pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
+def test_ten_changes_a_second_are_said_once_and_then_waited_out(last: tuple[UsbDevice, ...], expected: Change) -> None:
+    flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
+    # the sixth change comes at 0.6 s; the last one of the row at 5.9 s, if the row does not end in `last`
+    calm = [(6.0, last), (8.5, last), (9.1, last), (9.2, last)]
+    said = changes(flaps + calm)
+    hands = ["plugged", "unplugged", "plugged", "unplugged", "plugged"]
+    assert [change for _, change in said] == [*hands, "flapping", expected]
+    assert said[-1][0] == 9.1
 
 
 class World:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
@@ -20,35 +21,55 @@ from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-Change = Literal["plugged", "unplugged"]
+Change = Literal["plugged", "unplugged", "flapping"]
 
+FLAPS: Final = 6  # so many changes within the window are more than hands can do
+_FLAP_WINDOW_S: Final = 3.0
+_CALM_S: Final = 3.0  # an Edge TPU that flapped counts again after so long without a change
 _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishes for a moment
 
 
 class Debouncer:
     """Turns what is seen at each look into changes that count.
 
-    A change counts at once; an Edge TPU that vanishes while its firmware is loaded still counts as there for a while.
+    The first change counts at once, for quick hands; an Edge TPU that flaps counts as absent until it is calm; one that
+    vanishes while its firmware is loaded still counts as there for a while.
     """
 
     def __init__(self) -> None:
         self._is_seen = False
         self._was_uninitialised = False
         self._counts = False
-        self._changed_s = 0.0
+        self._is_flapping = False
+        self._changes: deque[float] = deque(maxlen=FLAPS)
 
     def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
         """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)
-            self._changed_s = now_s
+            self._changes.append(now_s)
         if devices:
             self._was_uninitialised = devices[0].state == "uninitialised"
+        if self._is_flapping:
+            return self._calm_down(now_s)
+        if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
+            self._is_flapping, self._counts = True, False
+            return "flapping"
+        return self._settle(now_s)
+
+    def _settle(self, now_s: float) -> Change | None:
         if self._is_seen == self._counts:
             return None
-        if not self._is_seen and self._was_uninitialised and now_s - self._changed_s < _FIRMWARE_GRACE_S:
+        if not self._is_seen and self._was_uninitialised and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
             return None
         self._counts = self._is_seen
+        return "plugged" if self._is_seen else "unplugged"
+
+    def _calm_down(self, now_s: float) -> Change | None:
+        if now_s - self._changes[-1] < _CALM_S:
+            return None
+        self._is_flapping, self._counts = False, self._is_seen
+        self._changes.clear()
         return "plugged" if self._is_seen else "unplugged"
 
 
@@ -117,7 +138,9 @@ class DeviceWatch:
         change = self._steady.look(devices, now_s)
         if change:
             self._tell(devices, change)
-        if change or (devices and devices != self._devices):
+        if change == "flapping":
+            self._ask_at_s = None
+        elif change or (devices and devices != self._devices):
             self._ask_at_s = now_s + self._ask_after_s
         self._devices = devices
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
@@ -130,7 +153,7 @@ class DeviceWatch:
             self._plugged()
             found = status.CoralStatus(usb=devices, answer=None, reason=None, notes=status.notes_on(devices))
         else:
-            why = reason("coral_unplugged")
+            why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
             self._unplugged(why)
             found = status.CoralStatus(usb=(), answer=None, reason=why)
         self._publish_event(found.event)
