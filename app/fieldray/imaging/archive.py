@@ -1,24 +1,22 @@
 """Zip files: listed without unpacking, with members read into memory only, and every size checked first.
 
-Python's `zipfile` reads the listing only. It is not used for unpacking, because it gives bzip2 and LZMA whole blocks
-and accepts whatever comes out, so a kilobyte may become gigabytes. Here no call returns more than was asked for,
-whatever sizes a file states. A member's name is a label and never a path: nothing is written, so hostile names can do
-no harm.
+Python's `zipfile` reads the listing only. It is not used for unpacking, because it accepts whatever comes out, so a
+kilobyte may become gigabytes. Here no call returns more than was asked for, whatever sizes a file states. What is
+packed in another way than stored or deflated, as hardly any zip is, says so. A member's name is a label and never a
+path: nothing is written, so hostile names can do no harm.
 """
 
 from __future__ import annotations
 
-import bz2
 import functools
 import io
-import lzma
 import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import BinaryIO, Final, NamedTuple
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.folders import parts_of
@@ -33,14 +31,12 @@ _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _LOCAL_MARK: Final = b"PK\x03\x04"
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
-_DAMAGE: Final = (zlib.error, lzma.LZMAError, EOFError, struct.error, OverflowError, ValueError)
+_DAMAGE: Final = (zlib.error, EOFError, struct.error, OverflowError, ValueError)
 # A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
 _PACKED_BYTES: Final = 2**16
 _PART_BYTES: Final = 2**20
-# As much as the strongest setting of 7-Zip needs; the decoder allocates it.
-_MAX_DICTIONARY_BYTES: Final = 64 * 2**20
 
 
 class Member(NamedTuple):
@@ -96,11 +92,6 @@ class Archive:
         try:
             yield from _unpacked(self.stream, member, limit)
         except _DAMAGE as error:
-            raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            # of bz2, which speaks so of damaged data
             raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
 
 
@@ -201,16 +192,6 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 # ---- unpacking
 
 
-class _Unpacker(Protocol):
-    """What `bz2` and `lzma` have in common."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
-
-
 class _Stored:
     """Bytes that are not packed."""
 
@@ -230,7 +211,7 @@ class _Stored:
 
 
 class _Inflater:
-    """`zlib` with the same interface."""
+    """`zlib` in the same way."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -258,7 +239,7 @@ def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[b
         raise ValueError("no member begins there")
     position += name_bytes + extra_bytes
     end = position + member.packed_bytes
-    unpacker, position = _unpacker(stream, member, position)
+    unpacker = _unpacker(member)
     left = member.size_bytes if limit is None else min(limit, member.size_bytes)
     is_whole, crc = left == member.size_bytes, 0
     while left:
@@ -278,30 +259,10 @@ def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[b
         raise ValueError("its checksum is another")
 
 
-def _unpacker(stream: BinaryIO, member: Member, position: int) -> tuple[_Unpacker, int]:
-    """What unpacks the member, and where its packed bytes begin. Raises Unreadable `unsupported_compression`."""
+def _unpacker(member: Member) -> _Stored | _Inflater:
+    """What unpacks the member. Raises Unreadable `unsupported_compression`."""
     if member.flags & _IS_PATCH:
         raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method} with patches"))
-    if member.method == zipfile.ZIP_STORED:
-        return _Stored(), position
-    if member.method == zipfile.ZIP_DEFLATED:
-        return _Inflater(), position
-    if member.method == zipfile.ZIP_BZIP2:
-        return bz2.BZ2Decompressor(), position
-    if member.method == zipfile.ZIP_LZMA:
-        stream.seek(position)
-        return _lzma_unpacker(stream.read(9)), position + 9
-    raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method}"))
-
-
-def _lzma_unpacker(head: bytes) -> _Unpacker:
-    """LZMA data in a zip begin with a version and properties (APPNOTE 5.8)."""
-    length, properties = struct.unpack("<2xH5s", head)
-    (dictionary_bytes,) = struct.unpack("<I", properties[1:])
-    if length != len(properties):
-        raise ValueError("these are no properties of LZMA")
-    if dictionary_bytes > _MAX_DICTIONARY_BYTES:
-        raise Unreadable(reason("unsupported_compression", name=f"LZMA, {dictionary_bytes // 2**20} MB"))
-    unpacker = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=2 * _MAX_DICTIONARY_BYTES)
-    unpacker.decompress(properties + b"\xff" * 8)  # the length is unknown: as much is taken as is wanted
-    return unpacker
+    if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method}"))
+    return _Stored() if member.method == zipfile.ZIP_STORED else _Inflater()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from fieldray.reports.exporter import (
     StoredRun,
     default_exporters,
     no_images,
+    side_by_side,
 )
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.patient import pseudonym_key
@@ -260,14 +260,8 @@ class _Images:
             yield from no_images(results, side)
             return
         readers = self._opened(self._opens)
-        waiting: deque[tuple[StoredResult, Future[ShownImage | Reason]]] = deque()
-        for result in results:
-            waiting.append((result, self._threads.submit(_read, readers, result, side)))
-            if len(waiting) > _AHEAD * readers.size:
-                first, image = waiting.popleft()
-                yield first, image.result()
-        for first, image in waiting:
-            yield first, image.result()
+        read = partial(_read, readers, side)
+        yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
 
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """The preview of a result, None where none was kept or it is damaged. Raises StorageProblem, ReaderProblem."""
@@ -290,16 +284,16 @@ class _Images:
         return self._readers
 
 
-def _read(readers: Workers, result: StoredResult, side: int) -> ShownImage | Reason:
+def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, Failed):
-        return outcome.reason
+        return result, outcome.reason
     if outcome.ref.problem is not None or not outcome.facts.content_sha256:
-        return outcome.ref.problem or reason("missing")
+        return result, outcome.ref.problem or reason("missing")
     try:
-        return readers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
+        return result, readers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
     except InputProblem as error:
-        return error.reason
+        return result, error.reason
 
 
 log = logging.getLogger(__name__)
@@ -340,24 +334,17 @@ def write_maps(
     StorageProblem
         Where something cannot be read or written.
     """
-    done, written, missing = 0, 0, 0
+    written = missing = 0
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
         spec = query.run(run_id).spec
         names = MapNames(folder, tuple(map(Path, spec.paths)))
-        outcomes = (stored.outcome for stored in query.rows(run_id))
-        for group in _groups(outcomes, 2 * readers.size):
-            work = [(names.stem(outcome.ref), outcome) for outcome in group]
-            answers = pool.map(lambda one: _write(*one, manifest=manifest, readers=readers, spec=spec), work)
-            for has_maps, is_missing in answers:
-                written, missing = written + has_maps, missing + is_missing
-            done += len(group)
+        work = ((names.stem(stored.outcome.ref), stored.outcome) for stored in query.rows(run_id))
+        write = partial(_write, manifest=manifest, readers=readers, spec=spec)
+        answers = side_by_side(lambda one: write(*one), work, pool, ahead=2 * readers.size)
+        for done, (has_maps, is_missing) in enumerate(answers, 1):
+            written, missing = written + has_maps, missing + is_missing
             tell(done)
     return written, missing
-
-
-def _groups(outcomes: Iterator[Outcome], size: int) -> Iterator[list[Outcome]]:
-    while group := list(itertools.islice(outcomes, size)):
-        yield group
 
 
 def _write(stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, spec: RunSpec) -> tuple[bool, bool]:

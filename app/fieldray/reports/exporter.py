@@ -6,15 +6,18 @@ for every `--help`, so it imports numpy, pydicom and the like inside its functio
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from fieldray.domain.finding import Category, Outcome
     from fieldray.domain.image import ShownImage
     from fieldray.domain.model import Manifest
@@ -49,6 +52,26 @@ class ReportOptions:
 
 
 PLAIN: Final = ReportOptions()
+
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+
+def side_by_side(
+    make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
+) -> Iterator[_Made]:
+    """What `make` makes of each, in their order; while one is taken, so many of the next ones are made in threads.
+
+    Raises what `make` raises.
+    """
+    waiting: deque[Future[_Made]] = deque()
+    for one in given:
+        waiting.append(threads.submit(make, one))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    for future in waiting:
+        yield future.result()
 
 
 def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:

@@ -28,7 +28,7 @@ from phantoms import write_dicom
 from strange_services import reader_command
 
 IMAGE = chest_phantom(64, 64, 7, abnormal=False)
-METHODS = {"stored": 0, "deflate": 8, "bzip2": 12, "LZMA": 14}  # APPNOTE 4.4.5
+METHODS = {"stored": 0, "deflate": 8}  # APPNOTE 4.4.5
 _BOMB_BYTES = 64 * 2**20
 _FEW_BYTES = 16 * 2**20
 
@@ -48,11 +48,10 @@ def pool() -> Iterator[Workers]:
 
 
 @pytest.fixture(scope="module")
-def bombs(tmp_path_factory: pytest.TempPathFactory, image: bytes) -> dict[str, bytes]:
-    """Zip files of one image with 64 MB of zeros behind it, by method."""
-    folder, data = tmp_path_factory.mktemp("bombs"), image + bytes(_BOMB_BYTES)
-    packed = ("deflate", "bzip2", "LZMA")
-    return {name: _zip(folder / name, [("image.dcm", data)], METHODS[name]).read_bytes() for name in packed}
+def bomb(tmp_path_factory: pytest.TempPathFactory, image: bytes) -> bytes:
+    """A zip file of one image with 64 MB of zeros behind it."""
+    data = image + bytes(_BOMB_BYTES)
+    return _zip(tmp_path_factory.mktemp("bombs") / "bomb", [("image.dcm", data)]).read_bytes()
 
 
 def _zip(path: Path, members: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -88,12 +87,9 @@ def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, ima
         assert max(map(len, archive.parts("b"))) <= 2**20
 
 
-@pytest.mark.parametrize("method", ["deflate", "bzip2", "LZMA"])
 @pytest.mark.parametrize("stated_bytes", [9_000, 2**20])
-def test_a_bomb_that_lies_about_its_size_takes_no_memory(
-    method: str, stated_bytes: int, tmp_path: Path, bombs: dict[str, bytes]
-) -> None:
-    path = _stating(tmp_path / "bomb.zip", bombs[method], stated_bytes)
+def test_a_bomb_that_lies_about_its_size_takes_no_memory(stated_bytes: int, tmp_path: Path, bomb: bytes) -> None:
+    path = _stating(tmp_path / "bomb.zip", bomb, stated_bytes)
     assert path.stat().st_size < 100_000
     tracemalloc.start()
     try:
@@ -123,12 +119,9 @@ def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path,
         assert caught.value.reason.code == "damaged"
 
 
-def test_an_lzma_dictionary_of_gigabytes_is_not_made(tmp_path: Path, image: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [("image.dcm", image)], zipfile.ZIP_LZMA)
-    data = bytearray(path.read_bytes())
-    # local header, name, 2 bytes of version, 2 of length, 1 of properties
-    struct.pack_into("<I", data, 30 + len("image.dcm") + 5, 2**32 - 1)
-    path.write_bytes(data)
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_is_packed_in_another_way_says_so(method: int, tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("image.dcm", image)], method)
     assert _codes(discover([path])) == [("image.dcm", "unsupported_compression")]
 
 
@@ -337,12 +330,9 @@ def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Wor
     assert caught.value.reason.code == "missing"
 
 
-@pytest.mark.parametrize("method", ["bzip2", "LZMA"])
-def test_a_bomb_costs_one_member_and_no_child(
-    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: Workers
-) -> None:
+def test_a_bomb_costs_one_member_and_no_child(tmp_path: Path, bomb: bytes, pool: Workers) -> None:
     pids = pool.pids
-    path = _stating(tmp_path / "bomb.zip", bombs[method], 9_000)
+    path = _stating(tmp_path / "bomb.zip", bomb, 9_000)
     (ref,) = discover([path], members=pool.members)
     assert ref.member == "image.dcm"
     read = pool.look(Look(ref=ref, frame=InputSpec(height=64, width=48, margin=0.05)), model=None)

@@ -12,12 +12,9 @@ from __future__ import annotations
 import io
 import math
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,23 +288,3 @@ def _add_mask(dataset: Dataset, mask: Mask) -> None:
     dataset.LossyImageCompression = "00"  # of the mask itself
     dataset.PixelData = packed + b"\0" * (len(packed) % 2)
     dataset["PixelData"].VR = "OB"
-
-
-_THREADS: Final = 2
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
-
-
-def side_by_side(make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[_Made]:
-    """What `make` makes of each, in their order; while one is taken, the next ones are made in threads.
-
-    Raises what `make` raises.
-    """
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
-        waiting: deque[Future[_Made]] = deque()
-        for one in given:
-            waiting.append(threads.submit(make, one))
-            if len(waiting) > _THREADS:
-                yield waiting.popleft().result()
-        for future in waiting:
-            yield future.result()

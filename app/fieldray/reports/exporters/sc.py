@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fieldray.registry import missing_library
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult
+
+
+_THREADS: Final = 2
 
 
 def write_captures(path: Path, stored: StoredRun) -> None:
@@ -21,10 +24,12 @@ def write_captures(path: Path, stored: StoredRun) -> None:
 
 
 def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
+    from concurrent.futures import ThreadPoolExecutor
+
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage
-    from fieldray.reports.dicom.images import SIDE, secondary_capture, side_by_side
+    from fieldray.reports.dicom.images import SIDE, secondary_capture
     from fieldray.reports.dicom.instance import as_file, subject_of
     from fieldray.reports.wording import Wording
 
@@ -40,9 +45,11 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
             return number, None
         return number, as_file(secondary_capture(subject, image, wording.of(result)), transfer_syntax=JPEGBaseline8Bit)
 
-    for number, data in side_by_side(file, enumerate(stored.images(side=SIDE), 1)):
-        if data is not None:
-            yield number, data
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
+        images = enumerate(stored.images(side=SIDE), 1)
+        for number, data in side_by_side(file, images, threads, ahead=_THREADS):
+            if data is not None:
+                yield number, data
 
 
 EXPORTER: Final = Exporter(
