@@ -17,11 +17,12 @@ from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.image_painting import like_window
-from fieldray.desktop.overlay import Corners, draw_corners, length_words, measure_words, region_figures
+from fieldray.desktop.overlay import Corners, draw_corners, length_words, measure_words, patient_lines, region_figures
 from fieldray.desktop.picture import lay_on_page, picture_of
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, Window
+from fieldray.domain.study import ImageHeader
 from fieldray.plain_text import visible
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
@@ -212,6 +213,11 @@ def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None
         return sheet
 
     assert painted(text) == painted(visible(text))
+
+
+@pytest.mark.parametrize(("age_years", "told"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])
+def test_an_age_beside_the_image_is_in_completed_years(age_years: float, told: str) -> None:
+    assert patient_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (told,)
 
 
 # ---- Measuring on an image, and the magnifier.

@@ -43,7 +43,7 @@ def corner_texts(
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     return Corners(
-        top_left=() if hide_patient else _patient_lines(translator, ref),
+        top_left=() if hide_patient else patient_lines(translator, ref.header),
         top_right=_kept(
             (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
         ),
@@ -123,14 +123,11 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
-def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:
-    header = ref.header
+def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
+    """Name, number, sex and age of the patient. An age is told in completed years, as the check of a pack counts it."""
     sex = sex_word(translator, header)
-    age = (
-        ""
-        if header.patient_age_years is None
-        else translator.plural("{count} y", "{count} y", round(header.patient_age_years))
-    )
+    years = header.patient_age_years
+    age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
     return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
 
 
