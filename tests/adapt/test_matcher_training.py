@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.image import locally_normalised
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray_adapt.augmentation import PairAugmentation
@@ -34,6 +33,7 @@ from fieldray_adapt.matcher.recipe import (
     MatcherRecipe,
     MatcherTraining,
     PairSource,
+    locally_normalised,
     passing_weights,
     residual_unet,
 )

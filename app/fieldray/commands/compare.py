@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, given_path, given_text
-from fieldray.commands.options import pack_library, write_json
+from fieldray.commands.options import write_json
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -57,21 +57,15 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _compared(options: argparse.Namespace) -> ComparedPair:
-    from fieldray.errors import PackProblem
-    from fieldray.reasons import reason
+    from fieldray.pipeline.compare import only_image
+    from fieldray.pipeline.priors import system_comparer
     from fieldray.settings import load
-    from fieldray.workers.pool import open_workers
 
     settings, _ = load()
-    with contextlib.closing(open_workers(settings, 2)) as readers:
-        from fieldray.pipeline.compare import PairComparer, only_image
-
-        prior, current = (only_image(path, readers=readers) for path in (options.prior, options.current))
-        finder = pack_library().shipped_lungs()
-        if finder is None:
-            raise PackProblem(reason("compare_no_lungs_pack"))
-        with PairComparer(readers=readers, finder=finder) as comparer:
-            return comparer.compare(prior, current)
+    with contextlib.ExitStack() as ends:
+        comparer = system_comparer(settings)(ends)
+        prior, current = (only_image(path, readers=comparer.readers) for path in (options.prior, options.current))
+        return comparer.compare(prior, current)
 
 
 def _print(pair: ComparedPair, console: Console) -> None:

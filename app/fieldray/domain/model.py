@@ -243,7 +243,7 @@ class LungRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatcherRules:
-    """How an image is prepared for a matcher's encoder: see `image.locally_normalised`."""
+    """How an image is prepared for a matcher's encoder: see `fieldray_adapt.matcher.recipe`."""
 
     local_radius_px: int
 

@@ -300,7 +300,7 @@ class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fiel
 class MatcherManifest(PackManifest, frozen=True, kw_only=True, tag="matcher"):
     """A pack that describes image patches, to compare two images.
 
-    `local_radius` is that of `domain.image.locally_normalised`, in pixels of the input.
+    `local_radius` is that of `fieldray_adapt.matcher.recipe.locally_normalised`, in pixels of the input.
     """
 
     outputs: FeatureOutput

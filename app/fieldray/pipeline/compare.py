@@ -104,7 +104,7 @@ class PairComparer:
         finder: Model,
         child: Callable[[], Child] = comparison_child,
     ) -> None:
-        self._readers, self._finder = readers, finder
+        self.readers, self._finder = readers, finder
         self._child = child()
         self._is_cancelled = False
         with contextlib.suppress(OSError):  # the first comparison tries again and reports why
@@ -147,7 +147,7 @@ class PairComparer:
             raise Cancelled
 
     def _read(self, ref: ImageRef) -> ReadImage:
-        return read_framed(ref, readers=self._readers, finder=self._finder)
+        return read_framed(ref, readers=self.readers, finder=self._finder)
 
     def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
         try:

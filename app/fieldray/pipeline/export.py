@@ -89,7 +89,7 @@ def export_run(
     exporters = [_exporter(name) for name in formats] or default_exporters()
     clear_abandoned(folder)
     with HistoryQuery(database) as query, query.at_one_moment(), _Images(readers) as images:
-        run = _run(query, run_id, spec)
+        run = run_of(query, run_id, spec)
         runs = query.runs_together(run.run_id)
         first, *beside = (_stored(query, one, manifest_of(one.spec, packs)) for one in runs)
         stored = replace(
@@ -138,8 +138,8 @@ def _stored(query: HistoryQuery, run: Run, manifest: Manifest | None) -> StoredR
     )
 
 
-def _run(query: ResultQuery, run_id: int, spec: RunSpec | None) -> Run:
-    """The run of that number, if it did what `spec` says."""
+def run_of(query: ResultQuery, run_id: int, spec: RunSpec | None = None) -> Run:
+    """The run of that number, if it did what `spec` says. Raises UsageProblem (history_no_run), StorageProblem."""
     try:
         run = query.run(run_id)
     except KeyError as error:

@@ -16,7 +16,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
-from fieldray.pipeline.export import manifest_of, pack_of
+from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
@@ -57,7 +57,7 @@ class History:
         model  of a pack that is loaded already, which may be the one of the run
         """
         with HistoryQuery(self._database) as query:
-            run = _run(query, run_id)
+            run = run_of(query, run_id)
             found = pack_of(run.spec, model)
             return PastRun(run=run, model=found, doubts=doubts_of(query, run, found.manifest if found else None))
 
@@ -66,7 +66,7 @@ class History:
         if first == second:
             raise UsageProblem(reason("history_same_run"))
         with HistoryQuery(self._database) as query, query.at_one_moment():
-            before, after = _run(query, first), _run(query, second)
+            before, after = run_of(query, first), run_of(query, second)
             found = compare(before, query.briefs(first), after, query.briefs(second))
             return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
 
@@ -115,10 +115,3 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
     if not done.is_wiped:
         said.append(reason("history_not_wiped"))
     return tuple(said)
-
-
-def _run(query: HistoryQuery, run_id: int) -> Run:
-    try:
-        return query.run(run_id)
-    except KeyError:
-        raise UsageProblem(reason("history_no_run", run=run_id)) from None

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from fieldray.domain.image import locally_normalised
+from fieldray_adapt.matcher.recipe import locally_normalised
 
 Grey = NDArray[np.uint8]
 Planes = NDArray[np.float32]

@@ -21,7 +21,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import locally_normalised
 from fieldray.domain.metrics import share
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
@@ -44,7 +43,7 @@ from fieldray_adapt.matcher.matches import (
     search,
     warp,
 )
-from fieldray_adapt.matcher.recipe import MatcherRecipe, recipe_of
+from fieldray_adapt.matcher.recipe import MatcherRecipe, locally_normalised, recipe_of
 from fieldray_adapt.matcher.train import MatcherData, data_of
 from fieldray_adapt.pack import card, evaluated, provenance, whole_pack_step, write_whole
 from fieldray_adapt.page import Code, Section, Table, facts, keep_page

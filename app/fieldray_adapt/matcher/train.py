@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import fft, ndimage
 
-from fieldray.domain.image import locally_normalised
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.augmentation import augment_pair
@@ -37,7 +36,7 @@ from fieldray_adapt.files import digest, save_arrays
 from fieldray_adapt.image_set import read_every_image, rows_digest, with_digests
 from fieldray_adapt.layouts import Row, Wrong, parts_of, table_rows
 from fieldray_adapt.matcher.engine import MatcherEngine, Step, specification_of
-from fieldray_adapt.matcher.recipe import MatcherRecipe, PairSource, recipe_of
+from fieldray_adapt.matcher.recipe import MatcherRecipe, PairSource, locally_normalised, recipe_of
 from fieldray_adapt.quantise import equalise, quantise, to_float_file
 from fieldray_adapt.run import Run
 from fieldray_adapt.run import Step as RunStep
