@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.matching import (
-    Features,
     Grey,
     Peaks,
     band_pass,
@@ -234,16 +233,11 @@ _LEAST_TEXTURE: Final = 0.15  # of the deviation of the whole image
 _SIMILARITY_PX: Final = 12.0
 
 
-def align(
-    prior: FramedImage,
-    current: FramedImage,
-    *,
-    features: Features = band_pass,
-) -> tuple[Alignment, Overlay]:
+def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
     """How the prior lies over the current image; both have lungs."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
-    compared = features(prior.pixels), features(current.pixels)
+    compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline(prior.lungs), outline(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
     for number, step in enumerate(_ROUNDS):

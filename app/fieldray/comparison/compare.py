@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.align import Overlay, align
-from fieldray.comparison.matching import Features, Grey, band_pass, blurred
+from fieldray.comparison.matching import Grey, blurred
 from fieldray.comparison.mesh import Displacement, warped
 from fieldray.domain.comparison import (
     CHANGE_SHOWN,
@@ -41,26 +41,13 @@ from fieldray.reasons import Reason, reason
 _LEAST_LUNGS: Final = 0.04  # of the frame
 
 
-def compare(
-    prior: FramedImage,
-    current: FramedImage,
-    *,
-    features: Features = band_pass,
-) -> PairComparison:
-    """Compare two images.
-
-    Parameters
-    ----------
-    prior, current
-        In their frames, with their lungs.
-    features
-        What templates are matched by: image (rows, columns) to (rows, columns, channels) float32.
-    """
+def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
+    """Compare two images, in their frames and with their lungs."""
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
-    alignment, overlay = align(prior, current, features=features)
+    alignment, overlay = align(prior, current)
     figure = reliability(alignment, overlay, current.lungs)
     why = doubt(alignment, overlay, current.lungs)
     if why is not None:

@@ -1,7 +1,6 @@
 """What is compared, and how alike it is: features of images, and normalised cross-correlation of templates with them.
 
-A feature is an image reduced to its structure. A network's features come by the same door: `Features` turns an image
-(rows, columns) into (rows, columns, channels) float32 of the same size.
+A feature is an image reduced to its structure: (rows, columns, channels) float32 of the same size.
 
 NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
 size (valid mode). The numerator is a correlation with the centred template, by FFT (convolution theorem). The norm of a
@@ -12,7 +11,7 @@ place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 19
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Grey = NDArray[np.float32]
-Features = Callable[[NDArray[Any]], Grey]
 
 # Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
 FINE_PX: Final = 1.5
@@ -30,12 +28,6 @@ COARSE_PX: Final = 8.0
 LOCAL_PX: Final = 32.0
 _REACH: Final = 3.5  # standard deviations of a Gaussian that are summed
 _LEAST_DEVIATION: Final = 2.0  # grey levels: what is flatter is noise, and not made to look like structure
-
-
-def raw(image: NDArray[Any]) -> Grey:
-    """The image as it is."""
-    grey: Grey = image.astype(np.float32)[..., None]
-    return grey
 
 
 def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float = COARSE_PX) -> Grey:

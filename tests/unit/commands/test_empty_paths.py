@@ -42,7 +42,6 @@ from fieldray.commands.console import Console
         ("workflow", "run", ""),
         ("adapt", "run", ""),
         ("adapt", "check", ""),
-        ("adapt", "estimate", "--picture", ""),
     ],
     ids=" ".join,
 )

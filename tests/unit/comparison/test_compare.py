@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fieldray.comparison.compare import COMPARE, Pair, compare, find_change, handle, regions
-from fieldray.comparison.matching import band_pass, blurred, locally_normalised, raw
+from fieldray.comparison.matching import blurred, locally_normalised
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, comparison_json
 from fieldray.processes.rpc import sent
 from pairs import chest, framed, moved, smooth_warp
@@ -84,17 +84,6 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
     done = compare(without, chest()) if which == "prior" else compare(chest(), without)
     assert done.problem is not None
     assert (done.problem.reason.code, done.problem.image) == ("compare_cut", which)
-
-
-def test_features_of_another_kind_come_by_the_same_door() -> None:
-    asked = []
-
-    def features(image: np.ndarray) -> np.ndarray:
-        asked.append(image.shape)
-        return np.concatenate([band_pass(image), raw(image)], axis=2)
-
-    assert compare(chest(), chest(), features=features).is_comparable
-    assert asked == [(FRAME_SIDE, FRAME_SIDE)] * 2
 
 
 def answered(pair: Pair) -> PairComparison:
