@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from fieldray.backends import BACKENDS
@@ -144,6 +144,15 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
 def pack_of_run(translator: Translator, spec: RunSpec) -> str:
     """The pack's name, with what a list has to say of it."""
     return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
+
+
+def told_apart(packs: Sequence[tuple[str, str]]) -> list[str]:
+    """What packs are called beside each other. Each has a name, and an id with its version.
+
+    Those of one name, as two versions of a pack are, are called by the latter.
+    """
+    names = [name for name, _ in packs]
+    return [name if names.count(name) == 1 else pack_name for name, pack_name in packs]
 
 
 def backend_name(translator: Translator, backend: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.history import HistoryQuery
 from phantoms import write_dicom
 from program import Fieldray, lines_of, start, told_until_killed, write_images
+from report_programs import missing
 from shipped_packs import ADULTS, CHILDREN, TUBERCULOSIS
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -110,6 +112,20 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, fi
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
+
+
+def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, fieldray: Fieldray) -> None:
+    write_images(tmp_path / "images", 2)
+    tiny = [write_tiny_pack(tmp_path / version, version=version) for version in ("1.0.0", "1.1.0")]
+    out = ("--out", tmp_path / "out", "--formats", "pdf")
+    done = fieldray("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
+    assert done.returncode == 0, done.stderr
+    names = [f"tiny-{version}" for version in ("1.0.0", "1.1.0")]
+    assert all(f"\n{name}: read first " in done.stdout for name in names)
+    if not missing("pdftotext"):
+        (document,) = (tmp_path / "out").glob("*.pdf")
+        told = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
+        assert all(f"{name} · What came out" in told for name in names)
 
 
 def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fieldray: Fieldray) -> None:

@@ -30,7 +30,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.formatting import border_text
+from fieldray.formatting import border_text, told_apart
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import clear_abandoned, storage_problem
 from fieldray.plain_text import as_cell
@@ -99,12 +99,13 @@ def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
 class _Pack:
     """A pack, and what came out of its run.
 
-    lead  stands before what is said of it where there are several
+    heading  what it is called beside the others
+    lead     stands before what is said of it where there are several
     """
 
-    def __init__(self, model: Model, *, is_one_of_several: bool) -> None:
+    def __init__(self, model: Model, heading: str, *, is_one_of_several: bool) -> None:
         self.model, self.texts = model, class_texts(model.manifest)
-        self.heading = as_cell(model.manifest.names["en"])
+        self.heading = as_cell(heading)
         self.lead = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientCount()
@@ -137,7 +138,8 @@ class RunReport:
     ) -> None:
         self._console = console
         self._emit = emit
-        self._packs = [_Pack(model, is_one_of_several=len(models) > 1) for model in models]
+        headings = told_apart([(model.manifest.names["en"], model.pack_name) for model in models])
+        self._packs = [_Pack(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
         self._folders = 0

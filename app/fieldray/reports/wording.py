@@ -53,6 +53,7 @@ from fieldray.formatting import (
     sex_word,
     signer,
     threshold_beside,
+    told_apart,
     unsigned,
     verdict_words,
     view_label,
@@ -95,20 +96,27 @@ class Wording:
         return (
             Paragraph(self.notice, "notice"),
             Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._places()))),
-            *self._what_came_out(self.run_remarks(), of=self.heading if self._beside else ""),
-            *(block for one in self._beside.values() for block in one.run_beside()),
+            *self._what_came_out(self.run_remarks(), of=self._headings()[0] if self._beside else ""),
+            *(
+                block
+                for one, heading in zip(self._beside.values(), self._headings()[1:], strict=True)
+                for block in one.run_beside(heading)
+            ),
         )
 
-    def run_beside(self) -> tuple[Block, ...]:
+    def run_beside(self, heading: str) -> tuple[Block, ...]:
         """What another pack has to add to the run over the same images."""
         remarks = (remark for remark in self.run_remarks() if remark != self.pseudonym_note())
-        return (*self._what_came_out(remarks, of=self.heading), Fields("", self.run_fields()))
+        return (*self._what_came_out(remarks, of=heading), Fields("", self.run_fields()))
 
-    @property
-    def heading(self) -> str:
-        """What the pack is called, and so what it looks for."""
-        manifest = self._stored.manifest
-        return self.translator.pick(manifest.names) if manifest else self._spec.pack_name
+    def _headings(self) -> list[str]:
+        """What each pack is called, and so what it looks for."""
+        return told_apart([one.name() for one in (self, *self._beside.values())])
+
+    def name(self) -> tuple[str, str]:
+        """The name of the pack, as far as it is known, and its id with its version."""
+        manifest, pack_name = self._stored.manifest, self._spec.pack_name
+        return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
 
     def _what_came_out(self, remarks: Iterable[str], *, of: str) -> tuple[Block, ...]:
         text, counts = self.translator.text, self._stored.counts
@@ -177,7 +185,7 @@ class Wording:
             rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in words)))
             categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in words))
         widths = (*_WIDTHS_BESIDE, *[(sum(_WIDTHS) - sum(_WIDTHS_BESIDE)) / len(words)] * len(words))
-        columns = (*headings, *(one.heading for one in words))
+        columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
     def answer(self, result: StoredResult) -> str:
