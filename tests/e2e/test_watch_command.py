@@ -64,6 +64,23 @@ def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
     assert sorted(names) == [f"image-{number:03}.png" for number in (0, 1, 2, 4, 5)] + ["renamed.png"]
 
 
+def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
+    tmp_path: Path, home: Path, pack_options: list[str]
+) -> None:
+    inbox = write_images(tmp_path / "inbox", 2)[0].parent
+    process = start("screen", inbox, *pack_options, "--watch", "--json", "-")
+    next_lines(process, 2)
+    for before, after in (("image-000", "moved"), ("moved", "again")):
+        (inbox / f"{before}.png").rename(inbox / f"{after}.png")
+        assert next_lines(process, 1)[f"{after}.png"]["taken_over_by"] == "content"
+    code, said = ended(process, lambda: process.send_signal(signal.SIGINT))
+    assert (code, "missing" in said) == (130, False)
+    with ResultQuery(home / "results.sqlite") as query:
+        (run,) = query.runs()
+        names = {result.outcome.ref.path.name for result in query.rows(run.run_id)}
+    assert (run.state, names) == ("cancelled", {"again.png", "image-001.png"})
+
+
 def test_what_cannot_be_watched_is_said_before_anything_is_screened(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:

@@ -75,7 +75,8 @@ class KeptRun:
         self, pack: PackWork, run_id: int, *, number: int, last_row: int, keeps_previews: bool, watches: bool
     ) -> None:
         self.pack, self.run_id, self.number = pack, run_id, number
-        self._last_row, self._keeps_previews, self._watches = last_row, keeps_previews, watches
+        self._before = self._last_row = last_row
+        self._keeps_previews, self._watches = keeps_previews, watches
         self._saved = self._unlike = self._asked_for = self._by_sample = self._by_content = 0
 
     def save(self, store: ResultStore, outcome: Outcome, *, is_resumed: bool) -> Event:
@@ -88,7 +89,8 @@ class KeptRun:
             keeps_preview=self._keeps_previews,
         )
         if self._watches and is_resumed:
-            store.leave_moved(self.run_id, row_id)
+            moved = store.leave_moved(self.run_id, row_id)
+            self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
         outcome = without_preview(outcome)
         codes = tuple(note.code for note in notes_of(outcome))
         self._note([row_id], [ResultKind(category=outcome.category, codes=codes, number=1)])

@@ -288,10 +288,12 @@ class ResultStore(ResultQuery):
             self._locks.finish(run_id)
         return len(gone)
 
-    def leave_moved(self, run_id: int, row_id: int) -> None:
-        """While a run goes on: leave out the images that were moved to where the one in this row is."""
+    def leave_moved(self, run_id: int, row_id: int) -> set[int]:
+        """While a run goes on: leave out the images that were moved to where the one in this row is; their rows."""
         with self._transaction():
-            bookkeeping.leave_out(self._all, run_id, bookkeeping.moved_to(self._all, row_id))
+            moved = bookkeeping.moved_to(self._all, row_id)
+            bookkeeping.leave_out(self._all, run_id, moved)
+        return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Note how a run stands."""
