@@ -62,6 +62,15 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
     assert "can be read again" not in desk.told
 
 
+def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) -> None:
+    desk.rooms.session.outcomes = []
+    watch(desk, tmp_path)
+    desk.until_told(f"Watching {tmp_path} since ")
+    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path=tmp_path)))
+    desk.until_told("Screening ended early")
+    assert "Watching" not in desk.told
+
+
 def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
     watch(desk, tmp_path)
     desk.window.actions_by_name["hide_patient"].trigger()

@@ -194,6 +194,7 @@ class Screening(QObject):
             return
         self._enter(event.state)
         if event.reason is not None:
+            self._board.supersede("watch")  # nothing is watched any more
             self._post_failure(event.reason)
         self.tell(event.notes)
         if not self.is_busy:
