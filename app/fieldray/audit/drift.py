@@ -49,6 +49,7 @@ class Drift:
     index             PSI, 0 or more
     limit             what chance alone stays below in 95 of 100, or what is notable if that is more
     images, reference the numbers of images compared
+    is_more           whether more of them are in the last bin than in the reference
     """
 
     of: Quantity
@@ -57,11 +58,12 @@ class Drift:
     limit: float
     images: int
     reference: int
+    is_more: bool
 
     @property
     def is_out(self) -> bool:
-        """Whether the run has left its band."""
-        return self.index > self.limit
+        """Whether the run has left its band. Evidence that is inside of the lungs more often speaks for the run."""
+        return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
     def told(self) -> Reason:
@@ -95,7 +97,8 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
     chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(now) + 1 / sum(before))
     images, reference = sum(now), sum(before)
     limit = max(chance, OTHER_PATIENTS if of == "evidence" else NOTABLE)
-    return Drift(of=of, against=against, index=index, limit=limit, images=images, reference=reference)
+    is_more = bool(p[-1] > q[-1])
+    return Drift(of=of, against=against, index=index, limit=limit, images=images, reference=reference, is_more=is_more)
 
 
 def _chi_squared_95(freedom: int) -> float:

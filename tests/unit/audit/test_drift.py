@@ -68,3 +68,12 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
     assert out.is_out and "other patients?" in out.told.text
     assert found(19, 19) == []
     assert found(20, 20)[0].is_out
+
+
+def test_heat_maps_that_lie_in_the_lungs_more_often_than_before_say_nothing() -> None:
+    """After images of patients in bed, those of an outpatient clinic."""
+    before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
+    (found,) = compare(now, before, against="earlier")
+    assert found.index > found.limit and not found.is_out
+    (found,) = compare(before, now, against="earlier")
+    assert found.is_out
