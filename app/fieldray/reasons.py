@@ -214,8 +214,6 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
     "lungs_failed": "The lungs could not be found in this image: {detail}",
-    "inference_timeout": "The model gave no answer within {seconds} s.",
-    "storage": "The result could not be saved: {detail}.",
     "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
 
     # ---- the program

@@ -126,7 +126,7 @@ def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(des
 
 
 def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk, rooms: FakeRooms) -> None:
-    rooms.priors.problem = FieldrayError(reason("storage", detail="made up"))
+    rooms.priors.problem = FieldrayError(reason("not_writable", path="/x", detail="made up"))
     desk.screen()
     desk.open_row(1)
     desk.until(lambda: any(notice.key == "prior" for notice in desk.bench.board.notices))
