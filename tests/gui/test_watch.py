@@ -72,6 +72,7 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
 
 
 def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
+    desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
     desk.window.actions_by_name["hide_patient"].trigger()
     arrive(desk, screened(7, 0.5))
