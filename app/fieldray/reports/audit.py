@@ -283,7 +283,7 @@ class AuditText:
             "found": text("Found of all positives, refused ones counted as not found"),
         }
         only = text("Only the first right"), text("Only the second right")
-        columns = text("Figure"), text("First"), text("Second"), text("Second less first (95 % interval)"), *only
+        columns = text("Figure"), text("First"), text("Second"), text("Second minus first (95 % interval)"), *only
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
