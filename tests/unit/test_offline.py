@@ -115,7 +115,6 @@ STARTS_PROGRAMS = {
     "fieldray_cluster.workflow.tasks": "the guard of a command",
     "fieldray_cluster.workflow.guard": "the command that the user's recipe names",
     "fieldray_adapt.edgetpu": "the compiler the user installed",
-    "fieldray.inference.coral.usb": "ioreg, of the system",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
 # By library, by Qt (also opening a page or a file), or by the os module.

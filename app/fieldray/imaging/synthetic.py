@@ -11,16 +11,17 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.paths import asset
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
 
 _DIGITAL_XRAY: Final = "1.2.840.10008.5.1.4.1.1.1.1"
 # The root for identifiers made from a UUID (PS3.5 B.2); the rest here is a fixed number, so runs are alike.
@@ -163,6 +164,9 @@ def _lettered(image: Field, random: np.random.Generator) -> Field:
 
 def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
     """A digital X-ray image object with these 12-bit pixels (rows, columns), uncompressed; `number` names the study."""
+    from pydicom.dataset import Dataset, FileMetaDataset  # the window starts without pydicom
+    from pydicom.uid import UID, ExplicitVRLittleEndian
+
     dataset = Dataset()
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
