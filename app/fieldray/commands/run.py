@@ -179,7 +179,7 @@ class RunReport:
         """Say what will be used: the packs, for whom they are, and the operating points in force."""
         for pack, spec in zip(self._packs, specs, strict=True):
             self._introduce(pack, spec.operating_points, ages_confirmed=ages_confirmed)
-        if len(specs) > 1:
+        if len(specs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
             self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
 
     def _introduce(self, pack: _Pack, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
