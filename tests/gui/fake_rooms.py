@@ -570,7 +570,7 @@ class FakePriors:
 
 
 def load_study(*, is_disturbed: bool = False) -> KeptStudy:
-    """10 ms an image without load, 11 at 40 %, 12 at 60 %, 14 at 100 %."""
+    """10 ms per image without load, 11 at 40 %, 12 at 60 %, 14 at 100 %."""
     cells = (
         KeptCell(
             case="cpu, 1 thread",

@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 2
 
     if options.watch and options.maps:
-        console.print_error("--maps is not written of a watch: screen the folder without --watch afterwards")
+        console.print_error("--maps cannot be used with --watch: screen the folder without --watch afterwards")
         return 2
 
     def lines() -> contextlib.AbstractContextManager[Say | None]:
