@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
+_LATE_S: Final = 1.0  # for the word that a worker ended over its piece
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
 
@@ -204,8 +205,7 @@ class Archive:
     def _step(self, client: Client, pool: WorkerRegistry) -> None:
         for address in pool.look():
             if task := self._tasks.pop(address, None):
-                task.future.cancel()
-                self._blame(pool, task.piece, task.node)
+                self._lose(pool, task)
         for address in [each for each in pool.workers if each not in self._tasks]:
             self._give(client, pool, address)
         wait_for_any(client, [task.future for task in self._tasks.values()])
@@ -262,6 +262,8 @@ class Archive:
         if task.future.status == "error":  # it died, or could not even begin
             error = task.future.exception()
             why = None if isinstance(error, KilledWorker) else reason("internal", detail=type(error).__name__)
+            if why is None:
+                pool.workers.pop(address, None)  # or the next piece would go to nobody
             self._blame(pool, task.piece, task.node, why)
             return
         try:
@@ -323,6 +325,18 @@ class Archive:
         task.future.cancel()
         self._suspect(self._faults.failed(task.piece, task.node))
         pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
+
+    def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
+        """A worker is gone. A piece that it had begun is blamed; one that came too late for it only waits."""
+        try:
+            has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
+        except LOST:
+            has_begun = False
+        task.future.cancel()
+        if has_begun:
+            self._blame(pool, task.piece, task.node)
+        else:
+            self._left.appendleft(task.piece)
 
     def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
         """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""

@@ -40,12 +40,12 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
     """What workers run in these tests. Only functions inside a function travel to a process that has no tests."""
 
     def screen(spec: PieceSpec) -> PieceResult:
-        """Every image is blank; those called `poison` end their worker, `once` does so the first time."""
+        """Every image is blank; those called `poison...` end their worker, `once` does so the first time."""
         outcomes = []
         for text in spec.refs:
             ref = ref_of(text)
             flag = ref.path.with_name(f"{ref.path.name}.died")
-            if ref.path.name == "poison" or (ref.path.name == "once" and not flag.exists()):
+            if ref.path.name.startswith("poison") or (ref.path.name == "once" and not flag.exists()):
                 flag.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             if ref.path.name == "fault":
@@ -196,6 +196,13 @@ def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(be
     (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
     assert failed.ref.path.name == "poison"
     assert failed.reason == reason("archive_worker_ended", times=3)
+
+
+def test_images_that_end_the_one_worker_take_no_other_image_with_them(begun: Begun) -> None:
+    begun.write_list(7, "poison-1", "good-1", "good-2", "poison-2", "good-3")
+    saved = begun.run(connection=ConnectionSettings(workers=1), chunk_images=1)
+    failed = {outcome.ref.path.name for outcome in saved if isinstance(outcome, Failed)}
+    assert failed == {"poison-1", "poison-2"}
 
 
 def test_a_worker_that_dies_once_costs_nothing(begun: Begun) -> None:

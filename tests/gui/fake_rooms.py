@@ -287,11 +287,11 @@ class FakeSession:
             raise self.start_problem
         self.ages_confirmed.append(ages_confirmed)
         self.watched.append(watches)
-        self.started_with.append((tuple(paths), operating_point, fresh))
         with ResultStore(self.database) as store:
             batch = FakeBatch(self.publish, run_id=store.open_run(SPEC, fresh=True))
-            self.batches.append(batch)
             self.publish(RunChanged(run_id=batch.run_id, state="running"))
+            self.batches.append(batch)  # tests wait for these two: what they publish then comes after "running"
+            self.started_with.append((tuple(paths), operating_point, fresh))
             save(store, batch.run_id, self.outcomes, self.publish)
             for row_id, verdict in self.stored.items():
                 store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
