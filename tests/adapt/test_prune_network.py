@@ -116,6 +116,11 @@ teacher = "constant"
 kind = "random"
 share = 0.5
 training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
+
+[scratch]
+runs = ["further"]
+seeds = 2
+training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 """
 
 
@@ -169,8 +174,14 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     assert second["batch_size_proposed"] in (8, 16)
     assert set(results["baselines"]) == {"random-0.5"}
     assert results["baselines"]["random-0.5"]["channels"]["block1_conv1"] == 4
+    again = second["test_accuracy_from_random_weights"]
+    assert len(again) == 2 and all(0 <= share <= 1 for share in again)
+    assert "test_accuracy_from_random_weights" not in first
     assert second["test_accuracy_int8"] == 0.5 and second["test_accuracy"] > first["test_accuracy"]
     report = (tmp_path / "report.html").read_text()
+    assert f"{np.median(again):.4f} ({min(again):.4f} to {max(again):.4f})" in report
+    study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
+    assert study.run()["runs"] == results["runs"]  # what is kept is not trained again
     assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
 
 
@@ -197,6 +208,12 @@ def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     said.clear()
     Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).report()
     assert "training the original" in said  # with another seed it is another network
+
+
+def test_random_weights_need_runs_of_the_study(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace('runs = ["further"]', 'runs = ["none"]'))
+    with pytest.raises(UsageProblem, match="scratch must name runs of this study"):
+        _recipe(tmp_path)
 
 
 def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:

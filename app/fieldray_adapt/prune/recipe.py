@@ -64,6 +64,15 @@ class BaselineRecipe:
 
 
 @table
+class Scratch:
+    """The shapes that runs came to, trained again from random weights: is it the weights that pruning keeps?"""
+
+    runs: tuple[str, ...] = key("The runs.", example=("constant",))
+    seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
+    training: Effort = key("Of each, as long as fairness needs: a pruned network had that of all before it.")
+
+
+@table
 class StudyRecipe:
     """A study of pruning: an original network, runs that prune it, and baselines to compare with."""
 
@@ -78,6 +87,7 @@ class StudyRecipe:
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
+    scratch: Scratch | None = key("Pruned shapes from random weights.", default=None)
     threads: int = key("CPU threads for timing.", default=1, low=1)
     rounds: int = key("Rounds in which the networks are timed alternating.", default=7, low=1)
     training_threads: int = key("CPU threads for training; 0: the framework's choice.", default=0, low=0)
@@ -96,6 +106,8 @@ class StudyRecipe:
             holds = run.name not in above and run.continues in above and run.teacher in above
             text = f"must have different names, and continue and learn from runs above them; {run.name} does not"
             yield holds, "runs", text
+        if self.scratch:
+            yield set(self.scratch.runs) <= set(names), "scratch", "must name runs of this study"
 
     def run_named(self, name: str) -> RunRecipe:
         """The run of that name; KeyError if there is none."""

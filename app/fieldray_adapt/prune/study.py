@@ -34,9 +34,9 @@ from fieldray_adapt.networks import vgg16
 from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
 from fieldray_adapt.profile import PROFILE_NAME, Network, profile_parts, time_networks
 from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
+from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
 from fieldray_adapt.prune.selection import one_shot
-from fieldray_adapt.prune.tasks import ArrayTask
+from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
 from fieldray_adapt.quantise import quantise
 from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.specification import (
@@ -140,12 +140,14 @@ def iteration_row(iteration: Iteration, row: Mapping[str, Any]) -> Row:
 
 _HEAD: Final = (
     *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
+    "test, from random weights",
     *("times faster: int8", "float32, batches of 100"),
 )
 _CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
 how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
 _NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
-test part, which chose nothing, and "test, int8" the int8 file. The last two columns are times faster than the original
+test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is the same shape trained anew:
+the median of its seeds, the least and the largest. The last two columns are times faster than the original
 of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
 All networks were timed alternating in one run."""
 
@@ -201,8 +203,14 @@ def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
         f"{row['removed_share']:.2%}",
         f"{row['times_fewer_parameters']:.1f}",
         *("-" if value is None else f"{value:.4f}" for value in accuracies),
+        _spread(row.get("test_accuracy_from_random_weights", [])),
         *(f"{row['speed_up'][kind]:.1f}" for kind in ("int8", "engine_batch") if kind in row["speed_up"]),
     ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, least and largest of the seeds."""
+    return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
 
 
 def _milliseconds(row: Mapping[str, Any]) -> Table:
@@ -287,6 +295,10 @@ class Study:
             self.run_law(run)
         for row in self._recipe.baselines:
             self.run_baseline(row)
+        if scratch := self._recipe.scratch:
+            for name in scratch.runs:
+                for row in self._run_folder(self._recipe.run_named(name)).iterations()[1:]:
+                    self._from_random_weights(f"{name}/{row.number}", scratch)
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -430,6 +442,32 @@ class Study:
         key = digest(self._key, row)[:_KEY_LENGTH]
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
+    def _from_random_weights(self, name: str, scratch: Scratch, *, trains: bool = True) -> list[float]:
+        """What the shape of a pruned network gets right of the test part, 0..1, by seed; kept one by one.
+
+        trains  whether what is missing is trained now
+        """
+        run, _, number = name.partition("/")
+        shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
+        path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
+        found: list[float] = json.loads(path.read_text()) if path.is_file() else []
+        for seed in range(len(found), scratch.seeds if trains else 0):
+            self._say(f"from random weights: {name}, seed {seed}")
+            weights = fit(
+                shape,
+                initial_weights(shape, seed=seed),
+                data=self._parts.training,
+                effort=scratch.training,
+                seed=seed,
+                settings=self._training_settings,
+                folder=path.parent / path.stem,
+                progress=self._telling(name),
+            )
+            remove_checkpoints(path.parent / path.stem)
+            found.append(quality(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
+            write_atomically(path, json.dumps(found).encode())
+        return found[: scratch.seeds]
+
     def _results(self, networks: Mapping[str, Network]) -> dict[str, Any]:
         images = np.rint(self._parts.training.images[: self._recipe.representative] * 255).astype(np.uint8)
         found = {name: self._tested(name, network, images) for name, network in networks.items()}
@@ -464,6 +502,10 @@ class Study:
     def _table(self, run: RunRecipe, rows: Mapping[str, Row]) -> dict[str, Any]:
         iterations = self._run_folder(run).iterations()
         table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
+        scratch = self._recipe.scratch
+        for row in table[1:] if scratch and run.name in scratch.runs else ():
+            name = f"{run.name}/{row['iteration']}"
+            row["test_accuracy_from_random_weights"] = self._from_random_weights(name, scratch, trains=False)
         why = run.stop.why(iterations) if iterations else None
         return {"stopped_by": why or "not finished", "iterations": table}
 

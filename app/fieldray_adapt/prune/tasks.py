@@ -132,7 +132,7 @@ class ArrayTask:
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train on the training part, without dropout: a thin layer has nothing to spare."""
         trained = fit(
-            _without_dropout(specification),
+            without_dropout(specification),
             weights,
             data=self.training,
             effort=effort,
@@ -158,7 +158,8 @@ class ArrayTask:
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
-def _without_dropout(specification: Specification) -> Specification:
+def without_dropout(specification: Specification) -> Specification:
+    """The same network in which no dropout is drawn."""
     layers = (replace(layer, rate=0.0) if layer.kind == "dropout" else layer for layer in specification.layers)
     return replace(specification, layers=tuple(layers))
 
