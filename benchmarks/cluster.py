@@ -23,7 +23,7 @@ from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources,
 from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Mark, commit_of
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.report import Block, Points, Report, Table
+from fieldray.bench.benchmark_case import Block, Points, Report, Table
 from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.argument_types import amount, counts, file_kinds, low_and_high
 from fieldray import cli
-from fieldray.bench.report import Report, lines
+from fieldray.bench.benchmark_case import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library, pack_to_measure
@@ -140,7 +140,7 @@ COMMANDS: Final = (
     Command(
         name="scale",
         help="the window with a run of a million images: its pauses and its memory",
-        paths=tuple(f"{_APP}/{part}" for part in ("desktop", "pipeline/work_list.py", "store")),
+        paths=tuple(f"{_APP}/{part}" for part in ("desktop", "pipeline/history.py", "store")),
         takes="pack",
         arguments=(_number("--rows", 10**6, "images", to="count"),),
     ),

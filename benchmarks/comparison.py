@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
 from benchmarks.reports import Mark
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.comparison.compare import averages, compare, compared_area, spread
-from fieldray.comparison.mesh import warped
+from fieldray.comparison.matching import warped
 from fieldray.domain import metrics
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.mask import Mask

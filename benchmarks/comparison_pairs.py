@@ -17,8 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.matching import Grey, blurred
-from fieldray.comparison.mesh import Displacement, warped
+from fieldray.comparison.matching import Displacement, Grey, blurred, warped
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
 from fieldray.domain.image import PixelMap
 from fieldray.domain.mask import Mask

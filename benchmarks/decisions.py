@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
 from fieldray.domain.model import Model

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.network_cases import classifier_case, lung_case
 from benchmarks.networks import ENGINES, FRAMEWORK, TOLERANCE, Effort, Measured, Notify, measure, times_as_fast
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 

@@ -16,7 +16,7 @@ from benchmarks.contestants import PROGRAM, SCRIPT, compare_runs
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.screening import fill, screen_once
-from fieldray.bench.report import Report
+from fieldray.bench.benchmark_case import Report
 from fieldray.commands.console import Console
 from fieldray.commands.options import drives_with_packs, find_pack, load_pack, pack_library, pack_to_measure
 from fieldray.domain.model import Model

@@ -10,7 +10,7 @@ from typing import Any, Final
 from benchmarks.archive import USUAL
 from benchmarks.contestants import MIXED, PROGRAM, SCRIPT, Results
 from benchmarks.reports import Mark
-from fieldray.bench.report import Block, Points, Report, Table
+from fieldray.bench.benchmark_case import Block, Points, Report, Table
 
 # What the program has to reach, as multiples of the script's rate in the same round
 MARKS: Final[Mapping[str, float]] = {

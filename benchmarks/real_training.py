@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
 from fieldray_cluster.training.session import epochs, opened, places_of, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState

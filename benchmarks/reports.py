@@ -14,8 +14,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.processes import CHECKOUT
+from fieldray.bench.benchmark_case import Report, when_and_where
 from fieldray.bench.machine import machine_facts
-from fieldray.bench.report import Report, when_and_where
 from fieldray.reports.outputs import own_text
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"

@@ -17,11 +17,11 @@ from benchmarks.own_home import own_home
 from benchmarks.processes import child_command, load_average
 from benchmarks.reports import Mark
 from benchmarks.scale_window import BEAT_MS
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
 from fieldray.paths import results_path
-from fieldray.pipeline.work_list import WorkList
+from fieldray.pipeline.history import WorkList
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
 from fieldray.store.database import companions

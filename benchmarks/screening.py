@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from benchmarks.processes import MemoryWatch, cpu_s
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.imaging.synthetic import write_studies
 from fieldray.paths import python_command
 

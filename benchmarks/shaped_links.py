@@ -26,7 +26,7 @@ from typing import IO, Any, Final, cast
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, estimated
 
 Notify = Callable[[str], None]

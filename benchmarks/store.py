@@ -19,7 +19,7 @@ from benchmarks.cluster_runs import command_of, draw_sources, require_end, start
 from benchmarks.drawn_run import DrawnRun
 from benchmarks.processes import load_average
 from benchmarks.reports import Mark
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.model import Model
 from fieldray.domain.run import TakenOver, Verdict
 from fieldray.paths import DATABASE_NAME

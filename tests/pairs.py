@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.matching import blurred
-from fieldray.comparison.mesh import warped
+from fieldray.comparison.matching import blurred, warped
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Box, PixelMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.comparison_pairs import copied, elastic, part_of, with_opacity
-from fieldray.comparison.mesh import least_jacobian, warped
+from fieldray.comparison.matching import least_jacobian, warped
 from pairs import chest
 
 

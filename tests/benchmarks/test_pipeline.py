@@ -30,7 +30,7 @@ from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.reports import Mark
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.report import Table
+from fieldray.bench.benchmark_case import Table
 from fieldray.commands.console import Console
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode

@@ -47,7 +47,7 @@ def test_a_child_is_isolated_and_takes_both_packages_from_here(tmp_path: Path) -
     assert b"ready" in done.stdout
 
 
-@pytest.mark.parametrize("service", ["fieldray.bench.parallel_load:handle", "os:getcwd", "benchmarksx:handle"])
+@pytest.mark.parametrize("service", ["fieldray.bench.machine:handle", "os:getcwd", "benchmarksx:handle"])
 def test_a_child_serves_the_benchmarks_only(service: str) -> None:
     child = Child(service, command=child_command)
     child.start()

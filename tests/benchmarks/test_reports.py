@@ -11,7 +11,7 @@ import pytest
 import benchmark_pages
 from benchmark_pages import read_front_matter, state, with_note
 from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write, write_page
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.benchmark_case import Points, Report, Table
 
 REPORT = Report(
     kind="pipeline",

@@ -20,8 +20,8 @@ from fieldray.domain.model import Model, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.packs.legacy import load_legacy
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.verified import load_legacy
 from fieldray_adapt.command import compile_pack
 from tiny_models import LEGACY_SIDE, TinyType, legacy_model_bytes, legacy_scores, tiny_model, tiny_model_bytes
 from tiny_packs import write_tiny_pack

@@ -21,11 +21,10 @@ from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.packs.site_choices import RememberedPack
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.compare import Priors, system_comparer
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.pipeline.history import History
-from fieldray.pipeline.priors import Priors, system_comparer
+from fieldray.pipeline.history import History, WorkList
 from fieldray.pipeline.session import Session
-from fieldray.pipeline.work_list import WorkList
 from fieldray.settings import Settings
 
 _BEGIN_TIMEOUT_S: Final = 60.0

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fieldray.bench.report import Points, Report
+from fieldray.bench.benchmark_case import Points, Report
 from fuzz.screening import KINDS, fuzz, sources
 from harness.record import CHILD_MB, PARENT_MB
 from harness.runner import Found, LongRun, program_command, say, table

@@ -20,7 +20,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fieldray.bench.report import Points, Report
+from fieldray.bench.benchmark_case import Points, Report
 from fuzz import kept_inputs
 from fuzz.corpus import CASES
 from fuzz.run_structures import COLUMNS, MEASURED, Result, found

@@ -20,7 +20,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fieldray.bench.report import Points, Report
+from fieldray.bench.benchmark_case import Points, Report
 from fuzz.structures.reading import LONGEST_S, Finding, Tally
 from fuzz.structures.running import run_target
 from fuzz.structures.target import ACCEPTED

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
-from fieldray.audit.planning import plan
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, propose
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
 from fieldray.bench.load import KeptCell, KeptStudy
-from fieldray.bench.parallel_load import LEVELS
+from fieldray.bench.machine import LEVELS
 from fieldray.desktop.services import Services
 from fieldray.domain.comparison import (
     FRAME_SIDE,
@@ -46,8 +45,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPack, with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.pipeline.history import History
-from fieldray.pipeline.work_list import WorkList
+from fieldray.pipeline.history import History, WorkList
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings

@@ -16,7 +16,7 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
-from fieldray.pipeline.work_list import WorkList
+from fieldray.pipeline.history import WorkList
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator
 

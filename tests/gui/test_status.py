@@ -13,8 +13,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
+from fieldray.bench.benchmark_case import Report
 from fieldray.bench.load import KeptStudy, keep, kept_study, study_apart
-from fieldray.bench.report import Report
 from fieldray.desktop.machine import Machine
 from fieldray.domain.events import Speed
 from fieldray.errors import Cancelled, UsageProblem

@@ -20,7 +20,7 @@ from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import GROUP_ROLE, KEYS, VERDICT_ROLE, WorkListModel
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
-from fieldray.pipeline.work_list import WorkList
+from fieldray.pipeline.history import WorkList
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 

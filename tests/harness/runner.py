@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.reports import Page, PageRefused, plan_page, write_page
-from fieldray.bench.report import Report, Table
+from fieldray.bench.benchmark_case import Report, Table
 from harness.case import Case, NotPossible
 from harness.machine import compiler
 from harness.record import tail

@@ -196,7 +196,7 @@ def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
 @posix_only
 def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
     environment = {**os.environ, PARENT_VARIABLE: "1"}
-    command = child_command("fieldray.bench.parallel_load:handle")
+    command = child_command("fieldray.bench.machine:handle")
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
     with process:

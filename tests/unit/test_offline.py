@@ -60,9 +60,9 @@ def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
         "fieldray_cluster.workflow.guard",
         "fieldray_cluster.workflow.trial",
     ]
-    assert child_command("fieldray.bench.parallel_load:handle")[-2:] == [
+    assert child_command("fieldray.bench.machine:handle")[-2:] == [
         "fieldray.processes.child_main",
-        "fieldray.bench.parallel_load:handle",
+        "fieldray.bench.machine:handle",
     ]
     assert program_command("screen")[-2:] == ["fieldray.__main__", "screen"]
     project = PACKAGE.parent.parent / "pyproject.toml"
@@ -287,7 +287,7 @@ import threading
 from fieldray.offline import screen_connected
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
-child = Child("fieldray.bench.parallel_load:handle")
+child = Child("fieldray.bench.machine:handle")
 child.start()
 child.call(Message({"share": 0.01, "is_irregular": False, "seed": 1}), timeout_s=60)
 child_is_held = "Seccomp:\t2" in open(f"/proc/{child.pid}/status").read()

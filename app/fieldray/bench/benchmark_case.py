@@ -1,4 +1,4 @@
-"""What is measured: a model on a backend with its images; how it is timed; and the statistics of the times.
+"""What is measured, a model on a backend with its images; how it is timed; and the statistics and report of the times.
 
 Every repetition has a fresh process and holds its times in order. The first image of a process carries start-up cost
 (memory, caches, weights sent to an Edge TPU) and the second some of it; only the third and later ones show the rate. So
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +29,12 @@ from fieldray.errors import BackendProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
+from fieldray.paths import VERSION
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
+from fieldray.reports import document
+from fieldray.reports.document import Points, Table
+from fieldray.reports.outputs import own_text
 from fieldray.settings import Settings
 from fieldray.workers.pool import Workers
 
@@ -275,3 +282,41 @@ def time_stream(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: in
             backend.run(image.values)
             times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms
+
+
+__all__ = ["Points", "Table"]
+
+
+Block = Points | Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """`kind` names the file; `data` goes into the JSON file, after when and where."""
+
+    kind: str
+    title: str
+    blocks: tuple[Block, ...]
+    data: Mapping[str, Any]
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report for a console."""
+    return document.lines(report.blocks)
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Write `<kind>.json` into a folder. Raises UsageProblem, StorageProblem."""
+    path = folder / f"{report.kind}.json"
+    with own_text(path, "json") as stream:
+        stream.write(json.dumps({"report": report.kind, **when_and_where(), **report.data}, indent=1))
+    return path
+
+
+def when_and_where() -> dict[str, Any]:
+    """The time, the program and the system, as every report's JSON file begins."""
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "program": f"fieldray {VERSION}",
+        "system": platform.platform(),
+    }

@@ -17,10 +17,14 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
     BenchmarkCase,
+    Block,
     Effort,
     LoadedImage,
     OpenReaders,
+    Points,
+    Report,
     Summary,
+    Table,
     accelerator_cases,
     one_worker,
     paired_ratio,
@@ -29,7 +33,6 @@ from fieldray.bench.benchmark_case import (
     time_network,
     time_stream,
 )
-from fieldray.bench.report import Block, Points, Report, Table
 from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind

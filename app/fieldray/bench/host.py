@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fieldray.backends import CPU, EDGE_TPU
-from fieldray.bench.benchmark_case import OpenReaders, find_images, one_worker
+from fieldray.bench.benchmark_case import Block, OpenReaders, Points, Report, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
-from fieldray.bench.report import Block, Points, Report
 from fieldray.domain.events import DeviceState
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, StorageProblem

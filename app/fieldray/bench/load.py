@@ -23,7 +23,10 @@ from fieldray.bench.benchmark_case import (
     BenchmarkCase,
     Effort,
     LoadedImage,
+    Points,
+    Report,
     Summary,
+    Table,
     accelerator_cases,
     find_images,
     one_worker,
@@ -32,10 +35,10 @@ from fieldray.bench.benchmark_case import (
     summarise,
     time_images,
     usable,
+    when_and_where,
 )
 from fieldray.bench.device import FIGURE_COLUMNS, figure_cells
-from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.bench.report import Points, Report, Table, when_and_where
+from fieldray.bench.machine import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
 from fieldray.domain.events import Count, Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind

@@ -13,9 +13,8 @@ from fieldray.commands.console import Console, add_command, add_commands, given_
 from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_library, pack_to_measure
 
 if TYPE_CHECKING:
-    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
+    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, Report
     from fieldray.bench.host import HostFacts
-    from fieldray.bench.report import Report
     from fieldray.domain.model import InputSpec, Model
     from fieldray.reasons import Reason
 
@@ -147,7 +146,7 @@ def chosen_model(options: argparse.Namespace) -> Model:
 
 def show(report: Report, out: Path | None, console: Console) -> int:
     """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
-    from fieldray.bench.report import lines, write
+    from fieldray.bench.benchmark_case import lines, write
 
     console.print_lines(lines(report))
     if out:

@@ -57,8 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _compared(options: argparse.Namespace) -> ComparedPair:
-    from fieldray.pipeline.compare import only_image
-    from fieldray.pipeline.priors import system_comparer
+    from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.settings import load
 
     settings, _ = load()

@@ -20,21 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.matching import (
+    Affine,
+    Displacement,
     Grey,
     Peaks,
+    Points,
     band_pass,
     blurred,
     correlate,
     find_peaks,
     joined,
+    least_jacobian,
     locally_normalised,
     own_offset,
-)
-from fieldray.comparison.mesh import (
-    Affine,
-    Displacement,
-    Points,
-    least_jacobian,
     points_in_prior,
     relaxed,
     sampled_at,

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.align import Overlay, align
-from fieldray.comparison.matching import Grey, blurred
-from fieldray.comparison.mesh import Displacement, warped
+from fieldray.comparison.matching import Displacement, Grey, blurred, warped
 from fieldray.domain.comparison import (
     CHANGE_SHOWN,
     Aligned,

@@ -19,8 +19,8 @@ from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Run
 from fieldray.errors import FieldrayError
 from fieldray.formatting import moment
-from fieldray.packs.legacy import known_manifest
 from fieldray.packs.naming import PackCandidate
+from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
 from fieldray.translation import LocalText
 

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
     from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.compare import Priors
     from fieldray.pipeline.constancy import ConstancyRecords
-    from fieldray.pipeline.history import History
-    from fieldray.pipeline.priors import Priors
+    from fieldray.pipeline.history import History, WorkList
     from fieldray.pipeline.session import Session
-    from fieldray.pipeline.work_list import WorkList
 
 
 Note = Callable[[Reason], None]
@@ -73,11 +72,10 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.compare import Priors, system_comparer
     from fieldray.pipeline.constancy import ConstancyRecords, check
-    from fieldray.pipeline.history import History
-    from fieldray.pipeline.priors import Priors, system_comparer
+    from fieldray.pipeline.history import History, WorkList
     from fieldray.pipeline.session import Session
-    from fieldray.pipeline.work_list import WorkList
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)

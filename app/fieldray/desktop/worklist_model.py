@@ -30,7 +30,7 @@ from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
-    from fieldray.pipeline.work_list import WorkList
+    from fieldray.pipeline.history import WorkList
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1

@@ -263,7 +263,7 @@ class Manifest:
     requires                                    the packs it does not run without
     lung_rules                                  of a lung-field pack, None for any other
     matcher_rules                               of a matcher, None for any other
-    is_bare                                     of the dissertation's bare files (see packs/legacy): grey levels go in
+    is_bare                                     of the dissertation's bare files (see packs/verified): grey levels go in
                                                 undivided, and the label with the larger score is the class, for no
                                                 operating point is known; the first label is the abnormal one
     """

@@ -35,7 +35,7 @@ from fieldray.imaging.dicom_stored import (
     shape_of,
     stored_values,
 )
-from fieldray.imaging.limits import MAX_FILE_BYTES
+from fieldray.imaging.identify import MAX_FILE_BYTES
 from fieldray.imaging.preprocess import squared
 from fieldray.imaging.raster import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction

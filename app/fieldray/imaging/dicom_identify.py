@@ -33,8 +33,13 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.identify import IndexFound
-from fieldray.imaging.limits import MAX_FRAMES, MAX_HEADER_BYTES, MAX_INDEX_RECORDS, MAX_INFLATED_HEADER_BYTES
+from fieldray.imaging.identify import (
+    MAX_FRAMES,
+    MAX_HEADER_BYTES,
+    MAX_INDEX_RECORDS,
+    MAX_INFLATED_HEADER_BYTES,
+    IndexFound,
+)
 from fieldray.reasons import Reason, reason
 
 _TEXTS: Final = {

@@ -50,7 +50,7 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.limits import check_pixel_count
+from fieldray.imaging.identify import check_pixel_count
 from fieldray.reasons import reason
 
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}

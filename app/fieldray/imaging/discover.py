@@ -21,9 +21,17 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
-from fieldray.imaging.folders import Folder, NamesInAnyCase, file_named, is_system_name, mark
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
-from fieldray.imaging.source import Opener, file_problem, open_file
+from fieldray.imaging.source import (
+    Folder,
+    NamesInAnyCase,
+    Opener,
+    file_named,
+    file_problem,
+    is_system_name,
+    mark,
+    open_file,
+)
 from fieldray.reasons import Reason, reason
 
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
@@ -68,7 +76,7 @@ def members_here(opener: Opener = open_file) -> Members:
     """Lists zip files in this process."""
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
-        from fieldray.imaging.zip_members import members_of, search
+        from fieldray.imaging.archive import members_of, search
 
         return members_of(ref, lambda question: search(question, opener=opener))
 

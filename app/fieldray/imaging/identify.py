@@ -1,4 +1,7 @@
-"""What one stream holds, by its first bytes and never by its name: images, an index of files, or a zip file."""
+"""What one stream holds, by its first bytes and never by its name: images, an index of files, or a zip file.
+
+Every size that a file states is checked against the limits below before memory is allocated.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,15 @@ from fieldray.reasons import Reason, reason
 
 Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
+MAX_PIXELS: Final = 400_000_000
+MAX_FRAMES: Final = 300
+MAX_FILE_BYTES: Final = 2**30
+MAX_HEADER_BYTES: Final = 64 * 2**20
+# For a deflated data set or a member of a zip file, as long as only its header is wanted.
+MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
+MAX_INDEX_RECORDS: Final = 20_000
+# As many as a zip file without extensions can list.
+MAX_ZIP_MEMBERS: Final = 65_535
 # Enough for the preamble, the DICOM prefix and the first element after it.
 HEAD_BYTES: Final = 512
 
@@ -226,3 +238,17 @@ def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
 def _raster(ref: ImageRef, kind: FileKind, size: tuple[int, int] | None) -> ImageRef:
     rows, columns = size or (0, 0)
     return replace(ref, kind=kind, header=ImageHeader(rows=rows, columns=columns))
+
+
+def check_pixel_count(rows: int, columns: int) -> None:
+    """Raise Unreadable `too_large` for more than 400 million pixels."""
+    if rows * columns > MAX_PIXELS:
+        raise Unreadable(reason("too_large", detail=f"{rows} x {columns}"))
+
+
+def check_file_size(size_bytes: int) -> None:
+    """Raise Unreadable `file_too_large` for more than 1 GB, `empty` for nothing."""
+    if size_bytes == 0:
+        raise Unreadable(reason("empty"))
+    if size_bytes > MAX_FILE_BYTES:
+        raise Unreadable(reason("file_too_large", size_mb=size_bytes // 2**20))

@@ -19,8 +19,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.identify import jpeg_end, jpeg_frame, png_size
-from fieldray.imaging.limits import check_pixel_count
+from fieldray.imaging.identify import check_pixel_count, jpeg_end, jpeg_frame, png_size
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
 from fieldray.reasons import reason
 

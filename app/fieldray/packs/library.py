@@ -18,8 +18,6 @@ from typing import Final
 from fieldray import paths
 from fieldray.domain.model import Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
-from fieldray.packs.legacy import load_legacy, require_legacy
 from fieldray.packs.manifest import ClassifierManifest, domain_manifest, kind_of
 from fieldray.packs.naming import (
     MANIFEST_NAME,
@@ -39,13 +37,16 @@ from fieldray.packs.naming import (
 from fieldray.packs.reading import guarded
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustedKey, TrustStore
 from fieldray.packs.site_choices import SitePoints
+from fieldray.packs.verified import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.verified import (
     VerifiedManifest,
     VerifiedPack,
+    load_legacy,
     not_classifier,
     read_card,
     read_files,
     read_verified_manifest,
+    require_legacy,
     write_folder,
 )
 from fieldray.persistence import clear_abandoned

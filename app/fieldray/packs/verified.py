@@ -3,6 +3,13 @@
 Everything is copied into memory once and the copy is what is checked and used, so nothing can be swapped between
 the check and the use, and the drive may be pulled out afterwards. Whether the key is trusted is decided elsewhere.
 A pack is made beside its destination, read back and checked, and only then renamed.
+
+Unsigned are the dissertation's bare models in a drive's root (V. Taran, KPI Kyiv, 2022). The files say nothing about
+themselves; what is known is how the dissertation's demonstration fed and read them. The grey image, stretched to
+128 x 128, goes in as its levels of 0..255, not divided by anything: as float32 to the file for the CPU, as bytes to the
+one for the Edge TPU. The first output has two shares of 1, abnormal and then normal. The larger is the class and the
+number that is shown, a byte as a share of 255. Nobody measured an operating point, so that each result says that none
+is known.
 """
 
 from __future__ import annotations
@@ -17,7 +24,17 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import UNSET
 
-from fieldray.domain.model import CompanionKind, GoldenVectors, Manifest, Model, OodGate, Trust
+from fieldray.domain.model import (
+    CompanionKind,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    Model,
+    OodGate,
+    OutputRoles,
+    Trust,
+)
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.manifest import (
@@ -37,8 +54,16 @@ from fieldray.packs.manifest import (
     parse,
     size_limit,
 )
-from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
-from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, unpack_array
+from fieldray.packs.naming import (
+    LEGACY_CPU_NAME,
+    LEGACY_EDGETPU_NAME,
+    MANIFEST_NAME,
+    SIGNATURE_NAME,
+    is_legacy,
+    is_version,
+    version_key,
+)
+from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, read_optional_file, unpack_array
 from fieldray.persistence import make_folder, put_in_place, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
@@ -333,3 +358,61 @@ def _refuse_older(folder: Path, description: PackManifest) -> None:
         version = neighbour.name.removeprefix(description.id + "-")
         if is_version(version) and version_key(version) > version_key(description.version):
             raise PackProblem(reason("pack_older", version=description.version, seen=version))
+
+
+_ASSUMED_EN: Final = (
+    "Unsigned: nobody vouches for these files. Operating point unknown: the class is that of the larger output; how "
+    "often it is right was not measured. Assumed, since the files do not say: 128 x 128 grey levels of 0..255, outputs "
+    "in the order abnormal, normal."
+)
+_ASSUMED_UK: Final = (
+    "Без підпису: за ці файли ніхто не ручається. Робоча точка невідома: клас визначає більший вихід, і як часто він "
+    "правильний, не виміряно. Припущено, бо файли про це мовчать: 128 x 128 рівнів сірого 0..255, виходи в порядку "
+    "«відхилення», «норма»."
+)
+MANIFEST: Final = Manifest(
+    pack_id="legacy-chest-resnet50",
+    version="0.0.0",
+    names={"en": "Legacy chest model (unsigned)", "uk": "Стара модель грудної клітки (без підпису)"},
+    descriptions={
+        "en": "The bare model file of the 2022 dissertation, found in the drive's root.",
+        "uk": "Окремий файл моделі з дисертації 2022 року, знайдений у корені диска.",
+    },
+    intended_use={"en": "Research on the method only.", "uk": "Лише для дослідження методу."},
+    limits={"en": _ASSUMED_EN, "uk": _ASSUMED_UK},
+    input=InputSpec(height=128, width=128, intensity="as_displayed", fit="stretch"),
+    labels=(
+        Label(code="abnormal", scheme="fieldray", meaning={"en": "abnormal", "uk": "відхилення"}),
+        Label(code="normal", scheme="fieldray", meaning={"en": "normal", "uk": "норма"}),
+    ),
+    outputs=OutputRoles(scores=0, activation="softmax"),
+    is_bare=True,
+    provenance={"source": "V. Taran, dissertation, KPI Kyiv, 2022; the file itself is unsigned"},
+)
+
+
+def known_manifest(trust: Trust) -> Manifest | None:
+    """What a pack says that is not at hand any more: nothing, but for these files, which never say anything."""
+    return MANIFEST if trust == "legacy" else None
+
+
+@guarded
+def require_legacy(folder: Path) -> None:
+    """That the file for the CPU is there: without it nothing runs while there is no Edge TPU. Raises PackProblem."""
+    if not is_legacy(folder, name=LEGACY_CPU_NAME):
+        raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
+
+
+@guarded
+def load_legacy(folder: Path) -> Model:
+    """The bare model in a drive's root, copied into memory. Raises PackProblem."""
+    network = read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))
+    compiled = read_optional_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
+    return Model(
+        manifest=MANIFEST,
+        trust="legacy",
+        fingerprint="",
+        model_sha256=hashlib.sha256(network).hexdigest(),
+        files={"litert": network} | ({} if compiled is None else {"edgetpu": compiled}),
+        card=_ASSUMED_EN,
+    )

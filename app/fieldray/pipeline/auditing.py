@@ -15,8 +15,18 @@ from fieldray.audit import drift
 from fieldray.audit.cases import Case, Reference, folder_labels, make_cases, require_table, table_labels, verdict_truths
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit, require_prevalence
-from fieldray.audit.planning import Prices, plan, require_prices
-from fieldray.audit.report import AuditReport, Paired, Side, Subject, pair, propose, require_sensitivity
+from fieldray.audit.report import (
+    AuditReport,
+    Paired,
+    Prices,
+    Side,
+    Subject,
+    pair,
+    plan,
+    propose,
+    require_prices,
+    require_sensitivity,
+)
 from fieldray.domain.finding import Screened
 from fieldray.domain.lungs import measured_evidence_limit
 from fieldray.domain.model import Manifest, Model, OperatingPoint

@@ -1,13 +1,18 @@
 """A prior and a current image compared: read and checked as for screening, their lungs found, then aligned.
 
-Reading, the lung-field network and the comparison run in processes of their own, with limits and a deadline.
+A prior is found in earlier runs, or read from a file that a person chose. Reading, the lung-field network and the
+comparison run in processes of their own, with limits and a deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,20 +22,43 @@ import numpy as np
 
 from fieldray.comparison.compare import COMPARE, SERVICE, Pair
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
-from fieldray.domain.finding import Outcome, ReadFacts
+from fieldray.domain.finding import Failed, Outcome, ReadFacts, leading_finding
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask, sampled
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prior import as_prior, doubts_about, kinship_of, unscreened
+from fieldray.domain.prior import (
+    Prior,
+    StoredPriors,
+    as_prior,
+    doubts_about,
+    is_same_image,
+    kinship_of,
+    priors_of,
+    unscreened,
+)
+from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Cancelled, FieldrayError, UsageProblem, shortage, unexpected
+from fieldray.errors import (
+    Cancelled,
+    EnvironmentProblem,
+    FieldrayError,
+    PackProblem,
+    Unusable,
+    UsageProblem,
+    shortage,
+    unexpected,
+)
 from fieldray.imaging.discover import discover
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.processes.priority import give_priority
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
+from fieldray.store.work_list import WorkListQuery
 from fieldray.workers.calls import Look
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import Workers, open_workers
 
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
 LEAST_SIDE_PX: Final = 256
@@ -222,3 +250,119 @@ def only_image(path: Path, *, readers: Workers) -> ImageRef:
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]
+
+
+log = logging.getLogger(__name__)
+
+_MOST_FRAMES: Final = 64
+_WORKERS: Final = 2  # one for each image of a pair
+
+# Screens an image by the operating point of that name; None where that cannot be done now.
+Screen = Callable[[ImageRef, str | None], Outcome | None]
+# Opens what compares pairs, with all that it needs, which ends with the stack.
+OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
+
+
+def system_comparer(settings: Settings) -> OpenComparer:
+    """What compares on this computer; opening it raises PackProblem, EnvironmentProblem."""
+
+    def opened(ends: contextlib.ExitStack) -> PairComparer:
+        finder = PackLibrary(user_data()).shipped_lungs()
+        if finder is None:
+            raise PackProblem(reason("compare_no_lungs_pack"))
+        readers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))
+        return ends.enter_context(PairComparer(readers=readers, finder=finder))
+
+    return opened
+
+
+class Priors:
+    """Finds prior images and compares them; all methods but `cancel` wait for the disk or for other processes.
+
+    Thread-safe, but for `compare`, which is for one thread at a time. Its processes start with the first comparison and
+    stay for the next one.
+    """
+
+    def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:
+        self._database, self._open_comparer, self._screen = database, open_comparer, screen
+        self._ends = contextlib.ExitStack()
+        self._comparer: PairComparer | None = None
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._is_closed = False
+
+    def stored(self, current: Outcome) -> StoredPriors:
+        """The images that earlier runs know of the patient of an image. Raises StorageProblem."""
+        header = current.ref.header
+        if kinship_of(header, header) == "unknown":
+            return StoredPriors()
+        with WorkListQuery(self._database) as query:
+            results = query.of_patient(header.patient_id)
+        kept: list[StoredResult] = []
+        gone: list[Outcome] = []
+        for result in results:
+            outcome = result.outcome
+            known = (*(found.outcome for found in kept), *gone, current)
+            if any(is_same_image(outcome, one) for one in known):
+                continue
+            if os.path.lexists(outcome.ref.path):
+                kept.append(result)
+            else:
+                gone.append(outcome)
+        missing = priors_of(current, (("history", outcome) for outcome in gone))
+        return StoredPriors(results=tuple(kept), gone=len(missing))
+
+    def read(self, path: Path, current: Outcome) -> Outcome:
+        """The image in a file that a person chose, the first of several, screened as the one it is compared with.
+
+        Without a pack to screen it with, it is as `unscreened` gives it. Raises InputProblem, UsageProblem.
+        """
+        refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
+        usable = next((ref for ref in refs if ref.problem is None), None)
+        if usable is not None:
+            return self._screened(usable, current)
+        raise Unusable(refs[0].problem if refs and refs[0].problem else reason("prior_no_image", path=path))
+
+    def _screened(self, ref: ImageRef, current: Outcome) -> Outcome:
+        finding = leading_finding(current)
+        try:
+            found = self._screen(ref, finding.point.name if finding and finding.point else None)
+        except FieldrayError:  # the pair can be seen all the same
+            log.warning("a prior image was not screened", exc_info=True)
+            found = None
+        return unscreened(ref) if found is None or isinstance(found, Failed) else found
+
+    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
+        """Compare two images as far as they are comparable.
+
+        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise EnvironmentProblem(reason("engine_closed"))
+            if self._comparer is None:
+                with contextlib.ExitStack() as ends:
+                    self._comparer = self._open_comparer(ends)
+                    self._ends = ends.pop_all()
+            comparer = self._comparer
+        with self._working:
+            return comparer.compare(prior.outcome.ref, current.ref).comparison
+
+    def cancel(self) -> None:
+        """End the comparison under way, from any thread."""
+        comparer = self._comparer
+        if comparer is not None:
+            comparer.cancel()
+
+    def close(self) -> None:
+        """End the processes, and the comparison under way with them."""
+        self.cancel()
+        with self._lock:
+            self._is_closed, self._comparer = True, None
+            self._ends.close()
+        with self._working:  # whoever compares has noticed
+            pass
+
+
+def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
+    """A zip file is read in a process of its own by a run; one image is not worth one."""
+    raise Unusable(reason("prior_in_zip", path=ref.path))

@@ -212,7 +212,7 @@ def manifest_of(spec: RunSpec, packs: Sequence[KnownPack] = ()) -> Manifest | No
     for pack in packs:
         if pack.made(spec):
             return pack.manifest
-    from fieldray.packs.legacy import known_manifest
+    from fieldray.packs.verified import known_manifest
 
     found = pack_of(spec)
     return found.manifest if found else known_manifest(spec.trust)

@@ -21,7 +21,7 @@ from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import IsKnown
-from fieldray.imaging.folders import is_system_name
+from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
 _QUIET_S: Final = 3.0

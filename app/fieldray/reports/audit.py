@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from fieldray.audit.figures import AtPoint, images_needed
-from fieldray.audit.planning import EVERYBODY, PEOPLE, Plan, Step
-from fieldray.audit.report import AuditReport, Paired, PairedFigure
+from fieldray.audit.report import EVERYBODY, PEOPLE, AuditReport, Paired, PairedFigure, Plan, Step
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray.formatting import border_text, category_word, moment, number, percent, research_only, score_text

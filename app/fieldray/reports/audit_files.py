@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import AtPoint, Group, images_needed
-from fieldray.audit.planning import EVERYBODY, Plan, Step
-from fieldray.audit.report import AuditReport, Paired
+from fieldray.audit.report import EVERYBODY, AuditReport, Paired, Plan, Step
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate, OperatingPoint

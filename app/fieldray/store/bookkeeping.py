@@ -219,7 +219,7 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether there is something at the place that an image's key (`columns.image_key`) names: the file, or its zip."""
+    """Whether there is something at the place that an image's key (`schema.image_key`) names: the file, or its zip."""
     return os.path.lexists(key.partition(_MEMBER)[0])
 
 

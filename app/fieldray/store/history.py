@@ -15,10 +15,10 @@ from fieldray.domain.history import ResultBrief, RunSummary, Tally
 from fieldray.domain.lungs import QUALITY
 from fieldray.domain.run import DriftSample, Run, StoredResult, TakenOver, VerdictChoice
 from fieldray.store import bookkeeping
-from fieldray.store.columns import reasons_of
 from fieldray.store.database import damage_noticed
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
+from fieldray.store.schema import reasons_of
 
 _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
 # CROSS: from the verdicts, which are few, to their results, never through all results.

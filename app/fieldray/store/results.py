@@ -29,7 +29,6 @@ from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verd
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping, verdicts
-from fieldray.store.columns import image_key, image_text, reason_text
 from fieldray.store.database import (
     StoreConnection,
     damage_noticed,
@@ -51,6 +50,7 @@ from fieldray.store.rows import (
     stored_of,
     verdict_of,
 )
+from fieldray.store.schema import image_key, image_text, reason_text
 
 T = TypeVar("T")
 SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note, verdicts.id IS NOT NULL AS is_read

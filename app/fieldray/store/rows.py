@@ -42,7 +42,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import DriftSample, EarlierVerdict, Run, RunSpec, StoredResult, Verdict, VerdictChoice
 from fieldray.domain.study import ImageRef
-from fieldray.store.columns import (
+from fieldray.store.schema import (
     LUNG_VALUES,
     OF_RUN,
     Details,

@@ -22,9 +22,9 @@ from fieldray.domain.history import NEW_PATIENT, NEW_STUDY, SAME_STUDY, ListColu
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
 from fieldray.store.bookkeeping import key_of
-from fieldray.store.columns import image_key
 from fieldray.store.database import storage_problems
 from fieldray.store.results import ResultQuery
+from fieldray.store.schema import image_key
 
 # By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
 _BY_CLASS: Final = "rank, score DESC, result_id"

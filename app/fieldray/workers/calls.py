@@ -21,7 +21,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Wishes
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
-from fieldray.imaging.zip_members import Members, Search
+from fieldray.imaging.archive import Members, Search
 from fieldray.inference.backend import Answer
 from fieldray.inference.calls import Run
 from fieldray.processes.rpc import Call

@@ -214,7 +214,7 @@ class Workers:
 
         Raises Unreadable, Unusable for the whole zip, PoolClosed.
         """
-        from fieldray.imaging.zip_members import members_of
+        from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
 
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, question))

@@ -30,8 +30,8 @@ from fieldray.domain.finding import Refused
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
+from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.imaging.zip_members import Members, members_of
 from fieldray.inference.backend import Answer
 from fieldray.inference.calls import RUN
 from fieldray.processes.rpc import received, sent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fieldray.audit.cases import Case
-from fieldray.audit.planning import EVERYBODY, Plan, Prices, plan, require_prices
-from fieldray.audit.report import propose
+from fieldray.audit.report import EVERYBODY, Plan, Prices, plan, propose, require_prices
 from fieldray.domain.finding import Category
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import UsageProblem

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.load import Cell
-from fieldray.bench.parallel_load import Level, MeasuredLoad
+from fieldray.bench.machine import Level, MeasuredLoad
 from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.domain.study import ImageRef

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fieldray.bench.benchmark_case import lines
 from fieldray.bench.host import (
     Finding,
     HostFacts,
@@ -21,7 +22,6 @@ from fieldray.bench.host import (
     verdict,
 )
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
-from fieldray.bench.report import lines
 from fieldray.inference.coral.status import CoralStatus, Device, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
 from fieldray.inference.litert import RUNTIME

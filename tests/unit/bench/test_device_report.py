@@ -6,8 +6,8 @@ import json
 
 from bench_cases import Record
 
+from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.bench.device import FILE, NETWORK, Costs, Measurement, device_report
-from fieldray.bench.report import Points, Report, Table
 from fieldray.reasons import reason
 
 

@@ -8,9 +8,8 @@ from bench_cases import IMAGES, Record
 
 from faults.edgetpu_models import edgetpu_model
 from fieldray.bench import device
-from fieldray.bench.benchmark_case import Effort
+from fieldray.bench.benchmark_case import Effort, Table
 from fieldray.bench.host import check_storage, software_facts, try_screening
-from fieldray.bench.report import Table
 from fieldray.domain.model import Model
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pytest
 from bench_cases import IMAGES, Record, cell
 
-from fieldray.bench.benchmark_case import Effort
+from fieldray.bench.benchmark_case import Effort, Points, Report, Table
 from fieldray.bench.load import increase, load_cases, load_report, measure, percent, rotated
-from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
 from tiny_models import tiny_model
 
 FULL = LEVELS[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.bench.report import Points, Report, Table, lines, write
+from fieldray.bench.benchmark_case import Points, Report, Table, lines, write
 from fieldray.errors import StorageProblem
 
 

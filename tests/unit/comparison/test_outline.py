@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fieldray.comparison.align import outline, outline_pull
-from fieldray.comparison.mesh import IDENTITY, Affine
+from fieldray.comparison.matching import IDENTITY, Affine
 from fieldray.domain.comparison import FRAME_SIDE
 
 STILL = IDENTITY.displacement()

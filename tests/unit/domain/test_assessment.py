@@ -24,7 +24,7 @@ from fieldray.domain.model import (
 )
 from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
-from fieldray.packs.legacy import MANIFEST as LEGACY
+from fieldray.packs.verified import MANIFEST as LEGACY
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
 

@@ -12,8 +12,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.imaging.folders import Folder
-from fieldray.imaging.source import open_file
+from fieldray.imaging.source import Folder, open_file
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_collection, write_dicom, write_index
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fieldray.imaging.discover import discover
-from fieldray.imaging.folders import NamesInAnyCase
+from fieldray.imaging.source import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.store.columns import image_key, path_of
+from fieldray.store.schema import image_key, path_of
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
 

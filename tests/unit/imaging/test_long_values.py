@@ -11,9 +11,8 @@ import pytest
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.discover import discover
-from fieldray.imaging.folders import NamesInAnyCase
-from fieldray.imaging.limits import MAX_FILE_BYTES
-from fieldray.imaging.source import content_hash
+from fieldray.imaging.identify import MAX_FILE_BYTES
+from fieldray.imaging.source import NamesInAnyCase, content_hash
 from long_headers import HOSTILE, PIXELS, dicom_file, element, index_file, record
 
 _MOST_MB = 64.0

@@ -18,7 +18,7 @@ from PIL import Image
 
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.folders import NamesInAnyCase
+from fieldray.imaging.source import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import Reason
 from file_opens import FileOpens

@@ -16,12 +16,11 @@ import pytest
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.archive import open_archive
+from fieldray.imaging.archive import Search, open_archive, search
 from fieldray.imaging.discover import discover
-from fieldray.imaging.limits import MAX_ZIP_MEMBERS
+from fieldray.imaging.identify import MAX_ZIP_MEMBERS
 from fieldray.imaging.source import content_hash, open_file, read_bytes
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.imaging.zip_members import Search, search
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_dicom

@@ -13,7 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.litert import RUNTIME, Network, NetworkSpec, Runtime, load_runtime
-from fieldray.packs.legacy import MANIFEST as LEGACY
+from fieldray.packs.verified import MANIFEST as LEGACY
 from tiny_models import (
     BLOCK,
     LEGACY_SIDE,

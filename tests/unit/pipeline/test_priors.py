@@ -17,8 +17,7 @@ from fieldray.domain.prior import Prior, as_prior
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.compare import ComparedPair, ReadImage
-from fieldray.pipeline.priors import Priors
+from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 from outcomes import failed, image_ref, read_facts, run_spec, screened

@@ -16,8 +16,7 @@ import pytest
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import audit
-from fieldray.audit.planning import plan
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, propose
+from fieldray.audit.report import AuditReport, Paired, PairedFigure, Side, Subject, plan, propose
 from fieldray.domain.model import Estimate
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
