@@ -297,8 +297,8 @@ class Study:
             self.run_baseline(row)
         if scratch := self._recipe.scratch:
             for name in scratch.runs:
-                for row in self._run_folder(self._recipe.run_named(name)).iterations()[1:]:
-                    self._from_random_weights(f"{name}/{row.number}", scratch)
+                for iteration in self._run_folder(self._recipe.run_named(name)).iterations()[1:]:
+                    self._from_random_weights(f"{name}/{iteration.number}", scratch)
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -502,10 +502,10 @@ class Study:
     def _table(self, run: RunRecipe, rows: Mapping[str, Row]) -> dict[str, Any]:
         iterations = self._run_folder(run).iterations()
         table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
-        scratch = self._recipe.scratch
-        for row in table[1:] if scratch and run.name in scratch.runs else ():
-            name = f"{run.name}/{row['iteration']}"
-            row["test_accuracy_from_random_weights"] = self._from_random_weights(name, scratch, trains=False)
+        if (scratch := self._recipe.scratch) and run.name in scratch.runs:
+            for row in table[1:]:
+                name = f"{run.name}/{row['iteration']}"
+                row["test_accuracy_from_random_weights"] = self._from_random_weights(name, scratch, trains=False)
         why = run.stop.why(iterations) if iterations else None
         return {"stopped_by": why or "not finished", "iterations": table}
 
