@@ -86,8 +86,8 @@ class _Writer:
                 return "MaxPool", [], window
             case "average_all":
                 return "ReduceMean", [], {"axes": [2, 3], "keepdims": 0}
-            case "add":
-                return "Add", [], {}
+            case "add" | "concat":
+                return ("Add", [], {}) if layer.kind == "add" else ("Concat", [], {"axis": 1})
             case "upsample":
                 none, scales = self._array(layer, "none", []), self._array(layer, "scales", [1, 1, *[layer.stride] * 2])
                 return "Resize", [none, scales], {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}

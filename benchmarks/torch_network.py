@@ -14,7 +14,9 @@ from torch.nn import functional
 from fieldray_adapt.specification import INPUT, Layer, Specification, channel_sets
 
 Pads = tuple[int, int, int, int]
-_KINDS: Final = frozenset({"conv", "depthwise", "max_pool", "average_all", "add", "upsample", "activation", "dropout"})
+_KINDS: Final = frozenset(
+    {"conv", "depthwise", "max_pool", "average_all", "add", "concat", "upsample", "activation", "dropout"}
+)
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
@@ -61,8 +63,9 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
             return functional.max_pool2d(padded, layer.kernel, layer.stride)
         if layer.kind == "average_all":
             return first.mean((2, 3))
-        if layer.kind == "add":
-            return first + values[layer.inputs[1]]
+        if layer.kind in ("add", "concat"):
+            several = [values[name] for name in layer.inputs]
+            return torch.add(*several) if layer.kind == "add" else torch.cat(several, 1)
         if layer.kind == "upsample":
             return functional.interpolate(first, scale_factor=layer.stride, mode="bilinear")
         return first

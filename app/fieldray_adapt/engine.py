@@ -373,7 +373,7 @@ def fit(
     It resumes as it would have gone on, but for what a dropout draws; its "epochs" are up to twenty parts of it. Raises
     as `train_whole`.
     """
-    _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
+    seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
     task = _FitTask(engine, data, effort, seed)
     key = digest(specification, weights, data, effort, seed, settings)
@@ -418,7 +418,8 @@ class _FitTask:
         return {}
 
 
-def _seed_dropout(seed: int) -> None:
+def seed_dropout(seed: int) -> None:
+    """Have the dropouts of an engine that is opened next draw as they did with this seed."""
     if importlib.util.find_spec("torch") is not None:
         import torch
 

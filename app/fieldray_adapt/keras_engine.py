@@ -36,7 +36,7 @@ def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsi
 
     value = tensors[0]
     if layer.kind != "activation":
-        value = _keras_layer(layer, sizes)(tensors if layer.kind == "add" else value)
+        value = _keras_layer(layer, sizes)(tensors if len(tensors) > 1 else value)
     if layer.kind == "average_all":
         value = layers.Reshape((value.shape[-1],), name=layer.name)(value)
     if layer.batch_norm:
@@ -62,6 +62,7 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
         "max_pool": lambda: layers.MaxPooling2D(layer.kernel, **windowed),
         "average_all": lambda: layers.AveragePooling2D(sizes[layer.inputs[0]][:2], name=f"{layer.name}_pool"),
         "add": lambda: layers.Add(name=layer.name),
+        "concat": lambda: layers.Concatenate(name=layer.name),
         "upsample": lambda: layers.UpSampling2D(layer.stride, interpolation="bilinear", name=layer.name),
         "flatten": lambda: layers.Flatten(name=layer.name),
         "dropout": lambda: layers.Dropout(layer.rate, name=layer.name),

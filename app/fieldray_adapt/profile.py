@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fieldray_adapt.engine import EngineSettings, open_engine
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.networks import vgg16
+from fieldray_adapt.networks import vgg16_dense
 from fieldray_adapt.page import Part, Table, Text
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipe_data import ProfileChoice
@@ -226,7 +226,7 @@ def profile_step(run: Run) -> Mapping[str, Any]:
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
     """Profile a study's original; profile/profile.json of its run folder, and the proposal said."""
-    specification = vgg16(dropout=recipe.original.dropout).scaled(recipe.original.width)
+    specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
     write_atomically(recipe.run / "profile" / PROFILE_NAME, json.dumps(found, indent=1).encode())

@@ -103,10 +103,11 @@ def scale_channels(
         name, _, part = key.rpartition("/")
         array = np.array(weights[key], np.float32)
         for position, axis in enumerate(axes):
-            if axis.channels in factors:
+            if not factors.keys().isdisjoint(axis.parts):
                 power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
                 shape = [-1 if place == position else 1 for place in range(array.ndim)]
-                array *= np.tile(factors[axis.channels], axis.repeats).reshape(shape) ** power
+                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.parts]
+                array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
         scaled[key] = array
     return scaled
 

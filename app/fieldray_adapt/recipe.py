@@ -107,10 +107,12 @@ class PackTexts:
 class NetworkChoice:
     """Which network is trained, and where its weights come from."""
 
-    kind: Literal["resnet50", "mobilenet"] = key("The architecture.", default="resnet50")
+    kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
+        "The architecture.", default="resnet50"
+    )
     width: float = key("Share of every hidden channel count.", default=1.0, above=0, high=2)
     blocks: tuple[int, ...] = key(
-        "Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
+        "Blocks of each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
         "of twice the side.",
         default=(),
         low=1,
@@ -119,11 +121,12 @@ class NetworkChoice:
         "Channel counts that differ from that, by the layers' names.", default_factory=dict
     )
     weights: str = key(
-        "none, or a path: a weights file of this toolchain, or the folder of a pack, whose widths are then taken over.",
+        "none, or a path: a weights file of this toolchain, or the folder of a pack, whose widths are then taken over "
+        "(of a ResNet or a MobileNet).",
         default=NO_WEIGHTS,
     )
     last_stride: int = key(
-        "Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
+        "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
     )
     frozen: tuple[str, ...] = key(
         'Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two stages of a '
@@ -137,11 +140,15 @@ class NetworkChoice:
 
     def rules(self) -> Rules:
         """As `tables.table`."""
-        is_resnet = self.kind == "resnet50"
         return (
-            (is_resnet or not self.blocks, "blocks", "is for a resnet50"),
-            (is_resnet or self.last_stride == 2, "last_stride", "is for a resnet50"),
+            (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
+            (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
         )
+
+    @property
+    def is_residual(self) -> bool:
+        """Whether it has stages of blocks."""
+        return self.kind in ("resnet50", "resnet34")
 
 
 @table

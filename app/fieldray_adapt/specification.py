@@ -2,8 +2,8 @@
 
 Layers whose outputs are added share one *channel set*, so a residual stage has one count. To prune is to choose the
 channels of each set to keep, ask for the smaller specification and slice the weights (`keep_channels`): no surgery on a
-framework's graph. Spatial padding is "same" everywhere; arrays are (height, width, channels). Weights are known by name
-("layer/part").
+framework's graph. Where outputs are joined, their sets follow each other, and whoever reads them runs over them all.
+Spatial padding is "same" everywhere; arrays are (height, width, channels). Weights are known by name ("layer/part").
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from fieldray_adapt.files import arrays_in, reading, save_arrays, write_atomically
 
 Kind = Literal[
-    "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
-]
+    "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
+    "dropout",
+]  # fmt: skip
 Activation = Literal["none", "relu", "relu6", "tanh", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 
 INPUT: Final = "image"
 _MULTIPLE: Final = 8
+_JOINED: Final = "+"
 _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
 
 
@@ -62,7 +64,8 @@ class Layer:
             raise ValueError(f"layer {self.name}: unknown kind {self.kind} or activation {self.activation}")
         if bool(self.channels) != (self.kind in ("conv", "dense")):
             raise ValueError(f"layer {self.name}: a channel set belongs to conv and dense layers")
-        if len(self.inputs) != (2 if self.kind == "add" else 1) or self.kernel < 1 or self.stride < 1:
+        wanted = {"add": 2, "concat": max(2, len(self.inputs))}.get(self.kind, 1)
+        if len(self.inputs) != wanted or self.kernel < 1 or self.stride < 1:
             raise ValueError(f"layer {self.name}: wrong inputs, kernel or stride")
 
     @property
@@ -77,6 +80,11 @@ class Axis:
 
     channels: str
     repeats: int = 1
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The sets one after another, more than one of what was joined; none where it runs over no set."""
+        return tuple(self.channels.split(_JOINED)) if self.channels else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +131,10 @@ class Specification:
                 return layer
         raise KeyError(name)
 
+    def count(self, axis: Axis) -> int:
+        """How many channels the sets of an axis have together."""
+        return sum(self.channels[name] for name in axis.parts)
+
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
         """The same network with other counts for the channel sets named."""
         return replace(self, channels={**self.channels, **channels})
@@ -155,14 +167,19 @@ def specification_from_json(text: str) -> Specification:
 
 
 def channel_sets(specification: Specification) -> dict[str, str]:
-    """The channel set of each layer's output; "" for the input. Raises ValueError if an add mixes two sets.
+    """The channel set of each layer's output; "" for the input; of a concat those of its inputs, as an `Axis` has them.
 
-    What the input is added to has as many channels: the upper part of a network may begin within a stage.
+    Raises ValueError if an add mixes two sets, or a concat joins the input. What the input is added to has as many
+    channels: the upper part of a network may begin within a stage.
     """
     found = {INPUT: ""}
     for layer in specification.layers:
         sets = {found[name] for name in layer.inputs}
-        if any(specification.channels[name] == specification.input_channels for name in sets - {""}):
+        if layer.kind == "concat":
+            if "" in sets:
+                raise ValueError(f"layer {layer.name} joins the input")
+            sets = {_JOINED.join(found[name] for name in layer.inputs)}
+        if any(specification.count(Axis(name)) == specification.input_channels for name in sets - {""}):
             sets -= {""}
         if len(sets) > 1:
             raise ValueError(f"layer {layer.name} adds the channel sets {sorted(sets)}")
@@ -176,14 +193,16 @@ def shapes(specification: Specification) -> dict[str, Shape]:
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
-        own = sets[layer.name]
-        count = specification.channels[own] if own else specification.input_channels
+        own = Axis(sets[layer.name])
+        count = specification.count(own) if own.parts else specification.input_channels
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
         elif layer.kind == "upsample":
             found[layer.name] = (shape[0] * layer.stride, shape[1] * layer.stride, count)
         elif layer.kind == "flatten":
             found[layer.name] = (math.prod(shape),)
+        elif layer.kind == "concat":
+            found[layer.name] = (*shape[:-1], count)
         else:
             found[layer.name] = (count,) if layer.kind in ("average_all", "dense") else shape
     return found
@@ -203,7 +222,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
         source, out = sets[layer.inputs[0]], Axis(sets[layer.name])
         incoming = Axis(source)
         if layer.kind == "dense":
-            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.channels[source])
+            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.count(incoming))
         last = none if layer.kind == "depthwise" else out
         axes[f"{layer.name}/kernel"] = (incoming, out) if layer.kind == "dense" else (none, none, incoming, last)
         for part in ("gamma", "beta", "mean", "variance") if layer.batch_norm else ("bias",):
@@ -220,7 +239,7 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     layer = specification.layer(key.rpartition("/")[0])
     plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
     return tuple(
-        specification.channels[axis.channels] * axis.repeats if axis.channels else plain[position]
+        specification.count(axis) * axis.repeats if axis.channels else plain[position]
         for position, axis in enumerate(axes)
     )
 
@@ -279,7 +298,7 @@ def keep_channels(
     for key, axes in weight_axes(specification).items():
         array = weights[key]
         for position, axis in enumerate(axes):
-            if axis.channels in chosen:
+            if not chosen.keys().isdisjoint(axis.parts):
                 array = np.take(array, _along(axis, chosen, specification), axis=position)
         sliced[key] = np.ascontiguousarray(array)
     return smaller, sliced
@@ -293,8 +312,12 @@ def _checked(name: str, indices: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: Specification) -> NDArray[np.int64]:
-    count = specification.channels[axis.channels]
-    return (np.arange(axis.repeats)[:, None] * count + chosen[axis.channels]).reshape(-1)
+    kept, start = list[NDArray[np.int64]](), 0
+    for name in axis.parts:
+        count = specification.channels[name]
+        kept.append(start + chosen.get(name, np.arange(count)))
+        start += count
+    return (np.arange(axis.repeats)[:, None] * start + np.concatenate(kept)).reshape(-1)
 
 
 def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:

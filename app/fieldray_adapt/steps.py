@@ -176,7 +176,7 @@ def settings_of(recipe: Recipe, specification: Specification | None = None) -> E
 def specification_of(recipe: Recipe) -> Specification:
     """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
     choice, spec = recipe.network, recipe.input
-    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.kind == "resnet50" else {}
+    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.is_residual else {}
     extra |= {"blocks": choice.blocks} if choice.blocks else {}
     whole = NETWORKS[choice.kind](
         height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra

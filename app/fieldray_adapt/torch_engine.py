@@ -178,6 +178,8 @@ class TorchEngine:
                 first = first.mean((2, 3))
             case "add":
                 first = first + inputs[1]
+            case "concat":
+                first = torch.cat(inputs, 1)
             case "upsample":
                 first = functional.interpolate(first, scale_factor=layer.stride, mode="bilinear")
             case "flatten":

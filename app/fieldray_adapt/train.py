@@ -24,6 +24,7 @@ from fieldray_adapt.engine import (
     Progress,
     cosine_rate,
     open_engine,
+    seed_dropout,
     train_whole,
 )
 from fieldray_adapt.files import digest
@@ -154,9 +155,11 @@ def train(
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
 
-    The checkpoint stays until the caller has kept what came of it. Raises UsageProblem `training_diverged` when a loss
-    is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
+    It resumes as it would have gone on, but for what a dropout draws. The checkpoint stays until the caller has kept
+    what came of it. Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch
+    before stays), StorageProblem when a checkpoint cannot be written.
     """
+    seed_dropout(schedule.seed)
     own = open_engine(specification, weights, settings=settings, name=engine)
     return train_whole(
         ClassifierTask(own, training, validation, schedule, augmentation),

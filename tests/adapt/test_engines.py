@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import numpy as np
 import pytest
 
-from fieldray_adapt.engine import Engine, EngineSettings, open_engine
-from fieldray_adapt.networks import mobilenet, resnet50, vgg16
+from fieldray_adapt.engine import Engine, EngineSettings, open_engine, seed_dropout
+from fieldray_adapt.networks import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
 from fieldray_adapt.specification import Specification, initial_weights
 
 pytestmark = pytest.mark.adapt
@@ -35,7 +36,8 @@ def _batch(network: Specification = SMALL) -> tuple[np.ndarray, np.ndarray]:
     [
         resnet50(height=40, width=57, labels=2, blocks=(1, 2)).scaled(0.125),
         mobilenet(height=48, width=31, labels=2).scaled(0.25),
-        vgg16(height=45, width=33, dense_units=16, labels=2).scaled(0.125),
+        vgg16_dense(height=45, width=33, dense_units=16, labels=2).scaled(0.125),
+        squeezenet(height=45, width=33, labels=2).scaled(0.25),
     ],
     ids=lambda network: network.name,
 )
@@ -57,6 +59,16 @@ def test_an_engine_learns_and_unknown_targets_teach_nothing(name: str) -> None:
     assert losses[-1] < 0.5 * losses[0]
     after = engine.weights()["class_maps/bias"]
     assert after[0] != before[0] and after[1] == before[1]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("kind", ["vgg16", "squeezenet", "googlenet", "resnet34"])
+def test_every_network_learns(name: str, kind: str) -> None:
+    network = NETWORKS[kind](height=32, width=32, labels=2).scaled(0.125)
+    seed_dropout(0)
+    engine = _open(name, network)
+    losses = [engine.step(*_batch(network), learning_rate=3e-3) for _ in range(8)]
+    assert losses[0] == pytest.approx(math.log(2), rel=0.05) and losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.skipif(len(ENGINES) < 2, reason="needs PyTorch")

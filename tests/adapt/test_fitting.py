@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from fieldray_adapt.engine import CHECKPOINT, Effort, EngineSettings, Labelled, distillation_targets, fit
-from fieldray_adapt.networks import vgg16
+from fieldray_adapt.networks import vgg16_dense
 from fieldray_adapt.specification import initial_weights
 from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt
 SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
-NETWORK = vgg16(height=8, width=8, labels=2, dense_units=16, dropout=0.0).scaled(0.125)
+NETWORK = vgg16_dense(height=8, width=8, labels=2, dense_units=16, dropout=0.0).scaled(0.125)
 EFFORT = Effort(batch_size=8, epochs=2.0, learning_rate=1e-3)
 DATA = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8])
 

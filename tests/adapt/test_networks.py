@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fieldray_adapt.networks import mobilenet, resnet50, vgg16
+from fieldray_adapt.engine import STATISTICS
+from fieldray_adapt.networks import NETWORKS, googlenet, mobilenet, resnet34, resnet50, squeezenet, vgg16, vgg16_dense
 from fieldray_adapt.specification import (
     INPUT,
     Layer,
@@ -20,7 +23,10 @@ from fieldray_adapt.specification import (
     save_network,
     shapes,
     weight_axes,
+    weight_shapes,
 )
+from fieldray_adapt.steps import specification_of
+from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
 
 def test_resnet50_has_the_published_size() -> None:
@@ -35,10 +41,54 @@ def test_resnet50_has_the_published_size() -> None:
 
 
 def test_vgg16_for_small_images_ends_in_one_cell() -> None:
-    network = vgg16()
+    network = vgg16_dense()
     assert shapes(network)["block5_pool"] == (1, 1, 512)
     # 13 convolutions 14,714,688 (published, three channels) less 2 * 9 * 64 for one channel; dense 512-4096-4096-10
     assert parameters(network) == 14_714_688 - 1152 + 513 * 4096 + 4097 * 4096 + 4097 * 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "published", "maps"),
+    [
+        ("vgg16", 138_357_544, 7),  # Simonyan and Zisserman 2015, configuration D: 138 million
+        ("squeezenet", 1_248_424, 14),  # Iandola et al. 2016: 1.25 million, 4.8 MB
+        ("googlenet", 6_998_552, 7),  # Szegedy et al. 2015 without auxiliary heads, as Caffe's file has it
+        ("resnet34", 21_797_672, 7),  # He et al. 2016, as torchvision has it
+    ],
+)
+def test_learnt_parameters_are_as_published(kind: str, published: int, maps: int) -> None:
+    whole = NETWORKS[kind](height=224, width=224, labels=1000, input_channels=3)
+    sizes = {key: math.prod(shape) for key, shape in weight_shapes(whole).items() if not key.endswith(STATISTICS)}
+    assert sum(sizes.values()) == published
+    assert shapes(whole)["class_maps"] == (maps, maps, 1000)
+    # One grey channel and one label: what the first and the last layer have less.
+    grey = NETWORKS[kind](height=224, width=224, labels=1)
+    first, features = next(iter(sizes)), weight_shapes(whole)["class_maps/kernel"][2]
+    assert parameters(whole) - parameters(grey) == sizes[first] * 2 // 3 + 999 * (features + 1)
+
+
+def test_joined_outputs_have_their_channel_sets_one_after_another() -> None:
+    network = squeezenet(height=64, width=64, labels=2).with_channels({"fire2_expand1x1": 5, "fire2_expand3x3": 7})
+    assert shapes(network)["fire2"] == (16, 16, 12)
+    assert weight_axes(network)["fire3_squeeze/kernel"][2].parts == ("fire2_expand1x1", "fire2_expand3x3")
+    weights = initial_weights(network, seed=0)
+    smaller, sliced = keep_channels(network, weights, keep={"fire2_expand3x3": np.array([1, 6])})
+    assert smaller.channels["fire2_expand3x3"] == 2
+    kept = weights["fire3_squeeze/kernel"][:, :, [0, 1, 2, 3, 4, 5 + 1, 5 + 6]]
+    assert np.array_equal(sliced["fire3_squeeze/kernel"], kept)
+    with pytest.raises(ValueError, match="joins the input"):
+        Specification(
+            name="wrong",
+            height=8,
+            width=8,
+            input_channels=1,
+            layers=(
+                Layer(name="a", kind="conv", inputs=(INPUT,), channels="a"),
+                Layer(name="both", kind="concat", inputs=("a", INPUT)),
+            ),
+            channels={"a": 4},
+            outputs={"logits": "both", "scores": "both"},
+        )
 
 
 def test_residual_sums_share_one_channel_set() -> None:
@@ -60,7 +110,14 @@ def test_residual_sums_share_one_channel_set() -> None:
         )
 
 
-@pytest.mark.parametrize("network", [resnet50(height=32, width=48, labels=3), vgg16(dense_units=8).scaled(0.125)])
+@pytest.mark.parametrize(
+    "network",
+    [
+        resnet50(height=32, width=48, labels=3),
+        vgg16_dense(dense_units=8).scaled(0.125),
+        googlenet(height=32, width=48, labels=3).scaled(0.125),
+    ],
+)
 def test_a_network_survives_its_files(tmp_path: Path, network: Specification) -> None:
     weights, files = initial_weights(network, seed=1), (tmp_path / "run" / "a.npz", tmp_path / "run" / "a.json")
     save_network(*files, network, weights)
@@ -84,9 +141,13 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
     [
         resnet50(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
         mobilenet(height=48, width=48, labels=2).scaled(0.25),
-        vgg16(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
+        vgg16_dense(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
+        resnet34(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
+        vgg16(height=40, width=33, labels=3).scaled(0.125),
+        squeezenet(height=48, width=40, labels=2).scaled(0.25),
+        googlenet(height=48, width=40, labels=2).scaled(0.25),
     ],
-    ids=lambda network: network.name,
+    ids=lambda network: f"{network.name}-{len(network.layers)}",
 )
 def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     """A channel that is always zero carries nothing: the network without it gives the same outputs."""
@@ -131,3 +192,22 @@ def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
     model = build_network(one, outputs=["logits"])
     set_weights(model, sliced)
     np.testing.assert_allclose(np.asarray(model(images))[:, 0], logits[:, 2], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(NETWORKS))
+def test_a_recipe_names_it(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("blocks = [1]", f'kind = "{kind}"'))
+    asked = specification_of(read_recipe(tmp_path / "recipe.toml"))
+    assert asked == NETWORKS[kind](height=32, width=32, labels=1).scaled(0.125)
+
+
+@pytest.mark.adapt
+def test_a_recipe_with_joined_outputs_becomes_integers(tmp_path: Path) -> None:
+    for first, name in ((0, "clean"), (48, "confounded")):
+        draw(tmp_path, name, images=48, first=first)
+    text, recipe = RECIPE.replace("blocks = [1]", 'kind = "squeezenet"'), tmp_path / "recipe.toml"
+    text = text[: text.index("[prune]")] + text[text.index("[evaluation]") :]
+    recipe.write_text(text.replace("images_per_epoch = 128", "images_per_epoch = 32"))
+    adapted("quantise", recipe)
+    history = json.loads((tmp_path / "run" / "train" / "history.json").read_text())
+    assert len(history) == 4 and history[-1]["loss"] < history[0]["loss"]

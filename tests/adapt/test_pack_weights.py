@@ -13,7 +13,7 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.dataset import targets_of
 from fieldray_adapt.keras_engine import build_network, set_weights
 from fieldray_adapt.layouts import Row
-from fieldray_adapt.networks import convolutions, mobilenet, pack_channels, pack_weights, resnet50
+from fieldray_adapt.networks import convolutions, mobilenet, pack_channels, pack_weights, resnet50, squeezenet
 from fieldray_adapt.recipe_data import LabelRule
 from fieldray_adapt.specification import initial_weights
 from fieldray_adapt.steps import specification_of
@@ -45,6 +45,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     [
         mobilenet(height=160, width=160, labels=1),
         WHOLE,
+        squeezenet(height=160, width=160, labels=1),  # no layer is normalised: a pack has nothing for it
     ],
 )
 def test_a_pack_of_another_network_is_refused(network) -> None:

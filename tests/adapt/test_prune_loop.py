@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.engine import Effort
-from fieldray_adapt.networks import vgg16
+from fieldray_adapt.networks import vgg16_dense
 from fieldray_adapt.prune.loop import (
     AnyLaw,
     Constant,
@@ -70,7 +70,7 @@ class FormulaTask:
 
 
 def original() -> tuple[Specification, Weights]:
-    network = vgg16(dense_units=64).scaled(0.125)
+    network = vgg16_dense(dense_units=64).scaled(0.125)
     return network, initial_weights(network, seed=0)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray_adapt.engine import Effort, EngineSettings, Labelled, fit, quality
 from fieldray_adapt.keras_engine import build_network, set_weights
-from fieldray_adapt.networks import mobilenet, vgg16
+from fieldray_adapt.networks import mobilenet, vgg16_dense
 from fieldray_adapt.profile import Network
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
@@ -238,7 +238,7 @@ def test_the_recipes_that_come_along_are_whole(name: str) -> None:
 
 
 def test_a_cut_network_gets_its_signal_back() -> None:
-    network = vgg16(height=8, width=8, labels=2, dense_units=64)
+    network = vgg16_dense(height=8, width=8, labels=2, dense_units=64)
     network = network.scaled(0.25)
     weights = initial_weights(network, seed=3)
     images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)

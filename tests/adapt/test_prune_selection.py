@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fieldray_adapt.networks import resnet50, vgg16
+from fieldray_adapt.networks import resnet50, vgg16_dense
 from fieldray_adapt.prune.selection import Cut, one_shot, rectified_layers, select, weight_sizes
 from fieldray_adapt.specification import initial_weights, keep_channels
 
@@ -48,7 +48,7 @@ def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
 
 
 def test_magnitude_keeps_the_heaviest_and_random_its_seed() -> None:
-    network = vgg16(dense_units=32).scaled(0.125)
+    network = vgg16_dense(dense_units=32).scaled(0.125)
     weights = initial_weights(network, seed=1)
     weights["fc1/kernel"][:, 5] *= 100
     keep = one_shot(network, weights, kind="magnitude", share=0.1)

@@ -30,7 +30,7 @@ from fieldray_adapt.engine import (
     remove_checkpoints,
 )
 from fieldray_adapt.files import digest, publish, require_publishable, write_atomically
-from fieldray_adapt.networks import vgg16
+from fieldray_adapt.networks import vgg16_dense
 from fieldray_adapt.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
 from fieldray_adapt.profile import PROFILE_NAME, Network, profile_parts, time_networks
 from fieldray_adapt.prune.loop import Iteration, RunFolder, prune
@@ -322,7 +322,7 @@ class Study:
     def original(self) -> Network:
         """The trained original; trained once for each data, seed and way of training, then kept."""
         recipe = self._recipe.original
-        specification = vgg16(dropout=recipe.dropout).scaled(recipe.width)
+        specification = vgg16_dense(dropout=recipe.dropout).scaled(recipe.width)
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")

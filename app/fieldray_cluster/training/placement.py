@@ -5,20 +5,16 @@ holds least. A network with one tensor that is larger than a server's fair share
 slowest of every transfer, while the formulas (4.12, 4.21) count on equal shards. `placed_evenly_corrected` cuts
 tensors where a server is full, so that the shards are equal. Both place every element exactly once.
 
-The networks are the four whose training Šlampa predicts and measures. They are here to be counted, not trained: how
-many parameters a transfer carries, and in which tensors, decides how evenly algorithm 3.7 places them on servers.
-
-- VGG-16E: configuration E of Simonyan and Zisserman 2015 (arXiv:1409.1556), which is VGG-19.
-- GoogLeNet: Szegedy et al. 2015 (arXiv:1409.4842), table 1, without batch normalisation, with or without its two
-  auxiliary heads.
-- SqueezeNet 1.0: Iandola et al. 2016 (arXiv:1602.07360), table 1.
-- ResNet-34: He et al. 2016 (arXiv:1512.03385), table 1, shortcuts by projection where the shape changes (option B).
+The networks are the four whose training Šlampa predicts and measures: how many parameters a transfer carries, and in
+which tensors, decides how evenly algorithm 3.7 places them on servers. Those that can be trained are counted as they
+are (`fieldray_adapt.networks`); VGG-16E, which is VGG-19, and GoogLeNet's auxiliary heads are counted alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 Runs = tuple[tuple[int, int], ...]
@@ -26,24 +22,11 @@ Runs = tuple[tuple[int, int], ...]
 
 _CHANNELS: Final = 3
 _CLASSES: Final = 1000
+_SIDE: Final = 224
 _VGG_GROUPS: Final = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 _VGG_DENSE: Final = 4096
-# Outputs of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after the pool.
-INCEPTIONS: Final[Mapping[str, tuple[int, int, int, int, int, int]]] = {
-    "3a": (64, 96, 128, 16, 32, 32),
-    "3b": (128, 128, 192, 32, 96, 64),
-    "4a": (192, 96, 208, 16, 48, 64),
-    "4b": (160, 112, 224, 24, 64, 64),
-    "4c": (128, 128, 256, 24, 64, 64),
-    "4d": (112, 144, 288, 32, 64, 64),
-    "4e": (256, 160, 320, 32, 128, 128),
-    "5a": (256, 160, 320, 32, 128, 128),
-    "5b": (384, 192, 384, 48, 128, 128),
-}
-_AUXILIARY_AFTER: Final = ("4a", "4d")
+_AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_projection/bias": 528}
 _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
-_SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)
-_RESNET_STAGES: Final = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 
 def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
@@ -115,57 +98,38 @@ def vgg16e(*, classes: int = _CLASSES) -> tuple[int, ...]:
 
 def googlenet(*, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
     """GoogLeNet: 6,998,552 parameters with 1000 classes, 13,378,280 with the auxiliary heads."""
-    sizes, inputs = [*_conv(_CHANNELS, 64, kernel=7), *_conv(64, 64), *_conv(64, 192, kernel=3)], 192
-    for name, outputs in INCEPTIONS.items():
-        sizes += inception(inputs, outputs)
-        inputs = outputs[0] + outputs[2] + outputs[4] + outputs[5]
+    sizes = list[int]()
+    for name, size in _learnt("googlenet", classes):
+        sizes.append(size)
         if has_auxiliary_heads and name in _AUXILIARY_AFTER:
+            inputs = _AUXILIARY_AFTER[name]
             sizes += [*_conv(inputs, 128), *_conv(128, 1024, kernel=_AUXILIARY_SIDE), *_conv(1024, classes)]
-    return (*sizes, *_conv(inputs, classes))
-
-
-def inception(inputs: int, outputs: tuple[int, int, int, int, int, int]) -> list[int]:
-    """The tensors of one inception module: four branches side by side."""
-    single, before_three, three, before_five, five, pooled = outputs
-    return [
-        *_conv(inputs, single),
-        *_conv(inputs, before_three),
-        *_conv(before_three, three, kernel=3),
-        *_conv(inputs, before_five),
-        *_conv(before_five, five, kernel=5),
-        *_conv(inputs, pooled),
-    ]
+    return tuple(sizes)
 
 
 def squeezenet(*, classes: int = _CLASSES) -> tuple[int, ...]:
     """SqueezeNet 1.0: 1,248,424 parameters with 1000 classes."""
-    sizes, inputs = _conv(_CHANNELS, 96, kernel=7), 96
-    for squeeze in _SQUEEZES:
-        sizes += [*_conv(inputs, squeeze), *_conv(squeeze, 4 * squeeze), *_conv(squeeze, 4 * squeeze, kernel=3)]
-        inputs = 8 * squeeze
-    return (*sizes, *_conv(inputs, classes))
+    return tuple(size for _, size in _learnt("squeezenet", classes))
 
 
 def resnet34(*, classes: int = _CLASSES) -> tuple[int, ...]:
     """ResNet-34: 21,797,672 parameters with 1000 classes."""
-    sizes, inputs = _normalised(_CHANNELS, 64, kernel=7), 64
-    for channels, count in _RESNET_STAGES:
-        for _ in range(count):
-            sizes += [*_normalised(inputs, channels, kernel=3), *_normalised(channels, channels, kernel=3)]
-            if inputs != channels:  # the shortcut changes the shape
-                sizes += _normalised(inputs, channels)
-            inputs = channels
-    return (*sizes, *_conv(inputs, classes))
+    return tuple(size for _, size in _learnt("resnet34", classes))
+
+
+def _learnt(kind: str, classes: int) -> Iterator[tuple[str, int]]:
+    """Name and elements of each tensor of a network that is trained, without what batch normalisation notes."""
+    from fieldray_adapt.engine import STATISTICS  # only now: the formulas alone need none of this
+    from fieldray_adapt.networks import NETWORKS
+    from fieldray_adapt.specification import weight_shapes
+
+    made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)
+    return ((key, math.prod(shape)) for key, shape in weight_shapes(made).items() if not key.endswith(STATISTICS))
 
 
 def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
     """A kernel and a bias; a dense layer is a convolution whose window is the whole image."""
     return [kernel * kernel * inputs * outputs, outputs]
-
-
-def _normalised(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
-    """A kernel, and the scale and offset of a batch normalisation in place of a bias."""
-    return [*_conv(inputs, outputs, kernel=kernel), outputs]
 
 
 REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
