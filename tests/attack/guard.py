@@ -14,11 +14,6 @@ from harness.world import World
 
 CASES = Group("guard")
 _ALLOWED: Final = {f"family-{int(family)}" for family in (socket.AF_UNIX, socket.AF_NETLINK)}
-# What a process imports early or late; a folder like the one that packs have on a drive, too.
-_MODULES: Final = (
-    "json", "logging", "struct", "sqlite3", "numpy", "signal", "threading", "socket", "sitecustomize", "usercustomize",
-    "encodings", "pydicom", "PIL", "ai_edge_litert", "fieldray", "site", "importlib", "zipfile", "readline",
-)  # fmt: skip
 
 
 def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
@@ -72,30 +67,6 @@ def sockets_demo(world: World) -> None:
 def packs_commands(world: World) -> None:
     for arguments in (("packs", "list"), ("packs", "verify", world.pack), ("doctor",)):
         hold_none_granted(probed(world, *arguments, environment={}), processes=1)
-
-
-@CASES.case(
-    "current-directory", "modules beside the images with the names of Python's and the program's own", is_quick=True
-)
-def current_directory(world: World) -> None:
-    expected = world.good_images(3)
-    mark = world.folder / "ran"
-    code = f"open({str(mark)!r}, 'a').write(__name__ + ' ')\nraise SystemExit(3)\n"
-    for name in _MODULES:
-        (world.images / f"{name}.py").write_text(code)
-        expected[f"{name}.py"] = "refused"
-    folder = world.folder / "drive" / "fieldray"
-    folder.mkdir(parents=True)
-    for name in ("__init__", "child_main", "__main__", "offline", "serving"):
-        (folder / f"{name}.py").write_text(code)
-    for cwd in (world.images, folder.parent):
-        for name, mode in (("json", "--fresh"), ("sqlite3", "--resume")):
-            assert (world.images / f"{name}.py").exists()
-            done = world.run_screen(mode, cwd=cwd)
-            assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
-            done.ends_with(0, 1).has(expected)
-    world.run("doctor", cwd=folder.parent)
-    assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
 
 
 @CASES.case("variables", "variables that name plugins, drivers and modules: no child has them", is_quick=True)

@@ -18,27 +18,6 @@ from phantoms import write_dicom
 CASES = Group("outputs")
 
 
-@CASES.case("planted-links", "links planted beside the outputs, by every name that they may have while written")
-def planted_links(world: World) -> None:
-    world.good_images(2)
-    victim = world.folder / "victim"
-    victim.write_text("precious")
-    out = world.folder / "out"
-    out.mkdir()
-    names = [f"fieldray-run-1.{kind}" for kind in ("csv", "json")]
-    for name in [*names, *(f"{name}.{end}" for name in names for end in ("new", "tmp", "part"))]:
-        (out / name).symlink_to(victim)
-    for end in ("new", "tmp", "part"):
-        (out / f"lines.json.{end}").symlink_to(victim)
-        (world.home / f"settings.{end}").parent.mkdir(exist_ok=True)
-        (world.home / f"settings.{end}").symlink_to(victim)
-    options = (*world.pack_options, "--out", out, "--json", out / "lines.json")
-    done = world.run("screen", world.images, *options).ends_with(0, 1, 2)
-    assert victim.read_text() == "precious", "a link was followed"
-    if done.code == 0:
-        assert not [name for name in names if (out / name).is_symlink()], "a link is called a report"
-
-
 @CASES.case(
     "linked-folders",
     "links to another folder inside what --maps and --out name, for each folder that is made there",
@@ -58,36 +37,6 @@ def linked_folders(world: World) -> None:
     for form in ("sr", "sc", "seg", "pdf", "pdf-studies"):
         world.run(*screen, "--out", out, "--formats", form).ends_with(0, 1, 2)
     assert not any(victim.iterdir()), f"a link was followed: {sorted(victim.iterdir())}"
-
-
-@CASES.case("own-reports", "reports written into the folder of the images are no images in the next run")
-def own_reports(world: World) -> None:
-    expected = world.good_images(2)
-    for _ in range(2):
-        world.run_screen("--out", world.images).ends_with(0).has(expected)
-
-
-@CASES.case("two-homes", "two computers save reports of a run 1 each into one folder: neither replaces the other")
-def two_homes(world: World) -> None:
-    out = world.folder / "out"
-    world.good_images(2)
-    world.run_screen("--out", out).ends_with(0)
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    other = {"FIELDRAY_HOME": str(world.folder / "other-home")}
-    for _ in range(2):  # the second time is a run 2
-        world.run_screen("--out", out, environment=other).ends_with(0)
-    assert all(path.read_bytes() == data for path, data in before.items()), "a report of another computer was replaced"
-    assert len(list(out.iterdir())) == 6
-
-
-@CASES.case("device", "--json onto /dev/full and into a folder that is not there", is_quick=True)
-def device(world: World) -> None:
-    world.good_images(2)
-    full = world.run("screen", world.images, *world.pack_options, "--json", "/dev/full").ends_with(1)
-    assert full.err.count("fieldray: ") == full.err.count("fieldray: The disk is full: /dev/full.") == 1, full.err
-    for target in (world.folder / "no" / "lines.json", world.folder):
-        done = world.run("screen", world.images, *world.pack_options, "--json", target).ends_with(1, 2)
-        assert len(done.err.strip().splitlines()) <= 8
 
 
 # ---- names

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from attack import files, guard, images, models, outputs, packs, processes, store, zips
+from attack import files, guard, images, models, outputs, packs, processes, zips
 from harness.case import Case
 from powercut import drives
 
 ATTACKS: Final[tuple[Case, ...]] = tuple(
-    case for group in (packs, models, images, zips, guard, store, files, processes, outputs) for case in group.CASES
+    case for group in (packs, models, images, zips, guard, files, processes, outputs) for case in group.CASES
 )
 POWERCUTS: Final[tuple[Case, ...]] = tuple(drives.CASES)
