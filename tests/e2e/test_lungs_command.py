@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from PIL import Image
 
 from fieldray.domain.model import InputSpec, OodGate, Requirement
 from program import Fieldray, lines_of
-from shipped_packs import LUNGS as SHIPPED
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -148,38 +146,6 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
     done = fieldray("screen", tmp_path / "images", *options, "--maps", home / "maps")
     assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
     assert "image in" not in done.stdout
-
-
-def test_a_classifier_without_its_companion_is_3_and_says_what_is_missing(tmp_path: Path, fieldray: Fieldray) -> None:
-    """It asks for a later version than the one that ships."""
-    folder = tmp_path / "drive" / "fieldray"
-    companion = write_tiny_lungs(folder, version="9.0.0")
-    needed = Requirement(kind="lung-fields", minimum_version="9.0.0")
-    pack = write_tiny_pack(folder, requires=(needed,), input=InputSpec(height=64, width=64, crop="lungs"))
-    options = ["--pack", str(pack), "--trust", fingerprint(pack)]
-    save(tmp_path / "images" / "chest.png", chest())
-    (companion / "model.tflite").write_bytes(b"damaged")
-    done = fieldray("screen", tmp_path / "images", *options)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "lung-fields 9.0.0+" in done.stderr and "model.tflite" in done.stderr
-    shutil.rmtree(companion)
-    done = fieldray("screen", tmp_path / "images", *options)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert f"lung-fields 9.0.0+. Version {SHIPPED.name.rpartition('-')[2]} is here" in done.stderr
-    write_tiny_lungs(folder, version="8.9.0")
-    done = fieldray("screen", tmp_path / "images", *options)
-    assert (done.returncode, "Version 8.9.0 is here" in done.stderr) == (3, True)
-
-
-def test_a_companion_that_answers_otherwise_here_is_not_used(tmp_path: Path, fieldray: Fieldray) -> None:
-    """Its golden scores are those of another network."""
-    folder = tmp_path / "drive" / "fieldray"
-    write_tiny_lungs(folder, golden_shift=0.2)
-    pack = write_tiny_pack(folder, requires=(LUNGS,))
-    save(tmp_path / "images" / "chest.png", chest())
-    done = fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
-    assert done.returncode == 3, done.stderr
-    assert "test-lungs-1.0.0" in done.stderr and "other results" in done.stderr
 
 
 def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from fieldray.imaging.synthetic import PARTS, files
-from fieldray.packs import signing
-from packs_factory import key
 from program import Fieldray, lines_of, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -56,42 +54,12 @@ def test_a_pack_that_cannot_be_run_shuts_none_out_and_one_that_ran_does(
     assert (done.returncode, "older than version 2.0.0" in done.stderr) == (3, True)
 
 
-def test_a_pack_made_to_do_harm_is_broken_and_the_one_beside_it_is_used(tmp_path: Path, fieldray: Fieldray) -> None:
-    drive = tmp_path / "drive"
-    good = write_tiny_pack(drive / "fieldray")
-    bad = write_tiny_pack(drive / "fieldray", pack_id="aaa", key_number=66)
-    deep = b'"metrics": {"a":' + b"[" * 600 + b"]" * 600 + b"}"
-    nested = (bad / "manifest.json").read_bytes().replace(b'"metrics": {}', deep)
-    assert deep in nested
-    (bad / "manifest.json").write_bytes(nested)
-    (bad / "manifest.sig").write_bytes(signing.sign(nested, key=key(66)))
-    listed = fieldray("packs", "list", drive)
-    assert listed.returncode == 0
-    assert "nested more than" in listed.stdout and "tiny-1.0.0" in listed.stdout
-    assert fieldray("packs", "verify", bad).returncode == 3
-    write_images(tmp_path / "images", 1)
-    done = fieldray("screen", tmp_path / "images", "--pack", drive, "--trust", fingerprint(good), "--json", "-")
-    assert done.returncode == 0, done.stderr
-    assert [line["pack"] for line in lines_of(done.stdout)] == ["tiny-1.0.0"]
-
-
 def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> None:
     signer = fingerprint(pack)
     assert signer in fieldray("packs", "trust", signer).stdout
     assert "No key is trusted" in fieldray("packs", "trust", signer, "--forget").stdout
     wrong = fieldray("packs", "trust", "not a fingerprint")
     assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
-
-
-def test_a_pack_that_was_changed_is_told_so(tmp_path: Path, fieldray: Fieldray) -> None:
-    changed = write_tiny_pack(tmp_path)
-    network = next(changed.glob("*.tflite"))
-    data = bytearray(network.read_bytes())
-    data[len(data) // 2] ^= 1
-    network.write_bytes(data)
-    for arguments in (["verify", changed], ["install", changed, "--trust", fingerprint(changed)]):
-        done = fieldray("packs", *arguments)
-        assert (done.returncode, "Nothing was loaded" in done.stderr) == (3, True), done.stderr
 
 
 @pytest.mark.slow
@@ -165,8 +133,6 @@ def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_p
 
 
 def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: Path, pack_options: list[str]) -> None:
-    before = fieldray("constancy", *pack_options, "--status")
-    assert (before.returncode, "not checked on this computer yet" in before.stdout) == (1, True), before.stderr
     first = fieldray("constancy", *pack_options)
     assert (first.returncode, "comes without expected answers" in first.stdout) == (0, True), first.stderr
     second = fieldray("constancy", *pack_options)
@@ -180,4 +146,3 @@ def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: P
     assert (third.returncode, "failed" in third.stdout, "expected" in third.stdout) == (1, True, True), third.stderr
     status = fieldray("constancy", *pack_options, "--status")
     assert (status.returncode, "Do not rely on this pack" in status.stdout) == (1, True)
-    assert fieldray("history", "month").stdout.count("Constancy of tiny-1.0.0 (CPU)") == 3

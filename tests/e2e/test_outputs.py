@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,19 +24,6 @@ def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray,
     assert {path: path.read_bytes() for path in images} == before
 
 
-def test_the_programs_own_files_are_no_outputs(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    images = tmp_path / "images"
-    write_images(images, 1)
-    assert fieldray("screen", images, *pack_options).returncode == 0
-    for option, place in [("--json", home / "results.sqlite"), ("--json", home / "new"), ("--out", home / "out")]:
-        done = fieldray("screen", images, *pack_options, option, place)
-        assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
-    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
-        assert connection.execute("SELECT COUNT(*) FROM results").fetchone() == (1,)
-
-
 def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
@@ -51,22 +36,6 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
     if sys.platform != "win32":
         done = fieldray("screen", images, *pack_options, "--json", "/dev/stderr")
         assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
-
-
-def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    (tmp_path / "study-001.dcm").write_bytes(b"a clinic's own")
-    done = fieldray("demo", "drawn", "--no-window", "--folder", tmp_path, *pack_options)
-    assert done.returncode == 2
-    assert (tmp_path / "study-001.dcm").read_bytes() == b"a clinic's own"
-
-
-def test_a_home_that_is_a_file_is_told_plainly(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    (tmp_path / "file").touch()
-    for home in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        for arguments in (["screen", tmp_path, *pack_options], ["packs", "list"], ["doctor"]):
-            done = fieldray(*arguments, environment={"FIELDRAY_HOME": str(home)})
-            assert (done.returncode, "FIELDRAY_HOME" in done.stderr) == (1, True)
-            assert "Traceback" not in done.stderr
 
 
 @posix

@@ -110,20 +110,6 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     assert {(run["images"], run["counts"]["refused"], run["counts"]["not_an_image"]) for run in runs} == {(4, 0, 2)}
 
 
-def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    folder = write_images(tmp_path / "images", 2)[0].parent
-    out = ("--out", folder, "--json", tmp_path / "lines")
-    assert fieldray("screen", folder, *pack_options, *out).returncode == 0
-    (tmp_path / "lines").rename(folder / "lines")
-    done = fieldray("screen", folder, *pack_options)
-    assert done.returncode == 0, done.stderr
-    assert "2 images in" in done.stdout
-    assert done.stdout.count("3 result files of this program were found among the images and left out.") == 1
-    for image in folder.glob("*.png"):
-        image.unlink()
-    assert fieldray("screen", folder, *pack_options).returncode == 4
-
-
 def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
@@ -227,33 +213,3 @@ def test_a_place_that_cannot_be_written_is_said_plainly(
     assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""  # nothing was begun
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1251"])
-def test_odd_names_on_odd_consoles(tmp_path: Path, fieldray: Fieldray, pack_options: list[str], encoding: str) -> None:
-    (image,) = write_images(tmp_path / "images", 1)
-    names = ["знімок.png", "影像.png", "line\nbreak.png", "x" * 200 + ".png"]
-    for name in names:
-        (image.parent / name).write_bytes(image.read_bytes())
-    if os.name == "posix":
-        Path(os.fsdecode(bytes(image.parent) + b"/not-\xff-unicode.png")).write_bytes(image.read_bytes())
-    for arguments in ([], ["--json", "-"]):
-        done = fieldray(
-            "screen", image.parent, *pack_options, *arguments, environment={"PYTHONIOENCODING": f"{encoding}:strict"}
-        )
-        assert done.returncode == 0, done.stderr
-    assert {Path(line["path"]).name for line in lines_of(done.stdout)} >= set(names)
-
-
-def test_a_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
-    write_images(tmp_path / "images", 40)
-    arguments = command("screen", tmp_path / "images", *pack_options, "--json", "-")
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stderr
-        process.stdout.readline()
-        process.stdout.close()
-        words = process.stderr.read()
-        assert process.wait(30) == 1
-    assert "Traceback" not in words
-    assert "BrokenPipe" not in words

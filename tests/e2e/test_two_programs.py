@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.store.results import ResultQuery
-from program import Fieldray, lines_of, start, write_images
+from program import lines_of, start, write_images
 
 COUNT = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
 
@@ -68,25 +68,3 @@ def test_the_end_of_one_is_not_the_end_of_the_other(
     assert states[cut][1] < COUNT
     if other is second:
         assert f"process {first.pid}" in words
-
-
-def test_what_was_renamed_and_deleted_between_two_starts_is_told_and_not_listed(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    paths = write_images(tmp_path / "images", COUNT)
-    arguments = ("screen", tmp_path / "images", *pack_options)
-    with start(*arguments, "--json", "-") as killed:
-        assert killed.stdout
-        done = [Path(line["path"]) for line in lines_of("".join(killed.stdout.readline() for _ in range(5)))]
-        killed.kill()
-    done[0].rename(done[0].with_name("renamed.png"))
-    done[1].unlink()
-    finished = fieldray(*arguments, "--out", tmp_path / "out", "--names")
-    assert finished.returncode == 0, finished.stderr
-    assert "2 images of this run are no longer there" in finished.stdout
-    assert f"{COUNT - 1} images" in finished.stdout
-    assert runs(home) == {1: ("finished", COUNT - 1)}
-    listed = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig").splitlines()[1:]
-    assert len(listed) == COUNT - 1
-    assert not any(done[0].name in line or done[1].name in line for line in listed)
-    assert len(paths) == COUNT
