@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Unreadable
 from fieldray.imaging.discover import discover
-from fieldray.imaging.identify import MAX_FILE_BYTES
 from fieldray.imaging.source import NamesInAnyCase, content_hash
 from long_headers import HOSTILE, PIXELS, dicom_file, element, index_file, record
 
@@ -65,22 +63,6 @@ def test_the_transfer_syntax_is_short_in_every_row(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(meta + PIXELS)
     (found,) = discover([tmp_path])
     assert len(found.header.transfer_syntax_uid) <= 200
-
-
-class _Endless(io.BytesIO):
-    """A file that is longer than any that is read, and must not be read to find that out."""
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return MAX_FILE_BYTES + 1 if whence == io.SEEK_END else super().seek(offset, whence)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        raise AssertionError("it was read")
-
-
-def test_a_file_too_large_to_be_screened_is_not_hashed_either() -> None:
-    with pytest.raises(Unreadable) as caught:
-        content_hash(ImageRef(path=Path("vast.png")), opener=lambda path: _Endless())
-    assert caught.value.reason.code == "file_too_large"
 
 
 def test_a_file_that_grows_is_hashed_as_far_as_it_was(tmp_path: Path) -> None:

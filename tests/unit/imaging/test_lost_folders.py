@@ -194,8 +194,9 @@ def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
     assert names.find(tmp_path, "two") == tmp_path / "two"
 
 
-def test_an_index_with_more_records_than_are_read(tmp_path: Path) -> None:
-    index = write_index(tmp_path / "DICOMDIR", [("A", f"{number}") for number in range(20_001)])
+def test_an_index_with_more_records_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.imaging.dicom_identify.MAX_INDEX_RECORDS", 50)
+    index = write_index(tmp_path / "DICOMDIR", [("A", f"{number}") for number in range(51)])
     (found,) = discover([index])
     assert found.problem is not None
     assert found.problem.code == "too_many_records"

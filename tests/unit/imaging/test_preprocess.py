@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, Window
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.preprocess import coarse_means, default_window, display_table, to_display, to_tensor
+from fieldray.imaging.preprocess import coarse_means, default_window, to_display, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 
 AS_STORED = Window(127.5, 255.0, "LINEAR_EXACT")
@@ -111,14 +111,6 @@ def test_without_a_window_percentiles_are_shown() -> None:
     assert shown[[0, 1, 98, 99]].tolist() == [0, 0, 255, 255]
 
 
-def test_the_table_has_an_entry_for_every_value() -> None:
-    narrow = _image(np.zeros((2, 2), np.uint8), window=AS_STORED)
-    wide = _image(np.zeros((2, 2), np.uint16), window=Window(32767.5, 65535, "LINEAR_EXACT"))
-    assert display_table(narrow).tolist() == list(range(256))
-    assert display_table(wide).shape == (65536,)
-    assert display_table(wide)[[0, 65535]].tolist() == [0, 255]
-
-
 def test_padding_is_black_and_has_no_say() -> None:
     pixels = np.tile(np.arange(1000, 1100, dtype=np.uint16), (100, 1))
     padded = pixels.copy()
@@ -145,26 +137,6 @@ def test_an_image_without_contrast_gives_a_flat_tensor(value: int) -> None:
 
 
 # ---- fitting and the way back
-
-
-@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("margin", [0.0, 0.1])
-def test_the_pixel_map_finds_the_place_in_the_image(fit: Any, margin: float) -> None:
-    pixels = np.zeros((400, 300), np.uint8)
-    pixels[180:200, 160:180] = 255  # its centre is at row 190, column 170
-    spec = InputSpec(height=40, width=40, intensity="as_displayed", fit=fit, margin=margin)
-    tensor = to_tensor(_image(pixels, window=AS_STORED), spec)
-    weights = tensor.values[0, :, :, 0].astype(float)
-    row, column = (np.average(np.indices((40, 40))[axis], weights=weights) + 0.5 for axis in (0, 1))
-    places = tensor.pixel_map
-    assert row * places.row_scale + places.row_offset == pytest.approx(190, abs=1)
-    assert column * places.column_scale + places.column_offset == pytest.approx(170, abs=1)
-
-
-def test_the_pixel_map_of_a_reduced_image_is_in_the_files_pixels() -> None:
-    image = _image(np.zeros((50, 40), np.uint8), step=4, full_rows=200, full_columns=160)
-    places = to_tensor(image, InputSpec(height=10, width=10)).pixel_map
-    assert (places.row_scale, places.column_scale) == (20.0, 16.0)
 
 
 def test_pad_keeps_the_aspect_and_fills_with_black() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ REASONS = {
 }
 
 
+@cache
 def _ended(path: Path, *, needed: TargetSize | None = None) -> str:
     ref = ImageRef(path=path)
     try:

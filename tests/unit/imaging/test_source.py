@@ -60,13 +60,14 @@ def test_bytes_and_hash() -> None:
     assert content_hash(REF, opener=lambda path: io.BytesIO(data)) == hashlib.sha256(data).hexdigest()
 
 
-def test_a_vast_file_is_not_read() -> None:
+@pytest.mark.parametrize("read", [read_bytes, content_hash])
+def test_a_vast_file_is_not_read(read: Callable[..., object]) -> None:
     class _Vast(io.BytesIO):
         def seek(self, offset: int, whence: int = 0, /) -> int:
             return 2**40
 
     with pytest.raises(Unreadable) as caught:
-        read_bytes(REF, opener=lambda path: _Vast(b"x"))
+        read(REF, opener=lambda path: _Vast(b"x"))
     assert caught.value.reason.code == "file_too_large"
 
 

@@ -53,19 +53,6 @@ def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: Pac
     assert (model.trust, model.fingerprint) == ("signed", FINGERPRINT)
 
 
-def test_trust_can_be_taken_back(library: PackLibrary, drive: Path) -> None:
-    folder = _make(drive)
-    library.trust(FINGERPRINT)
-    library.forget(FINGERPRINT)
-    assert library.trusted() == ()
-    assert _code(library, folder) == "pack_unknown_key"
-
-
-def test_trust_in_one_key_is_not_trust_in_another(library: PackLibrary, drive: Path) -> None:
-    library.trust(FINGERPRINT)
-    assert _code(library, _make(drive, key_number=2)) == "pack_unknown_key"
-
-
 def test_a_tampered_pack_is_called_so_even_by_an_unknown_key(library: PackLibrary, drive: Path) -> None:
     folder = _make(drive)
     (folder / "model.tflite").write_bytes(MODEL_BYTES[:-1] + b"?")

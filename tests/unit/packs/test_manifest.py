@@ -98,12 +98,6 @@ def test_a_matcher_has_no_labels_and_its_output_is_of_planes(data: bytes) -> Non
     assert (described.labels, described.outputs.planes, described.names) == ((), 0, found.names)
 
 
-def test_a_name_that_looks_like_a_place_is_refused_like_any_other(data: bytes) -> None:
-    assert (
-        _refusal(_changed(data, lambda content: content.update({" - at `.s[...]": 1}))).reason.code == "pack_manifest"
-    )
-
-
 def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
     names = {"abnormal": {"en": "Signs", "uk": "Ознаки"}, "normal": {"en": "None found by this pack"}}
     written = make_pack(tmp_path, class_names=names, warnings={"en": "Few images.\nA thumbnail."}) / "manifest.json"
@@ -350,18 +344,6 @@ def test_reader_and_schema_refuse_the_same(tmp_path: Path, path: tuple[str | int
     assert _errors(content)
     with pytest.raises(PackProblem):
         parse(json.dumps(content).encode())
-
-
-def test_a_third_language_enters_a_pack_without_touching_a_module(tmp_path: Path) -> None:
-    polish = {"en": "Test chest", "pl": "Klatka piersiowa, testy", "pt-BR": "Tórax", "zh-Hans": "胸部"}
-    label = Label(code="abnormal", scheme="fieldray", meaning={"en": "abnormal", "pl": "nieprawidłowy"})
-    pack = make_pack(tmp_path, names=polish, labels=(label,))
-    description = parse((pack / "manifest.json").read_bytes())
-    assert isinstance(description, ClassifierManifest)
-    found = domain_manifest(description)
-    assert (found.names, found.labels) == (polish, (label,))
-    ukrainian = Translator("uk")
-    assert ukrainian.pick(found.names) == "Test chest"  # a language that the pack lacks: English
 
 
 # ---- manifests of any shape

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import stat
-import subprocess
 import sys
 import threading
 from datetime import UTC, date, datetime
@@ -180,18 +179,6 @@ def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path,
 
 # ---- trusted keys
 
-# Adds versions of packs of its own, when it is told to: each of them, and the pack that all of them share.
-_RECORD = """
-import sys
-from pathlib import Path
-from fieldray.packs.signing import TrustStore
-home, key, number, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-print("ready", flush=True)
-sys.stdin.readline()
-for version in range(1, count + 1):
-    TrustStore(home).record(key, pack_id=f"pack-{number}-{version}", version="1.0.0")
-    TrustStore(home).record(key, pack_id="shared", version=f"{version}.{number}.0")
-"""
 FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 
@@ -294,31 +281,6 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content:
     assert path.read_bytes() == content
 
 
-def test_processes_do_not_lose_each_others_entries(tmp_path: Path) -> None:
-    count, numbers = 12, range(4)
-    TrustStore(tmp_path).trust(FIRST)
-    command = [sys.executable, "-c", _RECORD, str(tmp_path), FIRST]
-    processes = [
-        subprocess.Popen([*command, str(number), str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for number in numbers
-    ]
-    for process in processes:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate()
-    assert [process.returncode for process in processes] == [0] * len(processes)
-    store = TrustStore(tmp_path)
-    names = [f"pack-{number}-{version}" for number in numbers for version in range(1, count + 1)]
-    assert [name for name in names if store.highest_seen(FIRST, pack_id=name) != "1.0.0"] == []
-    assert store.highest_seen(FIRST, pack_id="shared") == f"{count}.{max(numbers)}.0"
-    assert store.is_trusted(FIRST)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pack_trust.json", "pack_trust.lock"]
-
-
 def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     store.trust(FIRST)
@@ -346,21 +308,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as caught:
         TrustStore(tmp_path / "absent").trust(FIRST)
     assert caught.value.reason.code == "not_writable"
-
-
-def test_a_store_cut_short_anywhere_is_told_and_kept_as_it_is(tmp_path: Path) -> None:
-    """It is the guard against older versions: an empty one in its place would let them all pass."""
-    store, path = TrustStore(tmp_path), tmp_path / "pack_trust.json"
-    store.trust(FIRST)
-    store.record(FIRST, pack_id="chest", version="2.0.0")
-    whole = path.read_bytes()
-    for length in range(len(whole) - 1):  # without its last line feed it still says all
-        path.write_bytes(whole[:length])
-        for change in (lambda: store.trust(SECOND), lambda: store.record(FIRST, pack_id="chest", version="9.0.0")):
-            with pytest.raises(StorageProblem) as caught:
-                change()
-            assert caught.value.reason.code == "trust_damaged"
-        assert path.read_bytes() == whole[:length]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")

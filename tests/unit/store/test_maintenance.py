@@ -290,7 +290,7 @@ def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: 
 def test_nothing_is_replaced_while_somebody_has_it_open(
     path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldray.store.maintenance.EXCLUSIVE_WAIT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.locks.EXCLUSIVE_WAIT_S", 0.05)
     with ResultStore(path) as store:
         run_id = add(store, "8")
         with pytest.raises(StorageProblem) as problem:

@@ -173,23 +173,6 @@ def test_rows_come_in_pages(store: ResultStore) -> None:
     assert [row.row_id for row in store.rows(run_id)] == ids
 
 
-def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> None:
-    run_id = store.open_run(SPEC)
-    outcomes: list[Outcome] = [
-        failed(image_ref("failed")),
-        screened(image_ref("normal"), score=0.1, decision="below"),
-        screened(image_ref("abnormal low"), score=0.7, decision="above"),
-        refused(image_ref("refused")),
-        screened(image_ref("unsure"), score=0.5, decision="unsure"),
-        screened(image_ref("abnormal high"), score=0.9, decision="above"),
-    ]
-    for outcome in outcomes:
-        store.save(run_id, outcome, spec=SPEC)
-    names = [row.outcome.ref.path.name for row in store.work_list(run_id)]
-    assert names == ["abnormal high", "abnormal low", "unsure", "normal", "refused", "failed"]
-    assert store.counts(run_id) == {"abnormal": 2, "unsure": 1, "normal": 1, "refused": 1, "failed": 1}
-
-
 @pytest.mark.parametrize(
     "ask",
     [

@@ -154,13 +154,6 @@ def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultSt
     assert listed(query, run_id, verdict="none") == [1]
 
 
-def test_only_the_first_rows_are_read_where_no_more_are_wanted(store: ResultStore, query: WorkListQuery) -> None:
-    run_id = add(store)
-    found = query.listed(run_id, ResultFilter(), ResultOrder(), limit=3)
-    assert found.row_ids.tolist() == [3, 5, 6]
-    assert sum(found.counts.values()) == len(OUTCOMES)
-
-
 @pytest.mark.parametrize("order", [*_READ, "key"])
 def test_no_list_reads_a_result_or_another_run_or_has_sqlite_sort(
     query: WorkListQuery, order: ResultOrder | str
