@@ -46,45 +46,6 @@ def test_what_cannot_be_is_wrong_usage(option: tuple[str, str], capsys: pytest.C
     assert option[0] in capsys.readouterr().err
 
 
-@pytest.mark.adapt
-def test_an_onnx_file_gives_what_keras_gives() -> None:
-    """Runs where ONNX's own reference evaluator can: nothing of the extra `engines` is needed."""
-    from onnx.reference import ReferenceEvaluator
-
-    from benchmarks.network_cases import random_weights
-    from benchmarks.onnx_network import onnx_file
-    from fieldray_adapt.keras_engine import build_network, set_weights
-    from fieldray_adapt.networks import resnet50
-
-    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
-    weights = random_weights(network)
-    images = np.random.default_rng(1).random((2, 32, 32, 1), dtype=np.float32)
-    model = build_network(network, outputs=["scores"])
-    set_weights(model, weights)
-    file = onnx_file(network, weights, outputs=("scores",), images=2)
-    (found,) = ReferenceEvaluator(file).run(None, {"image": images.transpose(0, 3, 1, 2)})
-    assert found == pytest.approx(np.asarray(model(images, training=False)), abs=1e-5)
-
-
-@pytest.mark.adapt
-def test_pytorch_gives_what_keras_gives() -> None:
-    torch = pytest.importorskip("torch")
-    from benchmarks.network_cases import random_weights
-    from benchmarks.torch_network import TorchNetwork
-    from fieldray_adapt.keras_engine import build_network, set_weights
-    from fieldray_adapt.networks import resnet50
-
-    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
-    weights = random_weights(network)
-    images = np.random.default_rng(1).random((2, 32, 32, 1), dtype=np.float32)
-    model = build_network(network, outputs=["scores"])
-    set_weights(model, weights)
-    with torch.inference_mode():
-        made = TorchNetwork(network, weights, outputs=("scores",))
-        (found,) = made(torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
-    assert found.numpy() == pytest.approx(np.asarray(model(images, training=False)), abs=1e-4)
-
-
 def test_nothing_but_its_extra_names_the_engines() -> None:
     import tomllib
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from benchmarks.archive import USUAL, Archive, ImageFile, Wanted, is_read_by_scripts, make_archive
+from benchmarks.archive import USUAL, Archive, Wanted, is_read_by_scripts, make_archive
 from benchmarks.command_line import run
 from benchmarks.contestants import (
     MIXED,
@@ -28,9 +27,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
-from benchmarks.reports import Mark
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.benchmark_case import Table
 from fieldray.commands.console import Console
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode
@@ -63,20 +60,6 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
     plain = shares["uncompressed"]
     assert {kind for kind, share in shares.items() if np.abs(share - plain).mean() > 0.01} == set()
     assert (shares["lossless JPEG"] == plain).all() and (shares["big-endian"] == plain).all()
-
-
-def test_real_images_are_enlarged_with_grain(tmp_path: Path) -> None:
-    shown = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
-    (tmp_path / "images").mkdir()
-    Image.fromarray(shown).save(tmp_path / "images" / "one.png")
-    wanted = Wanted(files=6, others=0, megapixels=(0.03, 0.03))
-    made = make_archive(tmp_path / "made", wanted, source=tmp_path / "images", notify=lambda _: None)
-    (file,) = made.files["uncompressed"]
-    pixels = decode(file.path.read_bytes(), ImageRef(path=file.path)).pixels.astype(float)
-    assert pixels.shape == (150, 200)  # 30,000 pixels, 3 to 4 as before
-    # grain: 12 levels at half of 4095, so sqrt(2) x 12 = 17 near white, where the ramp itself is even along a column
-    assert 10 < pixels[:, 190].std() < 25
-    assert set(made.files) <= set(USUAL)
 
 
 # ---- contenders in their own processes
@@ -152,34 +135,11 @@ def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
     assert results.peak_mb[SCRIPT] > 0
 
 
-def test_a_script_that_cannot_do_a_kind_has_no_rate_there(archive: Archive) -> None:
-    results = results_of(archive)
-    results.runs[SCRIPT, "HTJ2K"] = [Run(seconds=1, cpu_s=1, files=3, failed=3)]
-    assert results.times_as_fast("HTJ2K") is None and results.times_as_fast("RLE")
-    rows = {row[0]: row for block in pipeline_report(run_of(archive)).blocks if isinstance(block, Table)
-            for row in block.rows}  # fmt: skip
-    assert [*rows][:2] == [PROGRAM, SCRIPT]
-
-
 def test_runs_one_after_another_add_up() -> None:
     runs = (Run(seconds=1, cpu_s=0.5, files=2), Run(seconds=3, cpu_s=2.5, files=4, failed=1))
     assert together(runs) == Run(seconds=4, cpu_s=3, files=6, failed=1)
     unknown = Run(seconds=1, cpu_s=None, files=1)
     assert together((runs[0], unknown)).cpu_s is None
-
-
-@pytest.mark.parametrize(
-    ("mark", "is_met"),
-    [
-        (Mark(name="a", measured=7.0, goal=7.0), True),
-        (Mark(name="a", measured=6.9, goal=7.0), False),
-        (Mark(name="a", measured=1.3, goal=1.25, is_most=True), False),
-        (Mark(name="a", measured=None, goal=1.25), None),
-    ],
-)
-def test_marks(mark: Mark, is_met: bool | None) -> None:
-    assert mark.is_met is is_met
-    assert {True: "met", False: "MISSED", None: "not measured"}[is_met] in mark.sentence
 
 
 # ---- as a person types it
@@ -201,19 +161,6 @@ def test_the_whole(tmp_path: Path) -> None:
     assert len(data["first_result_s"]) == 1
     assert set(data["files"]) == {"uncompressed", "JPEG", "deflated"}
     assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.md").exists()
-
-
-@pytest.mark.parametrize("size", ["7-1", "0-3", "big", "-"])
-def test_wrong_sizes(size: str) -> None:
-    console = Console(io.StringIO(), io.StringIO())
-    assert run(["pipeline", "--megapixels", size], console=console) == 2
-
-
-def test_file_facts() -> None:
-    assert Wanted(files=144, others=6).count("JPEG") == 24 and Wanted(others=6).count("HTJ2K") == 6
-    # of six sizes: one in the middle, two a quarter from each end
-    assert Wanted(others=1).numbers("HTJ2K") == (4,) and Wanted(others=2).numbers("HTJ2K") == (2, 5)
-    assert ImageFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
 
 
 def test_what_the_usual_script_cannot_read_is_left_out(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ if sys.platform != "linux":
 
 from fieldray.packs.naming import version_key
 from fuzz.kept_inputs import KEPT, LARGEST, inputs_of, needed
-from fuzz.run_guided import GUIDED, Guided, report
-from fuzz.run_structures import Result
-from fuzz.structures.reading import Finding, Reader, Tally
+from fuzz.run_guided import GUIDED
+from fuzz.structures.reading import Reader
 from fuzz.structures.running import run_guided
 from fuzz.structures.target import Read, Target, outcome, refusals
 from fuzz.structures.targets import TARGETS
@@ -59,13 +58,3 @@ def test_a_run_is_led_to_code_that_it_had_not_reached(tmp_path: Path) -> None:
     assert 0 < tally.outcomes["ValueError"] <= tally.inputs == tally.outcomes.total()
     assert reached > inputs >= 2
     assert len(list(tmp_path.iterdir())) >= 2
-
-
-def test_a_run_tells_what_it_reached() -> None:
-    found = Finding(target="npy", number=7, kind="hangs")
-    each = Guided(Result("npy", Tally(inputs=300), [found]), reached=40, inputs=5, kept=3)
-    assert each.line.startswith("FOUND npy ")
-    assert each.line.endswith("hangs, input 7\n      reached 40 places by 5 inputs, 3 kept")
-    page = report({"targets": [each.facts()], "seed": 1, "seconds": 1.0})
-    assert "300 inputs of 1 parts of the program" in str(page.blocks[0])
-    assert "hangs (input 7)" in str(page.blocks[1])

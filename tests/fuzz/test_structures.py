@@ -17,7 +17,7 @@ from fuzz.run_structures import Result, report
 from fuzz.structures.reading import LONGEST_S, Finding, Reader, Tally, read_all, smallest
 from fuzz.structures.running import run_target
 from fuzz.structures.target import ACCEPTED, Target, chance_of, holds, outcome, refusals
-from fuzz.structures.targets import TARGETS, shares
+from fuzz.structures.targets import TARGETS
 
 FEW = {"dicomdir": 40, "zip": 60, "pack": 30, "chunks": 20, "kept-files": 100}
 """Of most others there are 150."""
@@ -46,12 +46,6 @@ def test_structures_are_the_same_for_the_same_seed_only(name: str) -> None:
         return [TARGETS[name].make(chance_of(name, seed=seed, number=number)) for number in range(8)]
 
     assert made(1) == made(1) != made(2)
-
-
-def test_every_target_gets_its_share() -> None:
-    each = shares(tuple(TARGETS), 1_000_000)
-    assert 990_000 < sum(each.values()) <= 1_000_000
-    assert min(shares(tuple(TARGETS), 10).values()) == 1
 
 
 # ---- the run itself: what it must not overlook
