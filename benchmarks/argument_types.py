@@ -22,6 +22,16 @@ def file_kinds(text: str) -> tuple[str, ...]:
     return tuple(by_name[name] for name in asked)
 
 
+def networks(text: str) -> tuple[str, ...]:
+    """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
+    from fieldray_adapt.networks import NETWORKS  # only now: other commands need no toolchain
+
+    asked = tuple(text.split(","))
+    if not set(asked) <= set(NETWORKS):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(NETWORKS)}")
+    return asked
+
+
 def low_and_high(text: str) -> tuple[float, float]:
     """`1-7` as (1.0, 7.0)."""
     low, _, high = text.partition("-")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, counts, file_kinds, low_and_high
+from benchmarks.argument_types import amount, counts, file_kinds, low_and_high, networks
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report, lines
 from fieldray.commands.bench import number_from
@@ -210,6 +210,13 @@ COMMANDS: Final = (
             _number("--workers", 8, "up to so many", to="most_workers"),
             _number("--batches", 24, "of each", least=8),
             _number("--slower", 1, "times so often as long, at a rate so much lower"),
+            (
+                "--networks",
+                {"type": networks, "default": (), "metavar": "KIND,...", "help": "real gradients (default: waits)"},
+            ),
+            _number("--rate", 1000, "Mbit/s of their links", to="rate_mbit"),
+            ("--width", {"type": amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"}),
+            ("--turns", {"action": "store_true", "dest": "has_turns", "help": "a central server in turns too"}),
         ),
     ),
     Command(

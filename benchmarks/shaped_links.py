@@ -2,6 +2,8 @@
 
 Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge. What is
 transferred is real. The gradient is a timed wait: eight workers on two cores cannot show how fast eight computers are.
+Where networks are named, their gradients are computed, of drawn images, and timed just before each training by as many
+machines at once as work in it.
 The formulas know ratios only. Whether a slower link with longer gradients fits them better tells how much of an error
 is the work of each message, which takes its time whatever the rate. TCP's congestion control is the host's: Linux and
 Windows have CUBIC unless somebody changed it.
@@ -11,37 +13,52 @@ Needs root and iproute2.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, cast
+
+import numpy as np
 
 from benchmarks.namespaces import Namespaces, namespaces
 from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray_adapt.networks import NETWORKS
+from fieldray_adapt.specification import parameters
+from fieldray_adapt.train import Samples
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, estimated
+from fieldray_cluster.training.tasks import write_arrays
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15
 _HEAD_S: Final = 0.3
+_SIDE: Final = 64
+_BATCH_SIZE: Final = 8
+_GRADIENTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link's rate in Mbit/s, and what one worker's gradient and one transfer of all weights are to take, in s."""
+    """A link's rate in Mbit/s, and what one worker's gradient and one transfer of all weights are to take, in s.
+
+    Where it has a `learner`, what machines are told of its network, the gradient takes what it takes.
+    """
 
     name: str
     rate_mbit: int
     gradient_s: float
     transfer_s: float
+    learner: Mapping[str, Any] | None = None
 
     @property
     def elements(self) -> int:
@@ -67,12 +84,18 @@ LINKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training: measured seconds, and what was predicted: the mean, and the applicable bound."""
+    """One training: measured seconds, and what was predicted: the mean, and the applicable bound.
+
+    `server` says too where transfers take turns. The mean counts on the gradient alone, as the estimator does; the
+    bound on all that a worker does for it beside transfers, which is `step_s`.
+    """
 
     link: str
     mode: str
     server: str
     workers: int
+    gradient_s: float
+    step_s: float
     measured_s: float
     mean_s: float
     bound_s: float
@@ -128,10 +151,22 @@ def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) 
     return float(statistics.median(one for pair in times["weights"] for one in pair) - empty)
 
 
-def trained_s(machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int) -> float:
+def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float]:
+    """Seconds of a gradient, and of a whole step, by so many machines at once, their mean; or of the wait for them."""
+    if not link.learner:
+        return link.gradient_s, link.gradient_s
+    for worker in range(workers):
+        machines.tell(worker + 1, "gradients", repeats=_GRADIENTS)
+    gradients, steps = zip(*(machines.answer(worker + 1) for worker in range(workers)), strict=True)
+    return statistics.fmean(gradients), statistics.fmean(steps)
+
+
+def trained_s(
+    machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int, takes_turns: bool = False
+) -> float:
     """Seconds of a training from the first fetch to the last gradient that was taken in."""
     told: dict[str, Any] = {
-        "plan": {"workers": workers, "mode": mode, "server": server},
+        "plan": {"workers": workers, "mode": mode, "server": server, "takes_turns": takes_turns},
         "elements": link.elements,
         "batches": batches,
         "token": secrets.token_hex(8),
@@ -149,42 +184,88 @@ def trained_s(machines: Machines, link: Link, *, mode: str, server: str, workers
     return float(max(one["ended"] for one in found)) - at
 
 
-def cases(link: Link, *, most_workers: int, batches: int, notify: Notify) -> Iterator[tuple[float, Case]]:
+def cases(
+    link: Link, *, most_workers: int, batches: int, has_turns: bool, notify: Notify
+) -> Iterator[tuple[float, Case]]:
     """Every mode, server and number of workers on one kind of link, with the transfer time that was measured."""
     with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
         machines = Machines(computers, ends)
+        for machine in range(most_workers + 1 if link.learner else 0):
+            machines.ask(machine, "learn", **cast("Mapping[str, Any]", link.learner))
+        computed_s(machines, link, workers=most_workers)
         trained_s(machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers)
         transfer_s = measured_transfer_s(machines, link.elements)
-        measured = Measured(gradient_s=link.gradient_s, transfer_s=transfer_s, batches=batches, is_whole=True)
-        for mode in MODES:
-            for server in SERVERS:
+        for mode, server in itertools.product(MODES, SERVERS):
+            for takes_turns in (False, True) if has_turns and server == "central" else (False,):
+                name = f"{server}, in turns" if takes_turns else server
                 for workers in range(1, most_workers + 1):
-                    notify(f"{link.name}: {mode} {server} {workers}")
-                    seconds = trained_s(machines, link, mode=mode, server=server, workers=workers, batches=batches)
+                    notify(f"{link.name}: {mode} {name} {workers}")
+                    took_s, step_s = computed_s(machines, link, workers=workers)
+                    seconds = trained_s(
+                        machines, link, mode=mode, server=server, workers=workers, batches=batches,
+                        takes_turns=takes_turns,
+                    )  # fmt: skip
+                    measured = Measured(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
                     span = estimated(measured, mode=mode, server=server, workers=workers).span
+                    # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15, and in turns
+                    # each waits for those before it alone, 4.6.
+                    bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
+                    bound_s += (batches if mode == "sync-split" else -(-batches // workers)) * (step_s - took_s)
                     yield (
                         transfer_s,
                         Case(
-                            link=link.name,
-                            mode=mode,
-                            server=server,
-                            workers=workers,
-                            measured_s=seconds,
-                            mean_s=span.mean_s,
-                            # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15.
-                            bound_s=span.best_s if mode == "async" else span.worst_s,
+                            link=link.name, mode=mode, server=name, workers=workers, gradient_s=took_s, step_s=step_s,
+                            measured_s=seconds, mean_s=span.mean_s, bound_s=bound_s,
                         ),
-                    )
+                    )  # fmt: skip
 
 
-def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> Report:
+def learnt_links(
+    networks: Sequence[str], *, rate_mbit: int, width: float, batches: int, folder: Path
+) -> tuple[Link, ...]:
+    """A link for each network, whose images are in the folder from now on; each image is bright or dark."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 200, (_BATCH_SIZE * 2, _SIDE, _SIDE, 1), np.uint8)
+    images[::2] += 50
+    targets = (np.arange(len(images)) % 2).astype(np.float32)[:, None]
+    names = tuple(map(str, range(len(images))))
+    arrays = folder / "arrays.npz"
+    sha256 = write_arrays(arrays, Samples(images=images, targets=targets, sources=names, patients=names))
+    found = []
+    for kind in networks:
+        whole = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=1)
+        elements = parameters(whole.scaled(width) if width != 1 else whole)
+        learner = {
+            "kind": kind, "side": _SIDE, "width": width, "batches": batches, "batch_size": _BATCH_SIZE,
+            "arrays": str(arrays), "sha256": sha256,
+        }  # fmt: skip
+        transfer_s = elements * 32 / (rate_mbit * 1e6)
+        found.append(Link(name=kind, rate_mbit=rate_mbit, gradient_s=0.0, transfer_s=transfer_s, learner=learner))
+    return tuple(found)
+
+
+def report(
+    *,
+    most_workers: int,
+    batches: int,
+    slower: int,
+    networks: Sequence[str],
+    rate_mbit: int,
+    width: float,
+    has_turns: bool,
+    notify: Notify,
+) -> Report:
     """Measure on every kind of link, with times so many times as long, and set it against the formulas."""
-    links = tuple(link.slower(slower) for link in LINKS)
     found, transfers = list[Case](), dict[str, float]()
-    for link in links:
-        for transfer_s, case in cases(link, most_workers=most_workers, batches=batches, notify=notify):
-            transfers[link.name] = transfer_s
-            found.append(case)
+    with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
+        links = learnt_links(networks, rate_mbit=rate_mbit, width=width, batches=batches, folder=Path(folder))
+        links = links or tuple(link.slower(slower) for link in LINKS)
+        for link in links:
+            for transfer_s, case in cases(
+                link, most_workers=most_workers, batches=batches, has_turns=has_turns, notify=notify
+            ):
+                transfers[link.name] = transfer_s
+                found.append(case)
     marks = [_mark(found, link) for link in links]
     blocks: list[Any] = [Points("What was asked for", tuple(mark.sentence for mark in marks))]
     blocks += [_summary(found, link.name) for link in links]
@@ -192,11 +273,14 @@ def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> R
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     told = [
         f"{link.name}: {link.rate_mbit} Mbit/s both ways, {4 * link.elements / 1e6:.2f} MB of weights, tc measured "
-        f"{1000 * transfers[link.name]:.1f} ms, tg a timed wait of {1000 * link.gradient_s:.0f} ms"
+        f"{1000 * transfers[link.name]:.1f} ms, tg {_gradients_of(found, link)}"
         for link in links
     ]
-    told += [*_HOW, f"TCP's congestion control: {control}."]
-    told.append(f"D = {batches} batches; times {slower} times as long as published, at a rate as much lower.")
+    told += [*_HOW, f"TCP's congestion control: {control}.", f"D = {batches} batches."]
+    if networks:
+        told.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
+    else:
+        told.append(f"Times {slower} times as long as published, at a rate as much lower.")
     blocks.append(Points("How it was measured", tuple(told)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     return Report(
@@ -204,19 +288,30 @@ def report(*, most_workers: int, batches: int, slower: int, notify: Notify) -> R
     )
 
 
+def _gradients_of(found: Sequence[Case], link: Link) -> str:
+    if not link.learner:
+        return f"a timed wait of {1000 * link.gradient_s:.0f} ms"
+    told, own = [], [one for one in found if one.link == link.name]
+    for workers in sorted({one.workers for one in own}):
+        times = [1000 * one.gradient_s for one in own if one.workers == workers]
+        step_ms = 1000 * statistics.median(one.step_s for one in own if one.workers == workers)
+        told.append(
+            f"by {workers} at once {statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f}), a whole "
+            f"step {step_ms:.0f} ms"
+        )
+    return "; ".join(told)
+
+
 _HOW: Final = (
-    "The gradient is a timed wait, not a computation: two cores cannot show how fast eight computers are.",
     "Everything else is the program's: servers, workers, and what they send each other, each in a network namespace "
     "with one link of that rate (tc tbf at both ends), all on one bridge.",
+    "The printed mean counts on the gradient alone. The case that applies counts on a worker's whole step, where it is "
+    "no wait: to set the weights, the gradient, and to put it in one row.",
     "D/N is rounded up, as batches cannot be cut. sync-split: tg / N. Distributed: equal shares of the weights.",
     "A first training of all machines, in which they read their modules, is left out.",
     "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
 )
 _KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies"}
-
-
-def _pairs() -> Iterator[tuple[str, str]]:
-    return ((mode, server) for mode in MODES for server in SERVERS)
 
 
 def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str) -> list[float]:
@@ -225,7 +320,8 @@ def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str)
 
 def _mark(found: Sequence[Case], link: Link) -> Mark:
     close = [
-        max(map(abs, _errors(found, link.name, mode, server, "mean_s"))) <= GOAL_ERROR for mode, server in _pairs()
+        max(map(abs, _errors(found, link.name, mode, server, "mean_s"))) <= GOAL_ERROR
+        for mode, server in itertools.product(MODES, SERVERS)
     ]
     return Mark(
         name=f"{link.name}: pairs of 6 whose printed mean is within 15 % at every N", measured=float(sum(close)),
@@ -235,7 +331,7 @@ def _mark(found: Sequence[Case], link: Link) -> Mark:
 
 def _summary(found: Sequence[Case], link: str) -> Table:
     rows = []
-    for mode, server in _pairs():
+    for mode, server in dict.fromkeys((one.mode, one.server) for one in found if one.link == link):
         cells = [f"{mode}, {server}"]
         for kind in _KINDS:
             errors = _errors(found, link, mode, server, kind)

@@ -1,12 +1,13 @@
 """One machine of `shaped_links`: a process that serves, works or echoes as it is told, a line of JSON after another.
 
-It runs the program's own parameter servers and workers. Only the gradient is none: a worker waits as long as one would
-take, and gives zeros.
+It runs the program's own parameter servers and workers. Unless it was told to learn, only the gradient is none: a
+worker waits as long as one would take, and gives zeros.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ def main() -> int:
     stay_offline(joins_cluster=True)
     from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
 
-    reach((f"{NETWORK}.0/24",))
+    reach((f"{NETWORK}.0/24", sys.argv[1]))
     machine = _Machine(sys.argv[1])
     for line in sys.stdin:
         order = json.loads(line)
@@ -36,7 +37,10 @@ def main() -> int:
 class _Machine:
     def __init__(self, host: str) -> None:
         self._host, self._open = host, list[Any]()
+        self._learner: Any = None
         self.orders: Mapping[str, Callable[..., Any]] = {
+            "learn": self.learn,
+            "gradients": self.gradients,
             "serve": self.serve,
             "work": self.work,
             "echo": self.echo,
@@ -44,23 +48,44 @@ class _Machine:
             "stop": self.stop,
         }
 
-    def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
-        import numpy as np
+    def learn(self, **network: Any) -> Any:
+        """Have the gradients of a network from now on; how many numbers its weights are."""
+        self._learner = _Learner(**network)
+        return self._learner.layout.size
 
+    def gradients(self, repeats: int) -> Any:
+        """Medians in seconds: of a gradient, and of all that a worker does for it beside transfers."""
+        from fieldray_cluster.training.tasks import Plan
+
+        replica, layout = self._learner.open(), self._learner.layout
+        values, times = layout.vector(replica.weights()), list[tuple[float, float]]()
+        for step in range(repeats):
+            began_s = time.perf_counter()
+            replica.set_weights(layout.weights(values))
+            set_s = time.perf_counter()
+            taken = replica.gradient(0, step % self._learner.batches, Plan(), 0)
+            taken_s = time.perf_counter()
+            layout.vector(taken.gradient)
+            times.append((taken_s - set_s, time.perf_counter() - began_s))
+        return [statistics.median(column) for column in zip(*times, strict=True)]
+
+    def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
         from fieldray_cluster.training.server import ServedShard, Service
         from fieldray_cluster.training.shard import ShardState
 
-        made, layout = _plan(plan), _layout(elements)
+        made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
+        layout = task.layout
         runs = layout.place(made.servers, evenly=True)[share]
         service = Service(
             layout=layout,
             runs=runs,
-            rule=_StandIn(0.0, batches).rule,
+            rule=task.rule,
             workers=made.workers,
             waits=made.waits,
+            takes_turns=made.takes_turns,
             updates_per_epoch=made.updates(batches),
         )
-        state = ShardState.new(np.zeros(elements, np.float32)).part(runs)
+        state = ShardState.new(layout.vector(task.first_weights())).part(runs)
         served = ServedShard(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address
@@ -79,12 +104,12 @@ class _Machine:
     ) -> Any:
         from fieldray_cluster.training.worker import WorkerSpec, perform
 
-        made, layout = _plan(plan), _layout(elements)
-        placed = layout.place(made.servers, evenly=True)
+        made, task = _plan(plan), self._learner or _StandIn(gradient_s, batches, elements)
+        placed = task.layout.place(made.servers, evenly=True)
         spec = WorkerSpec(
-            task=_StandIn(gradient_s, batches),
+            task=task,
             plan=made,
-            layout=layout,
+            layout=task.layout,
             worker=worker,
             token=token,
             servers=tuple(((host, port), runs) for (host, port), runs in zip(servers, placed, strict=True)),
@@ -124,6 +149,7 @@ class _StandIn:
 
     gradient_s: float
     batches: int
+    elements: int
     epochs: int = 1
     sizes: tuple[int, ...] = (64,)
 
@@ -137,14 +163,22 @@ class _StandIn:
 
         return Rule(weight_decay=0.0, average_every=2**30)
 
+    @property
+    def layout(self) -> Any:
+        from fieldray_cluster.training.shard import Layout
+
+        return Layout(("weights/kernel",), ((self.elements,),))
+
     def rate(self, _epoch: int, _share: float) -> float:
         return 1e-3
 
     def open(self) -> Any:
         return self
 
-    def weights(self) -> dict[str, Any]:
+    def first_weights(self) -> dict[str, Any]:
         return {}
+
+    weights = first_weights
 
     def set_weights(self, _weights: Any) -> None:
         """Nothing is computed with them."""
@@ -156,16 +190,52 @@ class _StandIn:
         return GradientResult({}, 0.0, 1.0)
 
 
+class _Learner:
+    """The task of a network of the toolchain on drawn images, which is built once, when it is asked for a gradient."""
+
+    def __init__(
+        self, *, kind: str, side: int, width: float, batches: int, batch_size: int, arrays: str, sha256: str
+    ) -> None:
+        from fieldray_adapt.augmentation import Augmentation
+        from fieldray_adapt.engine import EngineSettings
+        from fieldray_adapt.networks import NETWORKS
+        from fieldray_adapt.specification import initial_weights
+        from fieldray_adapt.train import Schedule
+        from fieldray_cluster.training.shard import Layout
+        from fieldray_cluster.training.tasks import DividedClassifier
+
+        whole = NETWORKS[kind](height=side, width=side, labels=1)
+        made = whole.scaled(width) if width != 1 else whole
+        self._task = DividedClassifier(
+            specification=made,
+            schedule=Schedule(epochs=1, batch_size=batch_size, images_per_epoch=batches * batch_size),
+            augmentation=Augmentation(),
+            settings=EngineSettings(threads=1),
+            engine="auto",
+            samples=batch_size,
+            arrays=Path(arrays),
+            arrays_sha256=sha256,
+        )
+        self.layout = Layout.of(initial_weights(made, seed=0))
+        self._replica: Any = None
+
+    def first_weights(self) -> Any:
+        from fieldray_adapt.specification import initial_weights
+
+        return initial_weights(self._task.specification, seed=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def open(self) -> Any:
+        self._replica = self._replica or self._task.open()
+        return self._replica
+
+
 def _plan(told: dict[str, Any]) -> Any:
     from fieldray_cluster.training.tasks import Plan
 
     return Plan(**told)
-
-
-def _layout(elements: int) -> Any:
-    from fieldray_cluster.training.shard import Layout
-
-    return Layout(("weights/kernel",), ((elements,),))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks.cluster_runs import differences, write_copies
+from benchmarks.processes import CHECKOUT
+from benchmarks.shaped_links import learnt_links
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from program import write_images
@@ -25,3 +33,26 @@ def test_what_is_missing_or_other_differs() -> None:
     one = {"a": ("normal", "", "1"), "b": ("normal", "", "2"), "c": ("normal", "", "3")}
     other = {"a": ("normal", "", "1"), "b": ("abnormal", "", "2"), "d": ("normal", "", "3")}
     assert differences(one, other) == 3
+
+
+@pytest.mark.adapt
+@pytest.mark.timeout(300)
+def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_path: Path) -> None:
+    (link,) = learnt_links(("squeezenet",), rate_mbit=100, width=0.125, batches=2, folder=tmp_path)
+    assert link.elements * 32 == pytest.approx(link.transfer_s * 100e6)
+    told = {"plan": {"workers": 1, "mode": "sync-join", "takes_turns": True}, "elements": 0, "batches": 2, "token": "a"}
+    words = [sys.executable, "-m", "benchmarks.shaped_machine", "127.0.0.1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as machine:
+
+        def ask(do: str, **order: Any) -> Any:
+            machine.stdin.write(json.dumps({"do": do, **order}) + "\n")
+            machine.stdin.flush()
+            return json.loads(machine.stdout.readline())
+
+        assert ask("learn", **link.learner) == link.elements
+        gradient_s, step_s = ask("gradients", repeats=1)
+        assert 0 < gradient_s < step_s
+        servers = [ask("serve", share=0, **told)]
+        assert not ask("work", worker=0, gradient_s=0.0, servers=servers, at=0.0, **told)["lost"]
+        ask("stop")
+        machine.stdin.close()

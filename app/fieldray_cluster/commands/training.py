@@ -69,6 +69,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="async: how many steps late a gradient may be at most",
     )
+    group.add_argument(
+        "--take-turns",
+        action="store_true",
+        help="a server's transfers one after another, in the order of asking (the semaphore that Šlampa proposes)",
+    )
     add_cluster_options(group)
 
 
@@ -88,6 +93,7 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         server=options.server,
         places_evenly=options.placement == "even",
         staleness=options.staleness,
+        takes_turns=options.take_turns,
         address=options.cluster,
         certificates=options.certificates,
     )

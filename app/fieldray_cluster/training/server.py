@@ -10,6 +10,10 @@ all be taken in afterwards, oldest first, each within the bound: of them, ordere
 they work on, (version + 1) + (j - 1) - p(j) <= bound for each j. The oldest may then always go, so nobody waits for
 ever; that needs a bound of the number of workers less one, or more.
 
+Where transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends numbers to the server,
+and one at a time gets them from it, in the order of asking: the first one has the whole link, and computes while others
+still transfer. A worker sends its gradient's numbers once it is told to go, and says when it has the weights.
+
 A worker has one connection, its newest: a process that replaces another one attaches in its place, and what the older
 one still says counts no more. Whoever waits here looks meanwhile whether the other side of its connection is there.
 """
@@ -19,8 +23,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -62,6 +66,8 @@ class Service:
         The bound, None for none.
     updates_per_epoch
         After so many a snapshot is kept for the driver.
+    takes_turns
+        Whether one worker at a time transfers in each direction.
     """
 
     layout: Layout
@@ -71,6 +77,7 @@ class Service:
     waits: bool
     updates_per_epoch: int
     staleness: int | None = None
+    takes_turns: bool = False
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +113,34 @@ class WorkerConnection:
     worker: int
     has_ended: Callable[[], bool] = lambda: False
     end: Callable[[], None] = lambda: None
+
+
+class Turns:
+    """Who transfers in one direction: one at a time, in the order of asking."""
+
+    def __init__(self) -> None:
+        self._changed, self._waiting = threading.Condition(), deque[object]()
+
+    @contextlib.contextmanager
+    def turn(self, has_ended: Callable[[], bool]) -> Iterator[None]:
+        """Wait for one's turn, which lasts as long as the block. Raises ConnectionReplaced.
+
+        has_ended   looks whether who waits is gone
+        """
+        own = object()
+        with self._changed:
+            self._waiting.append(own)
+        try:
+            with self._changed:
+                while self._waiting[0] is not own:
+                    if has_ended():
+                        raise ConnectionReplaced("the other side has ended")
+                    self._changed.wait(_TICK_S)
+            yield
+        finally:
+            with self._changed:
+                self._waiting.remove(own)
+                self._changed.notify_all()
 
 
 class ParameterServer:
@@ -281,6 +316,7 @@ class ServedShard:
         patience_s: float = _DRIVERLESS_S,
     ) -> None:
         self._server, self._ended = ParameterServer(service, state), ended
+        self._takes_turns, self._inward, self._outward = service.takes_turns, Turns(), Turns()
         self._listener = Listener(
             host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
         )
@@ -331,12 +367,28 @@ class ServedShard:
                 asked = _read(message.header, _WorkerRequest)
                 if asked.gradient is None:
                     version, done, values = self._server.pull(connection, version=asked.version)
-                    channel.send({"version": version, "done": done}, values)
+                    self._give(channel, {"version": version, "done": done}, values)
                     continue
-                version, values = self._server.push(connection, asked.gradient, message.values)
-                channel.send({"version": version}, values if asked.wants_weights else values[:0])
+                gradient = self._taken(channel) if self._takes_turns else message.values
+                version, values = self._server.push(connection, asked.gradient, gradient)
+                self._give(channel, {"version": version}, values if asked.wants_weights else values[:0])
         finally:
             self._server.detach(connection)
+
+    def _taken(self, channel: Channel) -> Vector:
+        """A gradient's numbers, when their turn comes."""
+        with self._inward.turn(channel.has_ended):
+            channel.send({"go": True})
+            return channel.receive().values
+
+    def _give(self, channel: Channel, header: Mapping[str, Any], values: Vector) -> None:
+        """Weights, when their turn comes; it lasts until the worker says that it has them."""
+        if not self._takes_turns or not len(values):
+            channel.send(header, values)
+            return
+        with self._outward.turn(channel.has_ended):
+            channel.send(header, values)
+            channel.receive()
 
 
 def _read(header: Mapping[str, Any], kind: type[_Kind]) -> _Kind:

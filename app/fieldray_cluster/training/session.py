@@ -197,6 +197,7 @@ class _Session:
             workers=plan.workers,
             waits=plan.waits,
             staleness=plan.staleness,
+            takes_turns=plan.takes_turns,
             updates_per_epoch=plan.updates(self._task.batches),
         )
         task = self._client.submit(

@@ -54,6 +54,8 @@ class Plan:
         Whether the shares of distributed servers are equal, or whole tensors as printed.
     staleness
         How many updates a gradient may come too late at most; None for any.
+    takes_turns
+        Whether a server's transfers in each direction come one after another.
     address, certificates
         Of the cluster; None for processes of this computer.
     """
@@ -63,6 +65,7 @@ class Plan:
     server: Server = "central"
     places_evenly: bool = True
     staleness: int | None = None
+    takes_turns: bool = False
     address: str | None = None
     certificates: Path | None = None
 

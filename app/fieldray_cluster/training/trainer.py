@@ -183,7 +183,7 @@ class DividedTrainer:
 
     def _key(self) -> str:
         """What of the plan decides the result; not where the cluster is."""
-        return digest(replace(self._plan, address=None, certificates=None))
+        return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
 class _Course:

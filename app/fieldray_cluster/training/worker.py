@@ -204,6 +204,8 @@ class _Work:
         message = channel.receive()
         if "version" not in message.header:
             raise ConnectionError("the session is over")
+        if self._spec.plan.takes_turns and len(message.values):
+            channel.send({})
         self._versions[place] = int(message.header["version"])
         if len(message.values):
             scatter(message.values, self._runs[place], into=self._values)
@@ -218,8 +220,14 @@ class _Work:
         def exchange(place: int) -> None:
             told = {**header, "worker": spec.worker, "version": self._versions[place]}
             own = gathered(gradient, self._runs[place])
-            self._channels[place].send({"gradient": told, "wants_weights": not is_last}, own)
-            self._receive(place, self._channels[place])
+            request, channel = {"gradient": told, "wants_weights": not is_last}, self._channels[place]
+            if spec.plan.takes_turns:
+                channel.send(request)
+                if "go" not in channel.receive().header:
+                    raise ConnectionError("the session is over")
+                request = {}
+            channel.send(request, own)
+            self._receive(place, channel)
 
         # All at once: one after another, a server that is slow to take would hold up what others wait for.
         for _ in self._threads.map(exchange, self._places):

@@ -94,15 +94,16 @@ def test_workers_that_wait_come_to_what_one_process_comes_to(
     assert [row["epoch"] for row in history] == [1, 2] and "staleness_most" not in history[0]
 
 
-def test_whole_tensors_on_servers_change_nothing(client: Client, tmp_path: Path) -> None:
-    plan = Plan(workers=2, mode="sync-split", server="distributed", places_evenly=False)
+@pytest.mark.parametrize("takes_turns", [False, True])
+def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_path: Path, takes_turns: bool) -> None:
+    plan = Plan(workers=2, mode="sync-split", server="distributed", places_evenly=False, takes_turns=takes_turns)
     found, _ = _train(client, plan, tmp_path / "divided")
     np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
 def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
-    plan = Plan(workers=2, mode="async", server=server, staleness=1)
+    plan = Plan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
     _, history = _train(client, plan, tmp_path)
     assert all(row["staleness_most"] <= 1 for row in history)
     layout = Layout.of(weights())

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.training.channel import Channel, connect
-from fieldray_cluster.training.server import DRIVER, ServedShard, Service
+from fieldray_cluster.training.server import DRIVER, ConnectionReplaced, ServedShard, Service, Turns
 from fieldray_cluster.training.shard import Layout, Rule, ShardState
 from waiting import wait_for
 
@@ -25,7 +25,7 @@ LAYOUT = Layout(("a/kernel",), ((4,),))
 
 @contextlib.contextmanager
 def _served(
-    *, workers: int = 2, waits: bool = True, staleness: int | None = None, **more: Any
+    *, workers: int = 2, waits: bool = True, staleness: int | None = None, takes_turns: bool = False, **more: Any
 ) -> Iterator[ServedShard]:
     service = Service(
         layout=LAYOUT,
@@ -35,6 +35,7 @@ def _served(
         waits=waits,
         staleness=staleness,
         updates_per_epoch=100,
+        takes_turns=takes_turns,
     )
     state = ShardState.new(np.zeros(4, np.float32))
     served = ServedShard(service, state, host="127.0.0.1", token=TOKEN, **more)
@@ -193,3 +194,49 @@ def _takes(served: ServedShard) -> bool:
         return False
     finally:
         channel.close()
+
+
+def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_gone() -> None:
+    turns, began, threads = Turns(), list[int](), list[threading.Thread]()
+    asked, gone = [threading.Event() for _ in range(4)], threading.Event()
+
+    def has_ended(number: int) -> bool:  # is asked while one waits
+        asked[number].set()
+        return number == 1 and gone.is_set()
+
+    def take(number: int) -> None:
+        with contextlib.suppress(ConnectionReplaced), turns.turn(lambda: has_ended(number)):
+            began.append(number)
+
+    with turns.turn(lambda: False):
+        for number in range(4):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            assert asked[number].wait(20)
+        assert began == []
+        gone.set()
+        threads[1].join(20)
+    for thread in threads:
+        thread.join(20)
+    assert began == [0, 2, 3]
+
+
+def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
+    with _served(takes_turns=True, waits=False) as served:
+        lost, other = _worker(served, 0), _worker(served, 1)
+        assert _pull(lost) == (0, 0)  # and never says that it has the weights
+        other.send({})
+        lost.close()
+        assert _answer(other)["version"] == 0
+        other.send({})  # has them
+        lost = _worker(served, 0)
+        assert _pull(lost) == (0, 0)
+        lost.send({})
+        _push(lost, worker=0, number=0, version=0, count=0)
+        assert _answer(lost)["go"]  # and never sends its numbers
+        _push(other, worker=1, number=0, version=0, count=0)
+        lost.close()
+        assert _answer(other)["go"]
+        other.send({}, np.ones(4, np.float32))
+        assert _answer(other)["version"] == 1
+        other.close()
