@@ -32,10 +32,10 @@ from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.session import workers_kind
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.workers.backend import workers_kind
 from fieldray.workers.pool import Workers, open_workers
 
 _LEAST_PIXELS: Final = 1_000_000

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +22,10 @@ from benchmarks.processes import load_average
 from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.model import Model
-from fieldray.domain.run import TakenOver, Verdict
+from fieldray.domain.run import Verdict
 from fieldray.paths import DATABASE_NAME
-from fieldray.store.database import files_of, pictures_path
+from fieldray.store.database import files_of, opened_to_read, pictures_path
 from fieldray.store.deleting import compact
-from fieldray.store.history import HistoryQuery
 from fieldray.store.maintenance import backup, check, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
@@ -54,8 +54,8 @@ class _Runs:
     first_s: float
     again_s: tuple[float, ...]
     verified_s: float
-    taken: TakenOver
-    verified: TakenOver
+    taken: tuple[int, int]
+    verified: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ def report(model: Model, source: Path | None, *, files: int, rows: int, notify: 
     how = (
         f"{files} files, copies of {len(sources)} images with bytes of their own, in the system's cache.",
         "Seconds are of the whole command `fieldray screen`, from its start to its end.",
-        f"Screened again, {taken.by_sample} results were taken over by the stamp of their file and {taken.by_content} "
-        f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
+        f"Screened again, {taken[0]} results were taken over by the stamp of their file and {taken[1]} "
+        f"by its content; with --verify {verified[0]} and {verified[1]}.",
         f"The large store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
         f"on one in {_COMPARED}. Of these {upkeep.compared}, {upkeep.different} differed afterwards.",
         f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
@@ -159,11 +159,11 @@ def _screened(images: Path, home: Path, options: Sequence[str], notify: Notify) 
     return time.perf_counter() - began_s
 
 
-def _taken_over(home: Path) -> TakenOver:
-    with ResultQuery(home / DATABASE_NAME) as query:
-        run_id = query.runs()[0].run_id
-    with HistoryQuery(home / DATABASE_NAME) as query:
-        return query.taken_over(run_id)
+def _taken_over(home: Path) -> tuple[int, int]:
+    counted = "SELECT is_resumed, COUNT(*) FROM results WHERE run_id = (SELECT MAX(id) FROM runs) GROUP BY 1"
+    with closing(opened_to_read(home / DATABASE_NAME)) as store:
+        found = dict(store.execute(counted).fetchall())
+    return found.get(2, 0), found.get(1, 0)
 
 
 def _size(path: Path) -> int:

@@ -36,6 +36,7 @@ OF_ONE_CONCEPT = {
     "app/fieldray/domain/lungs.py",
     "app/fieldray/imaging/dicom_header.py",
     "app/fieldray/inference/backend_runner.py",
+    "app/fieldray/pipeline/batch.py",
     "app/fieldray/pipeline/export.py",
     "app/fieldray/packs/manifest.py",
     *(f"app/fieldray_adapt/{name}.py" for name in _NAMES),

@@ -69,10 +69,6 @@ class BackendTable:
         """Of every row."""
         return tuple(entry.name for entry in self._entries)
 
-    def chosen(self, device: str) -> tuple[BackendEntry, ...]:
-        """The rows that may run images: all for "auto", else the one of this name; none for an unknown name."""
-        return tuple(entry for entry in self._entries if device in (AUTO, entry.name))
-
     def title(self, name: str) -> str:
         """What a person reads; the name itself where a stored result names a device that is not in the table."""
         return next((entry.title for entry in self._entries if entry.name == name), name)

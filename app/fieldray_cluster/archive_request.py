@@ -10,9 +10,9 @@ from typing import Final
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, UsageProblem
-from fieldray.packs.drives import list_drives
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import split_name
+from fieldray.packs.reading import list_drives
 from fieldray.paths import VERSION, user_data
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.store.history import HistoryQuery
+from fieldray.store.work_list import HistoryQuery
 from phantoms import write_dicom
 from program import Fieldray, lines_of, start, told_until_killed, write_images
 from report_programs import missing

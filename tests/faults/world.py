@@ -27,10 +27,9 @@ from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.verified import write_pack
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.session import Session, device_choice
+from fieldray.pipeline.session import Session, device_choice, workers_kind
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
-from fieldray.workers.backend import workers_kind
 from fieldray.workers.pool import Workers, open_workers
 
 EDGETPU_TIMEOUT_S: Final = 1.0

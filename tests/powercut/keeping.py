@@ -11,7 +11,7 @@ from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import PackMemory, SitePoint, SitePoints
 from fieldray.packs.verified import read_files, read_verified_manifest
-from fieldray.reports.patient import pseudonym_key
+from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
 from packs_factory import make_pack
 from powercut.place import Lost, Place, Tell, Told

@@ -129,9 +129,6 @@ def _write_problem(folder: Path) -> Reason | None:
     return None
 
 
-_TIMEOUT_S: Final = 60.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFacts:
     """Why the trial failed (`problem`); or which backend ran the image, and the seconds from pack to result.

@@ -27,10 +27,10 @@ class Console:
     (`| head`, a full disk) is noted in `is_broken`; it does not raise. What standard output did not take is `is_cut`.
     """
 
-    def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
+    def __init__(self, out: TextIO, error: TextIO) -> None:
         self._out = out
         self._error = error
-        self.machine_reads = machine_reads
+        self.machine_reads = False
         self.is_broken = False
         self.is_cut = False
         self._bar_width = 0

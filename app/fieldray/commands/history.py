@@ -126,7 +126,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
-    from fieldray.store.history import HistoryQuery
+    from fieldray.store.work_list import HistoryQuery
 
     database = results_path()
     past = History(database).open(options.run)

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped")
 
 
-def _keep_quiet(_: str) -> None:
-    """Where nobody is listening; the log has it in any case."""
-
-
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """`--trust` and `--allow-older`."""
     parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
@@ -89,7 +85,7 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    print_error: Say = _keep_quiet,
+    print_error: Say = lambda _: None,
     drives: Sequence[Path] | None = None,
 ) -> Model:
     """A pack by name or path, else the site's default, verified and in memory.
@@ -203,7 +199,7 @@ def choice_line(candidate: PackCandidate) -> str:
 
 def drives_with_packs() -> list[Path]:
     """Where drives with packs are mounted; none where the system does not tell."""
-    from fieldray.packs.drives import list_drives
+    from fieldray.packs.reading import list_drives
 
     try:
         return [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]

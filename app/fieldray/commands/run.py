@@ -283,7 +283,7 @@ class RunReport:
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
 
     def _list(self, run_ids: Sequence[int], database: Path) -> None:
-        from fieldray.store.history import HistoryQuery
+        from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
             self._console.print_lines(_work_list(query.briefs(*run_ids), dict(zip(run_ids, self._packs, strict=True))))

@@ -18,8 +18,8 @@ from fieldray.settings import Settings
 
 if TYPE_CHECKING:
     from fieldray.bench.load import KeptStudy
-    from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import PackMemory
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors
@@ -67,8 +67,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.bench.load import kept_study, study_apart
     from fieldray.imaging.quality import are_empty, may_lack_ages
-    from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor

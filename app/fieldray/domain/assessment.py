@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.run import Wishes
+from fieldray.domain.run import RunSpec, Wishes
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -123,6 +124,35 @@ def choose(
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
     return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, wishes=wishes)
+
+
+def assessments_of(
+    models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
+) -> tuple[Assessment, ...]:
+    """By the operating point of this name where a pack has one; where none has, `choose` says so.
+
+    Raises UsageProblem (operating_point, ages_apart).
+    """
+    has = [point in {known.name for known in model.manifest.operating_points} for model in models]
+    made = tuple(
+        assess(model, operating_point=point if has_it or not any(has) else None)
+        for model, has_it in zip(models, has, strict=True)
+    )
+    known = [ages for one in made if one.ages_confirmed and (ages := one.model.manifest.accepted.ages_years)]
+    if known and max(youngest for youngest, _ in known) > min(oldest for _, oldest in known):
+        raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
+    return made
+
+
+def assessment_of_run(spec: RunSpec, model: Model) -> Assessment:
+    """By what the results of a run were judged. Raises UsageProblem (again_other_pack) where that is not in use."""
+    known = {point.name for point in model.manifest.operating_points}
+    names = (None, *dict.fromkeys(point.name for point in spec.operating_points if point.name in known))
+    for name, is_confirmed in itertools.product(names, (False, True)):
+        found = choose(model, operating_point=name, ages_confirmed=is_confirmed)
+        if (model.model_sha256, found.settings_hash) == (spec.model_sha256, spec.settings_hash):
+            return found
+    raise UsageProblem(reason("again_other_pack", pack=spec.pack_name))
 
 
 def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:

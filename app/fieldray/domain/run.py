@@ -138,18 +138,6 @@ class Resuming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOver:
-    """How many results of a run come from an earlier one, by what their files were known.
-
-    by_sample   size, times and a keyed sample of the content
-    by_content  the whole content
-    """
-
-    by_sample: int = 0
-    by_content: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSample:
     """The little of a stored result that one run is compared with others by.
 

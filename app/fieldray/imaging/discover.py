@@ -68,7 +68,7 @@ def discover(
     for path in paths:
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
-    tops = [(path, _is_folder(path)) for path in paths]
+    tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
     return _Search(opener, members or members_here(opener), is_own_report, is_known).run(tops, tell)
 
 
@@ -292,7 +292,7 @@ class _Search:
             if path is None or not str(real).startswith(top + os.sep):
                 name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no file is called so
                 yield from self._outside(index, name)
-            elif _exists(path):
+            elif os.path.exists(path):  # noqa: PTH110 - as for `tops`
                 yield from map(_missing, missing)
                 missing, is_alone = [], False
                 yield from self._file(path)
@@ -331,16 +331,6 @@ def _state_at(path: Path) -> _State | None:
 
 def _state_of(status: os.stat_result) -> _State:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _exists(path: Path) -> bool:
-    """Like `Path.exists`, but without an error for a name that is too long or a folder that may not be entered."""
-    return os.path.exists(path)  # noqa: PTH110
-
-
-def _is_folder(path: Path) -> bool:
-    """See `_exists`."""
-    return os.path.isdir(path)  # noqa: PTH112
 
 
 def _missing(path: Path) -> ImageRef:

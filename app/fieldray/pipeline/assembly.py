@@ -93,7 +93,7 @@ def _pack_work(paths: Sequence[Path], assessment: Assessment, database: Path) ->
 
 def _doubts(database: Path, manifest: Manifest, run_id: int) -> tuple[Reason, ...]:
     from fieldray.pipeline.auditing import doubts_of  # brings much along, and is wanted at the end of a run
-    from fieldray.store.history import HistoryQuery
+    from fieldray.store.work_list import HistoryQuery
 
     with HistoryQuery(database) as query:
         return doubts_of(query, query.run(run_id), manifest)

@@ -37,7 +37,7 @@ from fieldray.paths import VERSION
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
-from fieldray.store.history import HistoryQuery
+from fieldray.store.work_list import HistoryQuery
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
 _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from fieldray.domain.events import Progress, Publish, RunChanged, RunState
 from fieldray.domain.finding import Failed, Outcome
@@ -23,14 +24,75 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.channel import Channel, ChannelEnded
-from fieldray.pipeline.keeping import KeptRun, PackWork, open_store, told_of_each
-from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
+from fieldray.pipeline.keeping import Bundle, Earlier, KeptRun, PackWork, Unchanged, open_store, told_of_each
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
+
+Item = TypeVar("Item")
+
+
+class ChannelEnded(Exception):
+    """No more items will come."""
+
+
+class Channel(Generic[Item]):
+    """Holds at most `size` items; `writers` threads put into it and each says `finish` when it is done.
+
+    A thread that waits for room is woken once half of it is free: waking it for every item would cost as much as what
+    it does for one.
+    """
+
+    def __init__(self, size: int, *, writers: int = 1) -> None:
+        self._size = size
+        self._writers = writers
+        self._items: deque[Item] = deque()
+        self._is_broken = False
+        lock = threading.RLock()
+        self._has_room = threading.Condition(lock)
+        self._has_items = threading.Condition(lock)
+
+    def put(self, item: Item) -> None:
+        """Add an item, waiting while the channel is full. Raises ChannelEnded once it was cancelled."""
+        with self._has_room:
+            self._has_room.wait_for(lambda: self._is_broken or len(self._items) < self._size)
+            if self._is_broken:
+                raise ChannelEnded
+            self._items.append(item)
+            self._has_items.notify()
+
+    def get(self, *, timeout_s: float | None = None) -> Item | None:
+        """The oldest item; None if none came in time. Raises ChannelEnded when all is taken or it was cancelled."""
+        with self._has_items:
+            self._has_items.wait_for(lambda: self._items or self._is_over, timeout=timeout_s)
+            if self._items and not self._is_broken:
+                if len(self._items) <= 1 + self._size // 2:
+                    self._has_room.notify_all()
+                return self._items.popleft()
+            if self._is_over:
+                raise ChannelEnded
+            return None
+
+    def finish(self) -> None:
+        """One writer is done."""
+        with self._has_items:
+            self._writers -= 1
+            self._has_items.notify_all()
+
+    def cancel(self) -> None:
+        """Drop everything and wake all waiting threads."""
+        with self._has_items:
+            self._is_broken = True
+            self._items.clear()
+            self._has_items.notify_all()
+            self._has_room.notify_all()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_broken or self._writers <= 0
+
 
 log = logging.getLogger(__name__)
 

@@ -64,7 +64,6 @@ FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensi
 LEAST_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
-_NETWORK_S: Final = 30.0
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

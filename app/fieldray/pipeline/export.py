@@ -36,13 +36,13 @@ from fieldray.reports.exporter import (
     StoredRun,
     default_exporters,
     no_images,
+    pseudonym_key,
     side_by_side,
 )
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
-from fieldray.reports.patient import pseudonym_key
 from fieldray.settings import TABLE, Settings, Value
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery
+from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 

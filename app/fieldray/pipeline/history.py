@@ -36,8 +36,7 @@ from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.history import HistoryQuery
-from fieldray.store.work_list import WorkListQuery
+from fieldray.store.work_list import HistoryQuery, WorkListQuery
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

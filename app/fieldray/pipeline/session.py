@@ -7,7 +7,6 @@ for a backend or a file unless its docstring says so.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -15,22 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from fieldray.domain.assessment import Assessment, choose
+from fieldray.backends import CPU
+from fieldray.domain.assessment import assessment_of_run, assessments_of, choose
 from fieldray.domain.events import BackendChanged, Count, Event, OutcomeReady, Publish, StoreUnwritable
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
-from fieldray.domain.run import Resuming, RunSpec, Verdict, Wishes
+from fieldray.domain.run import Resuming, Verdict, Wishes
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
-from fieldray.inference.backend import BackendOptions, system_kinds
+from fieldray.errors import BackendProblem, EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
+from fieldray.inference.backend import Answer, BackendKind, BackendOptions, system_kinds
 from fieldray.inference.engine import Engine
 from fieldray.paths import results_path, user_data
+from fieldray.processes.child import ChildLost
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
-from fieldray.workers.backend import workers_kind
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class Session:
 
     Parameters
     ----------
-    engines, further, readers
-        Make what decides which device runs an image, the same for a further pack, and what looks at images.
+    engines, readers
+        Make what decides which device runs an image, and what looks at images.
     warm
         Workers that already run; they are closed with the session.
     """
@@ -92,15 +92,13 @@ class Session:
         *,
         database: Path | None = None,
         engines: Callable[[Publish, Settings, Workers], Engine] = system_engine,
-        further: Callable[[Publish, Workers], Engine] = further_engine,
         readers: Callable[[Settings, int], Workers] = open_workers,
         warm: Workers | None = None,
     ) -> None:
         self.database: Final = database or results_path()
         self._settings = settings
         self._publish = publish
-        self._engines, self._further = engines, further
-        self._readers = readers
+        self._engines, self._readers = engines, readers
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
@@ -170,7 +168,7 @@ class Session:
 
             places = existing(paths) if found is None else tuple(paths)
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
-            assessments = _assessments((model, *self._beside), operating_point, assess)
+            assessments = assessments_of((model, *self._beside), operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
                 places,
@@ -244,7 +242,7 @@ class Session:
             model = self._model_to_run()
             with ResultQuery(self.database) as query:
                 run = query.run(query.row(row_id).run_id)
-            assessment = replace(_assessment_of(run.spec, model), wishes=wishes)
+            assessment = replace(assessment_of_run(run.spec, model), wishes=wishes)
             engine = self._open(model)
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
@@ -270,7 +268,7 @@ class Session:
 
         Raises Unreadable (preview_missing, preview_damaged), StorageProblem.
         """
-        from fieldray.store.history import HistoryQuery
+        from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(self.database) as query:
             kept = query.preview(content_sha256, frame=frame) if content_sha256 else None
@@ -375,7 +373,7 @@ class Session:
         workers = self._working()
         workers.load_together((model, *self._beside))
         while len(self._engines_beside) < len(self._beside):
-            self._engines_beside.append(self._further(self._publish, workers))
+            self._engines_beside.append(further_engine(self._publish, workers))
         engines = self._engines_beside[: len(self._beside)]
         for engine, one in zip(engines, self._beside, strict=True):
             engine.open(one)
@@ -388,30 +386,50 @@ class Session:
         return self._engine
 
 
-def _assessments(
-    models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
-) -> tuple[Assessment, ...]:
-    """By the operating point of this name where a pack has one; where none has, `choose` says so.
+class WorkersBackend:
+    """The CPU as `inference.backend.Backend`: a model's networks in the workers, one of which runs an input here."""
 
-    Raises UsageProblem (operating_point, ages_apart).
-    """
-    has = [point in {known.name for known in model.manifest.operating_points} for model in models]
-    made = tuple(
-        assess(model, operating_point=point if has_it or not any(has) else None)
-        for model, has_it in zip(models, has, strict=True)
+    pid: Final = None
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._model: Model | None = None
+        self.detail = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there are workers."""
+        return not self._workers.is_closed
+
+    def start(self, model: Model) -> None:
+        """Have the networks loaded and tested. Raises BackendProblem, PoolClosed."""
+        try:
+            self.detail = self._workers.load(model)
+        except (OSError, ChildLost) as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+        self._model = model
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run an image (height, width, channels) uint8. Raises BackendProblem, PoolClosed."""
+        assert self._model
+        try:
+            return self._workers.run(image, model=self._model)
+        except OSError as error:
+            raise BackendProblem(reason("start_failed", detail=str(error))) from error
+
+    def close(self) -> None:
+        """The workers stay."""
+
+    def abort(self) -> None:
+        """End the workers: this is asked of a device that is gone, or of an engine that cannot wait any more."""
+        self._workers.close()
+
+
+def workers_kind(workers: Workers) -> BackendKind:
+    """The CPU as a session uses it: whole images are looked at by its workers, and so are inputs that came back."""
+    return BackendKind(
+        entry=CPU,
+        open=lambda: WorkersBackend(workers),
+        permanent=frozenset({"lungs_unavailable"}),
+        tests_itself=True,
     )
-    known = [ages for one in made if one.ages_confirmed and (ages := one.model.manifest.accepted.ages_years)]
-    if known and max(youngest for youngest, _ in known) > min(oldest for _, oldest in known):
-        raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
-    return made
-
-
-def _assessment_of(spec: RunSpec, model: Model) -> Assessment:
-    """By what the results of a run were judged. Raises UsageProblem (again_other_pack) where that is not in use."""
-    known = {point.name for point in model.manifest.operating_points}
-    names = (None, *dict.fromkeys(point.name for point in spec.operating_points if point.name in known))
-    for name, is_confirmed in itertools.product(names, (False, True)):
-        found = choose(model, operating_point=name, ages_confirmed=is_confirmed)
-        if (model.model_sha256, found.settings_hash) == (spec.model_sha256, spec.settings_hash):
-            return found
-    raise UsageProblem(reason("again_other_pack", pack=spec.pack_name))

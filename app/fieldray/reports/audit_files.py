@@ -28,10 +28,9 @@ from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
-from fieldray.reports.exporter import is_own_pdf
+from fieldray.reports.exporter import image_alias, is_own_pdf, pseudonym_key
 from fieldray.reports.exporters.csv import harmless
 from fieldray.reports.outputs import is_plan, require_folder, require_free, write_own
-from fieldray.reports.patient import image_alias, pseudonym_key
 from fieldray.translation import Translator
 
 

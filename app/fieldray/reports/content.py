@@ -30,7 +30,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.formatting import NamesClasses, score_digits
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason
-from fieldray.reports.patient import image_alias, own_uid, unnamed
+from fieldray.reports.exporter import image_alias, own_uid, unnamed
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import StoredRun

@@ -57,7 +57,6 @@ from fieldray.reports.content import NOTICE, exact_score, place
 from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_own
 
 Colours = NDArray[np.uint8]
-Outlines = Sequence[Sequence[tuple[float, float]]]
 
 OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
 _OUTLINE_SHARE: Final = 1 / 400  # of the longer side

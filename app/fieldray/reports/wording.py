@@ -62,8 +62,7 @@ from fieldray.formatting import (
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, FindingText, ImageText, Paragraph, Table, cut, scale_of
-from fieldray.reports.exporter import StoredRun
-from fieldray.reports.patient import Patient, image_alias, own_uid, patient_of, unnamed
+from fieldray.reports.exporter import Patient, StoredRun, image_alias, own_uid, patient_of, unnamed
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000

@@ -145,11 +145,6 @@ STAMPED: Final = """
     WHERE run_id = ? AND image_key >= ? ORDER BY image_key LIMIT ?
 """
 
-TAKEN_OVER: Final = f"""
-    SELECT COUNT(*) AS resumed, COALESCE(SUM(is_resumed = {SAMPLED}), 0) AS sampled FROM results
-    WHERE run_id = ? AND absent_s IS NULL AND is_resumed > 0
-"""
-
 # What is counted of results, each kind once with its number.
 KINDS: Final = f"SELECT category, reason, notes, COUNT(*) AS number FROM results WHERE {_GIVEN} GROUP BY 1, 2, 3"
 

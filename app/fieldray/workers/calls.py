@@ -27,7 +27,6 @@ from fieldray.inference.calls import Run
 from fieldray.processes.rpc import Call
 from fieldray.reasons import Reason
 
-SERVICE: Final = "fieldray.workers.looking:handle"
 _LARGEST_PREVIEW: Final = 2**16
 
 

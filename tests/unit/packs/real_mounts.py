@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fieldray.domain.events import Drive, DrivesChanged, Event
 from fieldray.errors import PackProblem
-from fieldray.packs.drives import DriveWatch
 from fieldray.packs.library import PackLibrary
+from fieldray.packs.reading import DriveWatch
 from fieldray.packs.signing import fingerprint_of
 from packs_factory import MODEL_BYTES, key, make_pack
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.events import Drive, DrivesChanged, Event
-from fieldray.packs.drives import (
+from fieldray.packs.reading import (
     DriveWatch,
     drives_on_linux,
     drives_on_mac,

@@ -13,10 +13,9 @@ import pytest
 
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import signing
-from fieldray.packs.drives import look_at
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import packs_in
-from fieldray.packs.reading import guarded
+from fieldray.packs.reading import guarded, look_at
 from fieldray.packs.signing import fingerprint_of
 from fieldray.reasons import reason
 from packs_factory import MODEL_BYTES, key, make_pack

@@ -25,8 +25,8 @@ from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.reasons import reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_files import audit_document
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
 from fieldray.translation import Translator
 from lungs import lungs
 from outcomes import POINT, run_spec

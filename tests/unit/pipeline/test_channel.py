@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fieldray.pipeline.channel import Channel, ChannelEnded
+from fieldray.pipeline.batch import Channel, ChannelEnded
 
 
 def test_items_come_in_order_and_then_the_end() -> None:

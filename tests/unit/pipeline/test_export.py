@@ -24,9 +24,8 @@ from fieldray.persistence import unfinished, write_new
 from fieldray.pipeline.export import SERVICE, KnownPack, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun
+from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, pseudonym, pseudonym_key
 from fieldray.reports.outputs import own_folder
-from fieldray.reports.patient import pseudonym, pseudonym_key
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.workers.pool import Workers

@@ -22,18 +22,17 @@ from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunCha
 from fieldray.domain.finding import Screened, notes_of
 from fieldray.domain.image import Turn
 from fieldray.domain.model import Model
-from fieldray.domain.run import Resuming, TakenOver, Verdict
+from fieldray.domain.run import Resuming, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.source import Stamps, read_with_state
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.keeping import PackWork
-from fieldray.pipeline.resuming import Earlier
+from fieldray.pipeline.keeping import Earlier, PackWork
 from fieldray.pipeline.screen import Lane
 from fieldray.reasons import reason
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import Look, Seen
 from fieldray.workers.pool import PoolClosed
 from outcomes import image_ref, operating_point, run_spec, screened
@@ -110,9 +109,12 @@ class Run:
         return {event.outcome.ref.path.name: ways[event.is_resumed, event.is_sampled] for event in self.ready}
 
     @property
-    def taken_over(self) -> TakenOver:
-        with HistoryQuery(self.database) as query:
-            return query.taken_over(self.batch.run_id)
+    def taken_over(self) -> tuple[int, int]:
+        """How many results of the run are of earlier ones: known by a sample, and by the whole content."""
+        counted = "SELECT is_resumed, COUNT(*) FROM results WHERE run_id = ? GROUP BY 1"
+        with closing(sqlite3.connect(self.database)) as store:
+            found = dict(store.execute(counted, (self.batch.run_id,)).fetchall())
+        return found.get(2, 0), found.get(1, 0)
 
     @property
     def notes(self) -> tuple[Any, ...]:
@@ -136,7 +138,7 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
     assert second.ways == dict.fromkeys(names(images), "sample")
     assert (second.readers.hashed, second.readers.read_names) == ([], [])
     assert second.notes == (reason("taken_over", count=5, sampled=5, whole=0),)
-    assert (first.taken_over, second.taken_over) == (TakenOver(), TakenOver(by_sample=5))
+    assert (first.taken_over, second.taken_over) == ((0, 0), (5, 0))
     before, after = ({event.outcome.ref.path: event.outcome for event in run.ready} for run in (first, second))
     for path, outcome in after.items():
         assert (outcome.facts.content_sha256, outcome.ref) == (before[path].facts.content_sha256, before[path].ref)
@@ -147,7 +149,7 @@ def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> Non
     second = Run(images, resuming=Resuming(verifies=True))
     assert second.ways == dict.fromkeys(names(images), "content")
     assert second.notes == (reason("taken_over", count=5, sampled=0, whole=5),)
-    assert Run(images).taken_over == TakenOver(by_sample=5)
+    assert Run(images).taken_over == (5, 0)
 
 
 def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> None:
@@ -192,7 +194,7 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     (changed,) = (event for event in second.ready if event.outcome.ref.path.name == "image-001.png")
     content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
     assert changed.outcome.facts.content_sha256 == content
-    assert Run(images).taken_over == TakenOver(by_sample=5)
+    assert Run(images).taken_over == (5, 0)
 
 
 def test_a_file_under_another_name_is_read_as_a_whole(images: Path) -> None:
@@ -206,7 +208,7 @@ def test_a_failed_image_is_tried_again(images: Path) -> None:
     Run(images)
     second = Run(images)
     assert second.ways["cut.png"] == "screened"
-    assert second.taken_over == TakenOver(by_sample=4)
+    assert second.taken_over == (4, 0)
 
 
 def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path) -> None:
@@ -311,7 +313,7 @@ def test_a_file_that_became_a_link_or_a_zip_is_not_taken_for_what_it_was(images:
     again = Run(images)
     assert again.ways["image-000.png"] == "content"
     assert again.ways["image-001.png"] == "screened"
-    assert again.taken_over == TakenOver(by_sample=3, by_content=1)
+    assert again.taken_over == (3, 1)
 
 
 def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> None:
@@ -325,7 +327,7 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
             os.link(only, path) if number else shutil.copyfile(only, path)
     Run(tmp_path / "images", resuming=Resuming(tells_each=False))
     second = Run(tmp_path / "images", resuming=Resuming(tells_each=False))
-    assert second.taken_over == TakenOver(by_sample=1200)
+    assert second.taken_over == (1200, 0)
     assert second.readers.hashed == []
 
 

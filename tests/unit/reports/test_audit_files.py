@@ -23,8 +23,8 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible
 from fieldray.reports.audit_files import write_audit, write_audit_json
+from fieldray.reports.exporter import image_alias, pseudonym_key
 from fieldray.reports.outputs import is_own_report
-from fieldray.reports.patient import image_alias, pseudonym_key
 from hostile import ALL, forbidden_in, markup
 from outcomes import POINT
 from report_programs import needs, pdf_text

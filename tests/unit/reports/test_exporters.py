@@ -23,9 +23,8 @@ from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.export import export_run
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
+from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters, image_alias
 from fieldray.reports.outputs import is_own_report, own_text
-from fieldray.reports.patient import image_alias
 from fieldray.reports.pdf.pages import texts_of
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore

@@ -25,8 +25,8 @@ from fieldray.persistence import FileLock, unfinished
 from fieldray.reasons import reason
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")

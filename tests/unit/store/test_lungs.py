@@ -12,10 +12,9 @@ import numpy as np
 from fieldray.domain.finding import Refused, Screened
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.reasons import reason
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import result_hash
-from fieldray.store.work_list import WorkListQuery
+from fieldray.store.work_list import HistoryQuery, WorkListQuery
 from lungs import SIDE, lungs, two_lungs
 from outcomes import failed, refused, run_spec, screened
 

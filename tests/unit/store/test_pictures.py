@@ -17,10 +17,10 @@ from fieldray.domain.image import Turn
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import companions, damage_mark
-from fieldray.store.history import HistoryQuery
 from fieldray.store.maintenance import renew_pictures
 from fieldray.store.pictures import discard, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, read_facts, run_spec, screened
 
 SPEC = run_spec()

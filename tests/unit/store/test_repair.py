@@ -17,10 +17,10 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark, open_database
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.history import HistoryQuery
 from fieldray.store.maintenance import check, repair, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import VERSION
+from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
 from outcomes import image_ref, run_spec, screened
 

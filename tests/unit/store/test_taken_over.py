@@ -15,10 +15,10 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
+from fieldray.store.work_list import HistoryQuery
 from lungs import lungs
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 

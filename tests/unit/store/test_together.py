@@ -8,8 +8,8 @@ from pathlib import Path
 from fieldray.domain.finding import Decision, Outcome, Screened
 from fieldray.domain.run import Verdict
 from fieldray.store.deleting import RunDeleter
-from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultStore
+from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, refused, run_spec, screened
 
 SPECS = [run_spec(pack_name=f"{name}-1.0.0", model_sha256=name[0] * 64) for name in ("adults", "tuberculosis")]

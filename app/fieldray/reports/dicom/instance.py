@@ -29,8 +29,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.reports.exporter import DICOM_WRITER, StoredRun, is_own_dicom
-from fieldray.reports.patient import Patient, image_alias, patient_of
+from fieldray.reports.exporter import DICOM_WRITER, Patient, StoredRun, image_alias, is_own_dicom, patient_of
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64

@@ -37,7 +37,7 @@ from fieldray.reports.dicom.instance import (
     reference,
     source_of,
 )
-from fieldray.reports.patient import unnamed
+from fieldray.reports.exporter import unnamed
 from fieldray.translation import Translator
 
 OWN_SCHEME: Final = "99FIELDRAY"

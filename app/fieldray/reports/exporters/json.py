@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.plain_text import is_seen
-from fieldray.reports.exporter import Exporter, StoredRun
-from fieldray.reports.patient import image_alias
+from fieldray.reports.exporter import Exporter, StoredRun, image_alias
 
 _NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
 _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*"fieldray"')
