@@ -6,6 +6,7 @@ import argparse
 
 from benchmarks.image_files import KINDS
 from fieldray.commands.bench import number_from
+from fieldray_cluster.training.formulas import MODES
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -26,9 +27,18 @@ def networks(text: str) -> tuple[str, ...]:
     """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
     from fieldray_adapt.networks import NETWORKS  # only now: other commands need no toolchain
 
+    return _chosen(text, tuple(NETWORKS))
+
+
+def modes(text: str) -> tuple[str, ...]:
+    """`async,sync-join` as modes of a divided training. Raises ArgumentTypeError."""
+    return _chosen(text, MODES)
+
+
+def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     asked = tuple(text.split(","))
-    if not set(asked) <= set(NETWORKS):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(NETWORKS)}")
+    if not set(asked) <= set(known):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
     return asked
 
 

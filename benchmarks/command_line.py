@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.argument_types import amount, counts, file_kinds, low_and_high, networks
+from benchmarks.argument_types import amount, counts, file_kinds, low_and_high, modes, networks
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library, pack_to_measure
+from fieldray_cluster.training.formulas import MODES
 
 Argument = tuple[str, Mapping[str, Any]]
 
@@ -216,6 +217,7 @@ COMMANDS: Final = (
             ),
             _number("--rate", 1000, "Mbit/s of their links", to="rate_mbit"),
             ("--width", {"type": amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"}),
+            ("--modes", {"type": modes, "default": MODES, "metavar": "MODE,...", "help": "of training (default: all)"}),
             ("--turns", {"action": "store_true", "dest": "has_turns", "help": "a central server in turns too"}),
         ),
     ),

@@ -127,12 +127,8 @@ def open_engine(
     settings: EngineSettings,
     name: EngineName = "auto",
 ) -> Engine:
-    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError.
-
-    With Triton, which comes with PyTorch for GPUs, TensorFlow in the same process ends it: "auto" leaves such a one.
-    """
-    is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
-    if name == "torch" or (name == "auto" and is_there and not has_triton):
+    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
+    if _is_torch(name):
         # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         from fieldray_adapt.torch_engine import TorchEngine
@@ -141,6 +137,12 @@ def open_engine(
     from fieldray_adapt.keras_engine import KerasEngine
 
     return KerasEngine(specification, weights, settings=settings)
+
+
+def _is_torch(name: EngineName) -> bool:
+    """Whether PyTorch is meant; "auto" leaves one with Triton, which ends a process that TensorFlow is in too."""
+    is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
+    return name == "torch" or (name == "auto" and is_there and not has_triton)
 
 
 STATISTICS: Final = ("/mean", "/variance")
@@ -418,9 +420,9 @@ class _FitTask:
         return {}
 
 
-def seed_dropout(seed: int) -> None:
-    """Have the dropouts of an engine that is opened next draw as they did with this seed."""
-    if importlib.util.find_spec("torch") is not None:
+def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
+    """Have the dropouts of an engine of that name that is opened next draw as they did with this seed."""
+    if _is_torch(name):
         import torch
 
         torch.manual_seed(seed)

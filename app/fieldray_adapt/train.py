@@ -159,7 +159,7 @@ def train(
     what came of it. Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch
     before stays), StorageProblem when a checkpoint cannot be written.
     """
-    seed_dropout(schedule.seed)
+    seed_dropout(schedule.seed, name=engine)
     own = open_engine(specification, weights, settings=settings, name=engine)
     return train_whole(
         ClassifierTask(own, training, validation, schedule, augmentation),

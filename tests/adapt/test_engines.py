@@ -65,7 +65,7 @@ def test_an_engine_learns_and_unknown_targets_teach_nothing(name: str) -> None:
 @pytest.mark.parametrize("kind", ["vgg16", "squeezenet", "googlenet", "resnet34"])
 def test_every_network_learns(name: str, kind: str) -> None:
     network = NETWORKS[kind](height=32, width=32, labels=2).scaled(0.125)
-    seed_dropout(0)
+    seed_dropout(0, name=name)
     engine = _open(name, network)
     losses = [engine.step(*_batch(network), learning_rate=3e-3) for _ in range(8)]
     assert losses[0] == pytest.approx(math.log(2), rel=0.05) and losses[-1] < 0.9 * losses[0]

@@ -13,7 +13,7 @@ import pytest
 from fieldray.errors import UsageProblem
 from fieldray_adapt.augmentation import Augmentation, augment
 from fieldray_adapt.engine import CHECKPOINT, Batch, EngineSettings
-from fieldray_adapt.networks import resnet50
+from fieldray_adapt.networks import resnet50, squeezenet
 from fieldray_adapt.specification import Specification, Weights, initial_weights
 from fieldray_adapt.train import Samples, Schedule, balanced_draw, train
 from tiny_recipe import Killed, bright_or_dark
@@ -158,3 +158,22 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
     assert not (tmp_path / CHECKPOINT).exists()
+
+
+@pytest.mark.adapt
+def test_a_dropout_draws_by_the_seed(tmp_path) -> None:
+    network, found = squeezenet(height=32, width=32, labels=1).scaled(0.125), list[Weights]()
+    for number in range(2):
+        weights, _ = train(
+            network,
+            initial_weights(network, seed=1),
+            training=bright_or_dark(16),
+            validation=bright_or_dark(4),
+            schedule=Schedule(epochs=1, batch_size=8, learning_rate=1e-2, warm_up_epochs=0, seed=5),
+            augmentation=Augmentation(),
+            settings=EngineSettings(threads=1),
+            folder=tmp_path / str(number),
+            engine=ENGINE,
+        )
+        found.append(weights)
+    assert all(np.allclose(array, found[1][key], atol=1e-5) for key, array in found[0].items())

@@ -50,8 +50,8 @@ def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_pat
             return json.loads(machine.stdout.readline())
 
         assert ask("learn", **link.learner) == link.elements
-        gradient_s, step_s = ask("gradients", repeats=1)
-        assert 0 < gradient_s < step_s
+        gradient_s, step_s, used_s = ask("gradients", repeats=1)
+        assert 0 < gradient_s < step_s and used_s > 0
         servers = [ask("serve", share=0, **told)]
         assert not ask("work", worker=0, gradient_s=0.0, servers=servers, at=0.0, **told)["lost"]
         ask("stop")
