@@ -42,7 +42,7 @@ FONT_TABLES: Final = tuple(
 # Never in the installed program: the packages beside `fieldray`, other window toolkits, tools of development, and all
 # that would be able to reach a network if something asked it to.
 EXCLUDED: Final = (
-    "fieldray_adapt", "fieldray_cluster", "dask", "distributed", "optuna", "pyarrow",
+    "fieldray_adapt", "fieldray_cluster", "dask", "distributed", "fsspec", "optuna", "pyarrow", "s3fs",
     "tensorflow", "keras", "torch", "jax", "matplotlib", "scipy", "pandas", "h5py",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",

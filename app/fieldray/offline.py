@@ -16,8 +16,8 @@ meanwhile, too, and so is native code in the child processes, which begin with a
 
 A process of a cluster (`fieldray_cluster`, never part of the installed program) may open connections, but only to the
 networks that a person named (`reach`), and for one divided training to the processes of that cluster which hold its
-weights (`reaching`); its Python is held to them, while everything that it starts to read and run images is
-offline as ever.
+weights (`reaching`), or a server of objects by its name (`reach_server`); its Python is held to them, while everything
+that it starts to read and run images is offline as ever.
 
 What this does not hold: another program of the same user that is not offline can pass an open connection over a
 socket inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the
@@ -35,7 +35,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 # pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
@@ -100,6 +100,7 @@ _is_installed = False
 _awaits_screen = False
 _joins_cluster = False
 _reachable: tuple[tuple[int, int, int], ...] = ()  # (version of the protocol, first address, last address)
+_names: frozenset[str] = frozenset()  # that may be looked up
 
 
 class InternetRefused(PermissionError):
@@ -152,6 +153,26 @@ def reaching(hosts: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         _reachable = tuple(each for each in _reachable if each not in own)
+
+
+def reach_server(host: str) -> None:
+    """`reach` a server by its address, or by its name, whatever that stands for when it is looked up."""
+    global _names
+    import socket
+
+    try:
+        return reach((host,))
+    except ValueError:
+        look_up, is_first, _names = socket.getaddrinfo, not _names, _names | {host.lower()}
+
+    def noted(*arguments: Any, **options: Any) -> Any:  # the guard sees what is asked, but not what is answered
+        found = look_up(*arguments, **options)
+        reach([str(each[4][0]).partition("%")[0] for each in found])
+        return found
+
+    if is_first:
+        socket.getaddrinfo = noted
+    return None
 
 
 def _ranges(networks: Sequence[str]) -> list[tuple[int, int, int]]:
@@ -215,7 +236,11 @@ def _forbid_in_kernel() -> None:
 
 
 def _refuse_internet(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _WATCHED and _is_internet(event, arguments) and not (_reachable and _is_told(event, arguments)):
+    if (
+        event in _WATCHED
+        and _is_internet(event, arguments)
+        and not ((_reachable or _names) and _is_told(event, arguments))
+    ):
         raise InternetRefused(f"Fieldray connects to nothing: {event} was refused")
 
 
@@ -240,6 +265,8 @@ def _is_told(event: str, arguments: tuple[object, ...]) -> bool:
     if event in _WITH_SOCKET or event == "socket.getnameinfo":
         address = arguments[-1]
         return isinstance(address, tuple) and _is_reachable(address[0])
+    if event == "socket.getaddrinfo" and str(arguments[0]).lower() in _names:
+        return True
     return event in _NAMED and _is_reachable(arguments[0])
 
 

@@ -43,6 +43,7 @@ from fieldray_cluster.archive_worker import (
     screen_piece,
 )
 from fieldray_cluster.connection import ConnectionSettings, is_connected, workers_of
+from fieldray_cluster.objects import is_address
 from fieldray_cluster.pool import LOST, FaultCounts, Note, Piece, WorkerRegistry, wait_for_any, work_connected
 
 log = logging.getLogger(__name__)
@@ -230,7 +231,8 @@ class Archive:
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.refs(piece)
-        spec = PieceSpec(request=self._request, refs=refs, files=files)
+        states = self._images.states(piece) if is_address(self._request.paths[0]) else None
+        spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())

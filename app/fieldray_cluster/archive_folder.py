@@ -36,6 +36,7 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.paths import scratch_folder
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
 from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.processes.wire import NONSENSE
@@ -47,10 +48,11 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_request import ArchiveRequest, require_same
+from fieldray_cluster.objects import ObjectServer, is_address, list_objects, place_of
 from fieldray_cluster.pool import Piece
 
 _ROW_GROUP: Final = 1024
-_LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string())])
+_LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
@@ -132,12 +134,15 @@ class ArchiveFolder:
         """The day on which the list was written, by this computer's clock."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
-    def write_list(self, refs: Iterable[ImageRef], *, tell: Callable[[int], None]) -> None:
-        """Write the list, all of it or nothing; `tell` receives the number so far. Raises StorageProblem."""
+    def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, tell: Callable[[int], None]) -> None:
+        """Write images with the states of their objects ("" of files), all or nothing. Raises StorageProblem.
+
+        tell  receives the number so far
+        """
         count = 0
         with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
             for group in _groups(refs):
-                rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref)} for ref in group]
+                rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref), "state": state} for ref, state in group]
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 tell(count)
@@ -243,10 +248,15 @@ class ImageList:
         """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
+    def states(self, piece: Piece) -> tuple[str, ...]:
+        """The state of each image's object. Raises UsageProblem (archive_damaged)."""
+        return tuple(self._column(piece, "state"))
+
     def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
         try:
             return all(
                 any(file.startswith(each) and _UP not in file[len(each) - 1 :] for each in beginnings)
+                or file + _UP[:1] in beginnings
                 for rows in self._file.iter_batches(columns=["path"])
                 for file in rows["path"].to_pylist()
             )
@@ -269,12 +279,14 @@ class ImageList:
 
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
+    if is_address(paths[0]):
+        return (os.fsencode(str(place_of(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
-def _groups(refs: Iterable[ImageRef]) -> Iterator[list[ImageRef]]:
-    group: list[ImageRef] = []
+def _groups(refs: Iterable[tuple[ImageRef, str]]) -> Iterator[list[tuple[ImageRef, str]]]:
+    group: list[tuple[ImageRef, str]] = []
     for ref in refs:
         group.append(ref)
         if len(group) == _ROW_GROUP:
@@ -335,20 +347,24 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
 
 
 def list_images(
-    folder: ArchiveFolder, paths: Sequence[Path], settings: Settings, *, tell: Callable[[int], None]
+    folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, tell: Callable[[int], None]
 ) -> None:
-    """Write the list of all images under absolute paths, unless it is there.
+    """Write the list of all images under absolute paths, or under one address of objects, unless it is there.
 
-    Raises UsageProblem (archive_list_lost), StorageProblem.
+    Raises UsageProblem (archive_list_lost), StorageProblem, as `list_objects`.
     """
     if folder.is_listed:
         return
     if folder.has_results:
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name="list.parquet"))
     with contextlib.closing(open_workers(settings, 1)) as readers:
-        found = discover(paths, members=readers.members, is_own_report=is_own_report)
+        if is_address(paths[0]):
+            with scratch_folder() as scratch:
+                folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), tell=tell)
+            return
+        found = discover([Path(path) for path in paths], members=readers.members, is_own_report=is_own_report)
         own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-        folder.write_list((ref for ref in found if not str(ref.path).startswith(own)), tell=tell)
+        folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), tell=tell)
 
 
 def failed_in(database: Path, run_id: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from fieldray.packs.reading import list_drives
 from fieldray.paths import VERSION, user_data
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
+from fieldray_cluster.objects import is_address
 from fieldray_cluster.pool import result_key
 
 # What a node has to do as the driver does it; all else is its own affair.
@@ -29,7 +31,7 @@ class ArchiveRequest:
     Attributes
     ----------
     paths
-        Absolute, as the driver sees them.
+        Absolute, as the driver sees them; or the one address of objects.
     pack
         How a node finds the pack: its folder, or `id-version` with its signer.
     pack_name, model_sha256, settings_hash
@@ -62,17 +64,17 @@ class ArchiveRequest:
 
 
 def make_request(
-    paths: tuple[Path, ...],
+    paths: Sequence[str],
     pack: str,
     assessment: Assessment,
     *,
     operating_point: str | None,
     settings: Settings,
 ) -> ArchiveRequest:
-    """The request for absolute paths; `pack` is how nodes find the pack of the assessment."""
+    """The request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
     model = assessment.model
     return ArchiveRequest(
-        paths=tuple(map(str, paths)),
+        paths=tuple(paths),
         pack=pack,
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
@@ -115,6 +117,8 @@ def lost_path(request: ArchiveRequest) -> str:
     """
     for path in request.paths:
         try:
+            if is_address(path):
+                continue  # its server is asked for each object
             if not os.path.lexists(path) or (Path(path).is_dir() and next(Path(path).iterdir(), None) is None):
                 return path
         except OSError:

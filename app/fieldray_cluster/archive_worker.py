@@ -44,6 +44,7 @@ from fieldray.store.schema import reason_of, reason_text
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker
+from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead
 
 # ---- files on their way to a worker that does not see them
 
@@ -145,7 +146,7 @@ class PieceSession:
             _threads=threads,
         )
 
-    def screen(self, refs: Sequence[ImageRef]) -> list[Outcome]:
+    def screen(self, refs: Sequence[ImageRef], ahead: ReadAhead | None = None) -> list[Outcome]:
         """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
         request, is_over = self.request, threading.Event()
         screen = functools.partial(
@@ -157,6 +158,8 @@ class PieceSession:
             engine=self._engine,
             is_cancelled=is_over.is_set,
         )
+        if ahead:
+            screen = functools.partial(ahead.screened, screen)
         futures = [self._threads.submit(screen, ref) for ref in refs]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -217,11 +220,14 @@ class PieceSpec:
     files
         Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
         not among them is not looked for. None where nodes see the files themselves.
+    states
+        Where images are objects of a server: the state of each one's object when it was listed.
     """
 
     request: ArchiveRequest
     refs: tuple[str, ...]
     files: Mapping[str, bytes | Reason] | None = None
+    states: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -369,6 +375,14 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 def _outcomes(spec: PieceSpec) -> list[Outcome]:
     """Raises FieldrayError where the node cannot screen."""
     refs = [ref_of(text) for text in spec.refs]
+    if spec.states is not None:
+        folder = Path(distributed.get_worker().local_directory)
+        server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
+        with (
+            tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
+            ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,
+        ):
+            return _session(spec.request).screen(refs, ahead)
     if spec.files is not None:
         folder = Path(distributed.get_worker().local_directory)
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:

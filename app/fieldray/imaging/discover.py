@@ -138,7 +138,7 @@ class _Search:
                 break
         for path, state in self._containers.items():
             if _state_at(path) not in (None, state):
-                yield _failed(ImageRef(path=path), Unreadable(reason("changed")))
+                yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
         """What is in a folder now and was not when it was listed last."""
@@ -168,7 +168,7 @@ class _Search:
             try:
                 yield from self._folder(path) if is_folder else self._file(path)
             except _FolderLost as lost:
-                yield _failed(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
+                yield failed_ref(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
                 del self._way[lost.depth :]
             visited = self._next()
 
@@ -191,7 +191,7 @@ class _Search:
         except OSError as error:
             self._check_way(error)
             why = reason("folder_not_read", detail=error.strerror or type(error).__name__)
-            yield _failed(ImageRef(path=path), Unreadable(why))
+            yield failed_ref(ImageRef(path=path), Unreadable(why))
 
     def _check_way(self, error: OSError) -> None:
         """Raise _FolderLost if more than what was visited cannot be read.
@@ -222,7 +222,7 @@ class _Search:
                 yield from self._content(path)
         except OSError as error:
             self._check_way(error)
-            yield _failed(ImageRef(path=path), file_problem(error))
+            yield failed_ref(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
         """The path without links of what is none itself; the system is asked once for all of a folder."""
@@ -235,7 +235,7 @@ class _Search:
         """A link to a folder; one that is searched anyway under its own name needs no word."""
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
-            yield _failed(ImageRef(path=link), Unreadable(reason("linked_folder")))
+            yield failed_ref(ImageRef(path=link), Unreadable(reason("linked_folder")))
 
     def _content(self, path: Path) -> Iterator[ImageRef]:
         ref = ImageRef(path=path)
@@ -244,7 +244,7 @@ class _Search:
                 if self._is_known(path, stream):
                     self._fruitful.add(self._top)
                     return
-                found = self._identified(stream, ref)
+                found = refs_in(stream, ref, self._is_own_report)
                 if isinstance(found, IndexFound | ZipFound):
                     self._containers[path] = _state(stream)
             if found is None:
@@ -255,25 +255,7 @@ class _Search:
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
-            yield _failed(ref, error)
-
-    def _identified(self, stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound | None:
-        """What is in the stream, None for a report of this program; as `identify`."""
-        try:
-            found = identify(stream, ref)
-        except Unusable as error:
-            if error.reason.code in ("not_an_image", "no_pixel_data") and self._is_own(stream):
-                return None
-            raise
-        # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
-        # a patient by it: an image is never left out without a row.
-        if isinstance(found, list) and found[0].kind in ("dicom", "png") and self._is_own(stream):
-            raise Unusable(reason("own_image"))
-        return found
-
-    def _is_own(self, stream: BinaryIO) -> bool:
-        stream.seek(0)
-        return self._is_own_report(stream.read(_OWN_REPORT_BYTES))
+            yield failed_ref(ref, error)
 
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
         """The files that a DICOMDIR refers to; only those inside its own folder are opened."""
@@ -301,17 +283,39 @@ class _Search:
                 self._seen.add(str(path))
                 missing.append(path)
         if is_alone and len(missing) >= _ALONE:  # one line for all of them
-            yield _failed(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
+            yield failed_ref(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
         yield from map(_missing, missing)
         if problem := found.problem or (reason("index_empty") if is_empty else None):
-            yield _failed(ImageRef(path=index), Unreadable(problem))
+            yield failed_ref(ImageRef(path=index), Unreadable(problem))
 
     def _outside(self, index: Path, name: str) -> Iterator[ImageRef]:
         ref = ImageRef(path=index, member=name)
         if ref.key not in self._seen:
             self._seen.add(ref.key)
-            yield _failed(ref, Unreadable(reason("outside_folder")))
+            yield failed_ref(ref, Unreadable(reason("outside_folder")))
+
+
+def refs_in(
+    stream: BinaryIO, ref: ImageRef, is_own_report: Callable[[bytes], bool]
+) -> list[ImageRef] | IndexFound | ZipFound | None:
+    """What is in the stream, None for a report of this program; as `identify`."""
+    try:
+        found = identify(stream, ref)
+    except Unusable as error:
+        if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
+            return None
+        raise
+    # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
+    # a patient by it: an image is never left out without a row.
+    if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
+        raise Unusable(reason("own_image"))
+    return found
+
+
+def _is_own(stream: BinaryIO, is_own_report: Callable[[bytes], bool]) -> bool:
+    stream.seek(0)
+    return is_own_report(stream.read(_OWN_REPORT_BYTES))
 
 
 _State = tuple[int, ...]
@@ -334,10 +338,11 @@ def _state_of(status: os.stat_result) -> _State:
 
 
 def _missing(path: Path) -> ImageRef:
-    return _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
+    return failed_ref(ImageRef(path=path), Unreadable(reason("missing_listed")))
 
 
-def _failed(ref: ImageRef, error: InputProblem) -> ImageRef:
+def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
+    """The reference with what is wrong with it."""
     return ImageRef(
         path=ref.path,
         member=ref.member,

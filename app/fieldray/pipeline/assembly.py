@@ -111,7 +111,7 @@ def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
     return absolute
 
 
-def spec_of(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+def spec_of(paths: Sequence[Path | str], assessment: Assessment) -> RunSpec:
     """What a run over these absolute paths is known by."""
     model = assessment.model
     return RunSpec(

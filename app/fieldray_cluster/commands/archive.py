@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, given_path, progress_text
+from fieldray.commands.console import Console, add_command, given_path, given_text, progress_text
 from fieldray.commands.options import add_pack_options, load_pack, pack_of_run
+from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
 from fieldray_cluster.command_line import COMMANDS
@@ -29,7 +30,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(commands, "archive", COMMANDS["archive"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen = add_command(actions, "screen", "screen every image of an archive, resumed after any interruption")
-    screen.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
+    what = "a file or folder to screen, or the address of objects alone, such as s3://BUCKET/PREFIX"
+    screen.add_argument("paths", nargs="+", type=given_text, metavar="PATH", help=what)
     add_pack_options(screen)
     screen.add_argument(
         "--out",
@@ -67,11 +69,16 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, failed_in, is_merged, list_images
         from fieldray_cluster.archive_request import make_request
+        from fieldray_cluster.objects import is_address
 
     settings, _ = load()
     if options.device:
         settings.set("device", options.device)
-    paths = existing(options.paths)
+    paths = options.paths
+    if not any(map(is_address, paths)):
+        paths = list(map(str, existing([Path(path) for path in paths])))
+    elif len(paths) > 1 or options.send_files:
+        raise UsageProblem(reason("archive_one_address"))
     library = PackLibrary(user_data())
     model = load_pack(library, options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)

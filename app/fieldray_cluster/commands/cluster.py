@@ -103,7 +103,7 @@ def cluster_modules() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed", "optuna", "pyarrow")
+        is_cluster = str(error.name).partition(".")[0] in ("dask", "distributed", "fsspec", "optuna", "pyarrow")
         code = "cluster_not_installed" if is_cluster else "adapt_not_installed"
         raise UsageProblem(reason(code, name=error.name)) from error
 
