@@ -23,7 +23,9 @@ _RECENT: Final = 4096  # percentiles are of so many images at most, so that memo
 _PACE_WINDOW_S: Final = 10.0
 _MEMORY_EVERY_S: Final = 2.0  # finding the children and adding up their pages takes a hundredth of a second
 
-Load = tuple[float, float]
+_CPU_EVERY_S: Final = 0.25  # the system counts in hundredths of a second: less would say little
+
+Load = tuple[float | None, float]
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class _Latencies:
             self.high_ms = max(self.high_ms, latency_ms)
             self.recent_ms.append(latency_ms)
 
-    def speed(self, *, cpu_percent: float, memory_mb: float) -> Speed:
+    def speed(self, *, cpu_percent: float | None, memory_mb: float) -> Speed:
         if not self.count:
             return Speed(first_ms=self.first_ms, second_ms=self.second_ms, cpu_percent=cpu_percent, memory_mb=memory_mb)
         p50, p95 = np.percentile(self.recent_ms, (50, 95))
@@ -85,7 +87,7 @@ class Statistics:
             latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
 
     def speed(self) -> Speed:
-        """The figures now. cpu_percent is that since the call before."""
+        """The figures now."""
         cpu_percent, memory_mb = self._load()
         with self._lock:
             latencies = self._by_backend[self._latest] if self._latest else _Latencies()
@@ -93,20 +95,35 @@ class Statistics:
 
 
 class MachineLoad:
-    """CPU load of the machine, and memory of this process and its children together."""
+    """CPU load of the machine, and memory of this process and its children together.
 
-    def __init__(self) -> None:
-        self._process = psutil.Process()
+    `psutil.cpu_percent` keeps the start of its interval by thread, and says 0 to the first call of each.
+    """
+
+    def __init__(self, *, times: Callable[[], tuple[float, float]] | None = None) -> None:
+        """`times`: seconds that all cores together had nothing to do, and have been up."""
+        self._process, self._times = psutil.Process(), times or _cpu_times
         self._memory_mb, self._due_s = 0.0, 0.0
-        psutil.cpu_percent()  # the first call only sets the start of the interval
+        self._since_s, self._cpu_due_s = self._times(), _CPU_EVERY_S * (psutil.cpu_count() or 1)
+        self._cpu_percent: float | None = None
 
     def now(self) -> Load:
-        """(percent of all cores since the call before, megabytes); the memory is looked at every two seconds."""
+        """(percent of all cores, None before it was measured; megabytes). The memory is looked at every two seconds."""
+        idle_s, up_s = (now - before for now, before in zip(self._times(), self._since_s, strict=True))
+        if up_s >= self._cpu_due_s:
+            self._cpu_percent = min(max(0.0, 100 * (1 - idle_s / up_s)), 100.0)
+            self._since_s = self._since_s[0] + idle_s, self._since_s[1] + up_s
         now_s = time.monotonic()
         if now_s >= self._due_s:
             processes = [self._process, *self._process.children(recursive=True)]
             self._memory_mb, self._due_s = sum(memory_mb(process) for process in processes), now_s + _MEMORY_EVERY_S
-        return psutil.cpu_percent(), self._memory_mb
+        return self._cpu_percent, self._memory_mb
+
+
+def _cpu_times() -> tuple[float, float]:
+    times = psutil.cpu_times()
+    guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # which are in "user", too
+    return times.idle + getattr(times, "iowait", 0.0), sum(times) - guests_s
 
 
 def memory_mb(process: psutil.Process) -> float:

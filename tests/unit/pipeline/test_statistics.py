@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -70,10 +72,31 @@ def test_the_load_is_of_this_process_and_its_children() -> None:
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == "up\n"
-        percent, together = MachineLoad().now()
+        together = MachineLoad().now()[1]
         child.communicate("\n")
     assert together > alone + 60
-    assert 0 <= percent <= 100 * (os.cpu_count() or 1)
+
+
+def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
+    """Whichever thread asks, and however soon: a second of all cores, then a hundredth, then another second."""
+    cores = os.cpu_count() or 1
+    times = [(100.0, 1000.0)]
+    load, told = MachineLoad(times=lambda: times[-1]), list[float | None]()
+    for idle_s, up_s in ((0.0, 0.0), (0.25, 1.0), (0.0, 0.01), (1.0, 0.99)):
+        idle, up = times[-1]
+        times.append((idle + idle_s * cores, up + up_s * cores))
+        asking = threading.Thread(target=lambda: told.append(load.now()[0]))
+        asking.start()
+        asking.join()
+    assert told == [None, 75.0, 75.0, pytest.approx(0.0)]
+
+
+def test_the_cpu_load_of_this_computer_is_measured() -> None:
+    load = MachineLoad()
+    deadline = time.monotonic() + 10
+    while load.now()[0] is None and time.monotonic() < deadline:  # while the test computes, a core is at work
+        pass
+    assert (load.now()[0] or 0) > 0
 
 
 def test_the_pace_is_of_the_last_seconds() -> None:
