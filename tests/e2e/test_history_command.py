@@ -138,6 +138,8 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
     moves = [line for line in fieldray("history", "compare", "1", "2").stdout.splitlines() if " -> " in line]
     assert [move.split()[0] for move in moves] == ["None", "not"]
     assert len({(line.index(" -> "), len(line)) for line in moves}) == 1
+    month = fieldray("history", "month").stdout
+    assert "None found by this pack" in month and "Normal" not in month
 
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:

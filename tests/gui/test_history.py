@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from desk import Desk, press
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QTableWidget, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QLineEdit, QMessageBox, QTableWidget, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.open_image import enlarged
@@ -288,3 +289,17 @@ def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPa
         ["The lungs are cut off at the left edge of the image.", "1 / 10"],
         ["The patient lies askew in the image, by about 10 degrees or more.", "2 / 10"],
     ]
+
+
+def test_the_report_of_a_month_is_saved_from_the_history(desk: Desk, page: HistoryPage, tmp_path: Path) -> None:
+    this_month, last_month = page.month_button.menu().actions()
+    for month in (this_month, last_month):
+        month.trigger()
+        dialog = desk.dialog(QFileDialog)
+        dialog.findChild(QLineEdit).setText(str(tmp_path))
+        dialog.accept()
+        desk.until_told(f"1 file or folder was saved in {tmp_path}.")
+        desk.bench.board.withdraw("export")
+    made = sorted(path for path in tmp_path.iterdir() if path.suffix == ".pdf")
+    assert made[-1].name == f"fieldray-{datetime.date.today():%Y-%m}.pdf"
+    assert [path.read_bytes()[:4] for path in made] == [b"%PDF"] * 2

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import add_report_options, report_options, write_json
-from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import Tally
-from fieldray.domain.metrics import share_of
 from fieldray.errors import UsageProblem
-from fieldray.formatting import calendar_date, category_word, count, percent, research_only
 from fieldray.paths import results_path
 from fieldray.plain_text import as_cell
-from fieldray.reasons import OF_MANY, Reason, reason
-from fieldray.reports.document import Block, Paragraph, Points, Table
+from fieldray.reasons import OF_MANY, reason
 from fieldray.settings import language_choices
-from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,25 +183,19 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Print what was screened in a month; the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray.commands.history import month_blocks, month_title
     from fieldray.paths import user_data
     from fieldray.pipeline.constancy import ConstancyRecords
+    from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
     from fieldray.reports.document import lines
-    from fieldray.reports.exporter import is_own_pdf
-    from fieldray.reports.outputs import write_own
-    from fieldray.reports.pdf.pages import month_document
     from fieldray.translation import Translator
 
-    first = options.month or datetime.date.today().replace(day=1)
-    tallies, records = _history().month(first), ConstancyRecords(user_data()).read().records
-    checks = [one.told for one in records if datetime.date.fromtimestamp(one.at_s).replace(day=1) == first]
-    if not write_json(options.json, month_text(tallies, first, checks), console, kind="json"):
-        console.print_lines((month_title(Translator(), first), *lines(month_blocks(tallies, checks, Translator()))))
+    first, words, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
+    month = history.month(first, ConstancyRecords(user_data()))
+    if not write_json(options.json, month_text(month), console, kind="json"):
+        console.print_lines((month_title(words, month), *lines(month_blocks(month, words))))
     if options.pdf:
-        words = Translator(options.language)
-        blocks = month_blocks(tallies, checks, words)
-        write_own(options.pdf, is_own_pdf, month_document(month_title(words, first), blocks, first, words))
+        history.save_month(options.pdf, month, Translator(options.language))
         console.print_line(f"Written: {options.pdf}")
     return 0
 
@@ -326,48 +312,3 @@ def _history() -> History:
     from fieldray.pipeline.history import History
 
     return History(results_path())
-
-
-def month_title(translator: Translator, first: datetime.date) -> str:
-    """Of the month that begins on this day."""
-    return translator.text("Screening in the month from {date}", date=calendar_date(translator, first))
-
-
-def month_blocks(tallies: Sequence[Tally], checks: Sequence[Reason], translator: Translator) -> tuple[Block, ...]:
-    """What each pack found in the images that it first saw in the month; and what came of its checks of constancy."""
-    blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
-    for pack in dict.fromkeys(tally.pack for tally in tallies):
-        blocks += _of_pack(pack, [tally for tally in tallies if tally.pack == pack], translator)
-    text, told = translator.text, tuple(map(translator.reason, checks))
-    blocks += [] if tallies else [Paragraph(text("Nothing was screened in this month."))]
-    return (*blocks, Points(text("Constancy"), told or (text("No check of constancy was made in this month."),)))
-
-
-def _of_pack(pack: str, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
-    text, images, whys, answers = translator.text, Counter[str](), Counter[str](), Counter[str | None]()
-    verdicts = Counter[tuple[str, str | None]]()
-    for tally in tallies:
-        images[tally.category] += tally.images
-        verdicts[tally.category, tally.verdict] += tally.images
-        if tally.category in ("abnormal", "normal"):
-            answers[tally.verdict] += tally.images
-        if tally.why and tally.category in ("refused", "failed"):
-            whys[translator.reason(tally.why)] += tally.images
-    rows = [
-        (
-            category_word(translator, category),
-            count(images[category]),
-            *(count(verdicts[category, verdict]) for verdict in ("agree", "disagree", "unsure")),
-        )
-        for category in WORK_LIST_ORDER
-        if images[category]
-    ]
-    columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
-    yield Table(pack, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
-    if judged := answers["agree"] + answers["disagree"]:
-        share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
-        said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
-        yield Points("", (said, text("A reader who has seen the answer leans towards it.")))
-    if whys:
-        reasons = tuple((why, count(number)) for why, number in whys.most_common())
-        yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))

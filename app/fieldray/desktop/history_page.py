@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
+    QFileDialog,
     QFrame,
     QGridLayout,
     QHBoxLayout,
+    QMenu,
     QTableWidget,
     QWidget,
 )
@@ -21,6 +24,7 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     Page,
     PlainLabel,
+    ask_for_paths,
     card,
     choice_box,
     discard,
@@ -116,7 +120,23 @@ class HistoryPage(Page):
             icon=icon("export", self._theme),
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
-        return lay_row(None, self.open_button, self.compare_button, self.export_button, 1, self.delete_button)
+        self.month_button = push_button(text("Report of a month"))
+        self.month_button.setMenu(self._make_months())
+        buttons = self.open_button, self.compare_button, self.export_button, self.month_button
+        return lay_row(None, *buttons, 1, self.delete_button)
+
+    def _make_months(self) -> QMenu:
+        """This month, and the one before; what was saved earlier can be had by the command line."""
+        menu, words, first = QMenu(self), self._translator, datetime.date.today().replace(day=1)
+        before = (first - datetime.timedelta(days=1)).replace(day=1)
+        for name, day in ((words.text("This month…"), first), (words.text("Last month…"), before)):
+            menu.addAction(name).triggered.connect(partial(self._save_month, day))
+        return menu
+
+    def _save_month(self, first: datetime.date) -> None:
+        words, mode = self._translator, QFileDialog.FileMode.Directory
+        title = words.text("Save the report to a folder")
+        ask_for_paths(self, title, mode, lambda paths: self._runs.save_month(paths[0], first, words), words=words)
 
     def _make_table(self) -> QTableWidget:
         text = self._translator.text

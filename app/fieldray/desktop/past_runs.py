@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.history import PastRun, deletion_sentences
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
+from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.desktop.services import Services
@@ -121,6 +123,15 @@ class PastRuns(RunRoom):
         """A person said yes twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
+    def save_month(self, folder: Path, first: datetime.date, words: Translator) -> None:
+        """Write the report of the month that begins on this day into a folder."""
+
+        def save(services: Services) -> None:
+            month = services.history.month(first, services.constancy)
+            services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, words)
+
+        self._run(save, lambda _: _tell_saved(self._board, folder, 1), channel="history")
+
     # ---- inside
 
     def _ask(self, work: Callable[[History], T], done: Callable[[T], None]) -> None:
@@ -209,7 +220,7 @@ class Auditing(RunRoom):
         self._background.ask(
             lambda services: services.audit.save(folder, report, language=language),
             channel="export",
-            done=lambda written: self._saved(folder, written),
+            done=lambda written: _tell_saved(self._board, folder, len(written)),
         )
 
     def take(self, name: str, person: str) -> None:
@@ -229,12 +240,6 @@ class Auditing(RunRoom):
     def _failed(self, error: FieldrayError) -> None:
         self.report = None
         super()._failed(error)
-
-    def _saved(self, folder: Path, written: Sequence[Path]) -> None:
-        text = "{count} file was saved in {folder}.", "{count} files were saved in {folder}."
-        self._board.post(
-            "export", lambda t: t.plural(text[0], text[1], len(written), folder=folder), action=_to_folder(folder)
-        )
 
     def _taken(self, model: Model) -> None:
         point = model.manifest.operating_points[-1]
@@ -366,20 +371,13 @@ class Exporting(QObject):
         count = len(written)
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
+        if count:
+            _tell_saved(self._board, folder, count)
+            return
         self._board.post(
             "export",
-            lambda t: (
-                t.plural(
-                    "{count} file or folder was saved in {folder}.",
-                    "{count} files or folders were saved in {folder}.",
-                    count,
-                    folder=folder,
-                )
-                if count
-                else t.text("Nothing was saved: no result of this run has what these formats need.")
-            ),
-            level="info" if count else "warning",
-            action=_to_folder(folder) if count else None,
+            lambda t: t.text("Nothing was saved: no result of this run has what these formats need."),
+            level="warning",
         )
 
     def _failed(self, stop: threading.Event, error: FieldrayError) -> None:
@@ -387,7 +385,17 @@ class Exporting(QObject):
         self._board.post_error("export", error)
 
 
-def _to_folder(folder: Path) -> Action:
-    """Shows where something was saved, in the system's own window."""
+def _tell_saved(board: NoticeBoard, folder: Path, count: int) -> None:
+    """Say where something was saved, and show it in the system's own window."""
     address = QUrl.fromLocalFile(str(folder))
-    return Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
+    action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
+    board.post(
+        "export",
+        lambda t: t.plural(
+            "{count} file or folder was saved in {folder}.",
+            "{count} files or folders were saved in {folder}.",
+            count,
+            folder=folder,
+        ),
+        action=action,
+    )

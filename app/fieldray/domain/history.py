@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import Run, VerdictChoice
+from fieldray.domain.run import Run, RunSpec, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -135,14 +135,30 @@ class ResultBrief:
 class Tally:
     """How many images of a time one pack put into one class, for one reason, with one verdict of a reader.
 
-    why  of one of them; the others were refused, or failed, for the same but perhaps with another number in it
+    spec  of a run with this pack
+    why   of one of them; the others were refused, or failed, for the same but perhaps with another number in it
     """
 
-    pack: str
+    spec: RunSpec
     category: Category
     why: Reason | None
     verdict: VerdictChoice | None
     images: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Month:
+    """A month of a site, that begins on the day `first`.
+
+    tallies    of the images that each pack first saw in it
+    manifests  what these packs say, by their names; None for one that is not at hand
+    checks     what came of the checks of constancy
+    """
+
+    first: datetime.date
+    tallies: Sequence[Tally]
+    manifests: Mapping[str, Manifest | None]
+    checks: Sequence[Reason]
 
 
 # ---- two runs

@@ -6,19 +6,21 @@ import datetime
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import WORK_LIST_ORDER, Outcome
 from fieldray.domain.history import (
     Comparison,
     Deletion,
     DeletionPlan,
     Listed,
+    Month,
     ResultFilter,
     ResultOrder,
     RunFilter,
@@ -26,17 +28,24 @@ from fieldray.domain.history import (
     Tally,
     compare,
 )
-from fieldray.domain.model import Model
+from fieldray.domain.metrics import share_of
+from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import Run, StoredResult, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.formatting import calendar_date, category_word, count, percent, research_only
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of, run_of
 from fieldray.reasons import Reason, reason
+from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.work_list import HistoryQuery, WorkListQuery
+from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.constancy import ConstancyRecords
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -87,12 +96,25 @@ class History:
             found = compare(before, query.briefs(first), after, query.briefs(second))
             return replace(found, manifests=(manifest_of(before.spec), manifest_of(after.spec)))
 
-    def month(self, first: datetime.date) -> tuple[Tally, ...]:
-        """What was first seen in the month that begins on this day, by this computer's clock."""
+    def month(self, first: datetime.date, constancy: ConstancyRecords) -> Month:
+        """The month that begins on this day, by this computer's clock."""
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
         with HistoryQuery(self._database) as query:
-            return query.tallies(since, until)
+            tallies = query.tallies(since, until)
+        specs = {tally.spec.pack_name: tally.spec for tally in tallies}
+        manifests = {name: manifest_of(spec) for name, spec in specs.items()}
+        checks = tuple(one.told for one in constancy.read().records if since <= one.at_s < until)
+        return Month(first=first, tallies=tallies, manifests=manifests, checks=checks)
+
+    def save_month(self, path: Path, month: Month, translator: Translator) -> None:
+        """Write the report of a month as PDF. Raises UsageProblem, StorageProblem."""
+        from fieldray.reports.exporter import is_own_pdf
+        from fieldray.reports.outputs import write_own
+        from fieldray.reports.pdf.pages import month_document
+
+        title, blocks = month_title(translator, month), month_blocks(month, translator)
+        write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """What deleting would take away. Raises UsageProblem (history_no_run)."""
@@ -190,3 +212,49 @@ class WorkList:
     def _note(self, query: WorkListQuery | None) -> None:
         with self._lock:
             self._reading = query
+
+
+def month_title(translator: Translator, month: Month) -> str:
+    """What the report is called."""
+    return translator.text("Screening in the month from {date}", date=calendar_date(translator, month.first))
+
+
+def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
+    """What each pack found in the images that it first saw in the month; and what came of its checks of constancy."""
+    blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
+    for name, manifest in month.manifests.items():
+        tallies = [tally for tally in month.tallies if tally.spec.pack_name == name]
+        blocks += _of_pack(name, manifest, tallies, translator)
+    text, told = translator.text, tuple(map(translator.reason, month.checks))
+    blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
+    return (*blocks, Points(text("Constancy"), told or (text("No check of constancy was made in this month."),)))
+
+
+def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
+    text, images, whys, answers = translator.text, Counter[str](), Counter[str](), Counter[str | None]()
+    verdicts = Counter[tuple[str, str | None]]()
+    for tally in tallies:
+        images[tally.category] += tally.images
+        verdicts[tally.category, tally.verdict] += tally.images
+        if tally.category in ("abnormal", "normal"):
+            answers[tally.verdict] += tally.images
+        if tally.why and tally.category in ("refused", "failed"):
+            whys[translator.reason(tally.why)] += tally.images
+    rows = [
+        (
+            category_word(translator, category, manifest),
+            count(images[category]),
+            *(count(verdicts[category, verdict]) for verdict in ("agree", "disagree", "unsure")),
+        )
+        for category in WORK_LIST_ORDER
+        if images[category]
+    ]
+    columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
+    yield Table(name, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
+    if judged := answers["agree"] + answers["disagree"]:
+        share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
+        said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
+        yield Points("", (said, text("A reader who has seen the answer leans towards it.")))
+    if whys:
+        reasons = tuple((why, count(number)) for why, number in whys.most_common())
+        yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
-from fieldray.domain.history import Comparison, ResultBrief, ResultPair, RunSummary, Tally
+from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
@@ -366,14 +366,20 @@ def comparison_text(comparison: Comparison) -> str:
     return _text(document)
 
 
-def month_text(tallies: Sequence[Tally], first: datetime.date, checks: Sequence[Reason]) -> str:
-    """What was screened in the month that begins on this day, as JSON in ASCII."""
+def month_text(month: Month) -> str:
+    """What was screened in a month, as JSON in ASCII."""
     found = [
-        {**dataclasses.asdict(tally), "category": CATEGORY_TEXTS[tally.category], "why": tally.why and tally.why.code}
-        for tally in tallies
+        {
+            "pack": tally.spec.pack_name,
+            "category": CATEGORY_TEXTS[tally.category],
+            "why": tally.why and tally.why.code,
+            "verdict": tally.verdict,
+            "images": tally.images,
+        }
+        for tally in month.tallies
     ]
-    about = {"report": "month", "notice": NOTICE, "first_day": first.isoformat()}
-    return _text({**about, "images": found, "constancy": [check.text for check in checks]})
+    about = {"report": "month", "notice": NOTICE, "first_day": month.first.isoformat()}
+    return _text({**about, "images": found, "constancy": [check.text for check in month.checks]})
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:

@@ -327,7 +327,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 def tally_of(row: sqlite3.Row) -> Tally:
     """Of a row that counts results. Raises ValueError and others."""
     return Tally(
-        pack=spec_of(row["spec"]).pack_name,
+        spec=spec_of(row["spec"]),
         category=category_in(row),
         why=reason_of(row["reason"]) if row["reason"] else None,
         verdict=row["choice"],

@@ -17,6 +17,9 @@ from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fieldray.domain.finding import Category
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
@@ -66,6 +69,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
+        from fieldray.reports.content import class_texts
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, failed_in, is_merged, list_images
         from fieldray_cluster.archive_request import make_request
@@ -92,7 +96,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
             return 0
-        return _Screening(options, console, folder, request).run(spec, database)
+        return _Screening(options, console, folder, request, class_texts(model.manifest)).run(spec, database)
 
 
 @dataclass(eq=False, slots=True)
@@ -103,6 +107,7 @@ class _Screening:
     _console: Console
     _folder: ArchiveFolder
     _request: ArchiveRequest
+    _texts: Mapping[Category, str]
     _last: ArchiveProgress | None = None
 
     def run(self, spec: RunSpec, database: Path) -> int:
@@ -150,12 +155,12 @@ class _Screening:
 
     def _sum_up(self, run_id: int, counts: Any) -> None:
         from fieldray.domain.finding import image_count
-        from fieldray.reports.content import CATEGORY_TEXTS, NOTICE
+        from fieldray.reports.content import NOTICE
 
         print_line, last = self._console.print_line, self._last
         resumed, files = last.resumed if last else 0, sum(counts.values())
         print_line(f"{image_count(counts)} images. Of {files} files, {resumed} are from an earlier start.")
-        print_line("  ".join(f"{text} {counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        print_line("  ".join(f"{text} {counts[category]}" for category, text in self._texts.items()))
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")
         print_line(f"In the history as run {run_id}.")
