@@ -176,6 +176,8 @@ def _explain(error: FieldrayError, console: Console) -> int:
         console.print_error(f"  {choice}")
     if isinstance(error, PackNotTrusted):
         console.print_error(f"If this is the right key: --trust {error.fingerprint}")
+    if option := dict(error.reason.parameters).get("command_option"):  # the window has buttons and fields for it
+        console.print_error(f"The option for it: {option}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

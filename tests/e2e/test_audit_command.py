@@ -67,8 +67,9 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
 @pytest.mark.parametrize(
     ("table", "extra", "told"),
     [
-        ("image,label\nnormal-1.png,normal\nabnormal-1.png,\n", [], "line 3: no label"),
+        ("image,label\nnormal-1.png,normal\nabnormal-1.png,\n", [], "without an image or a label: 3."),
         ("image,kind\nnormal-1.png,normal\n", [], "--label-column"),
+        ("image,label\n", ["--against", "tuberculosis-adult"], "fieldray screen FOLDER --pack tuberculosis-adult"),
         ("image,label\na.png,normal\nb.png,abnormal\n", ["--sensitivity", "3"], "not 3.0"),
         ("image,label\na.png,normal\nb.png,abnormal\n", ["--accept-local", "No!", "--name", "A"], "No!"),
         ("image,label\na.png,normal\nb.png,abnormal\n", ["--json", "labels.csv"], "labels.csv"),

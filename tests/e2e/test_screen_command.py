@@ -12,6 +12,7 @@ import pytest
 from fieldray.reports.content import NOTICE
 from phantoms import write_bad_inputs, write_collection
 from program import Fieldray, command, lines_of, write_images
+from tiny_packs import fingerprint, write_tiny_pack
 
 KEYS = {
     "path", "study", "image", "status", "category", "label", "score", "operating_point", "threshold", "unsure_low",
@@ -200,6 +201,11 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     assert (done.returncode, "--trust" in done.stderr) == (3, True)
     done = fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", "0" * 64)
     assert (done.returncode, "not trusted" in done.stderr) == (3, True)
+    assert fieldray("packs", "trust", fingerprint(pack)).returncode == 0
+    namesake = write_tiny_pack(tmp_path / "drive", pack_id="adult-normal-abnormal")
+    done = fieldray("screen", tmp_path / "images", "--pack", namesake)
+    named = f"--pack adult-normal-abnormal@{fingerprint(pack)}"
+    assert (done.returncode, "somebody else signed it" in done.stderr, named in done.stderr) == (3, True, True)
 
 
 def test_a_place_that_cannot_be_written_is_said_plainly(

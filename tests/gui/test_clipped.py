@@ -41,6 +41,7 @@ PAGES = "packs", "audit", "history", "status"
 NAMES = {"en": "Normal or abnormal chest X-rays of adults", "uk": "Норма чи відхилення на рентгенограмах дорослих"}
 DIALOGS = "settings", "export", "about", "keys", "guide"
 _ELLIPSIS = "…"
+_WIDE = 1366  # from here on a table has room for all of its columns
 _SLACK = 1  # of rounding
 _ARROW = 34  # of a box to choose from, with its padding
 _PADDING = 18  # of a field
@@ -115,9 +116,12 @@ def _widest(metrics: QFontMetrics, text: str) -> int:
 
 
 def _headings_cut(table: QTableWidget) -> Iterator[str]:
-    header = table.horizontalHeader()
+    """Those narrower than their words; where the screen is not narrow, nobody has to scroll to the last ones either."""
+    header, room = table.horizontalHeader(), table.viewport().width()
     for column in range(table.columnCount()):
-        if not header.isSectionHidden(column) and header.sectionSizeHint(column) > header.sectionSize(column):
+        words = header.sectionSizeHint(column)
+        is_beyond = header.sectionViewportPosition(column) + words > room and table.window().width() >= _WIDE
+        if not header.isSectionHidden(column) and (words > header.sectionSize(column) or is_beyond):
             yield table.horizontalHeaderItem(column).text()
 
 

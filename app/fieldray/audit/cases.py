@@ -83,10 +83,10 @@ def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, b
         if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
             # "normal" and "tuberculosis": what is not the usual name of one class is the other, but "normall" is asked.
             if difflib.get_close_matches(spelt[unknown[0]], POSITIVE_NAMES | NEGATIVE_NAMES, n=1, cutoff=_ALIKE):
-                raise UsageProblem(reason("audit_which_positive", known=listed, option="--positive"))
+                raise UsageProblem(reason("audit_which_positive", known=listed, command_option="--positive"))
             found |= dict.fromkeys(unknown, not any(found.values()))
         elif unknown:
-            raise UsageProblem(reason("audit_which_positive", known=listed, option="--positive"))
+            raise UsageProblem(reason("audit_which_positive", known=listed, command_option="--positive"))
     if len(set(found.values())) < 2:
         raise UsageProblem(reason("audit_one_class", known=listed))
     return found
@@ -138,8 +138,8 @@ def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping
     """
     rows = _read_rows(table)
     names = _columns(table, list(rows[0][1]), columns or {})
-    if gaps := [told for line, row in rows if (told := _gap(line, row, names))]:
-        raise _problems(table, gaps)
+    if gaps := [str(line) for line, row in rows if _has_gap(row, names)]:
+        raise _problems(table, gaps=gaps)
     labels = _certain({row[names["label"]] for _, row in rows}, positive)
     if positive or len({label.casefold() for label in labels}) < 2:
         positive_classes(labels, positive=positive)
@@ -151,13 +151,16 @@ def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
 
-def _gap(line: int, row: Mapping[str, str], names: Mapping[str, str]) -> str:
-    missing = next((role for role in ("image", "label") if not row.get(names[role])), None)
-    return f"line {line}: no {missing}" if missing else ""
+def _has_gap(row: Mapping[str, str], names: Mapping[str, str]) -> bool:
+    return not all(row.get(names[role]) for role in ("image", "label"))
 
 
-def _problems(table: Path, problems: Sequence[str]) -> UsageProblem:
-    return UsageProblem(reason("audit_table_problems", path=table, count=len(problems), problems="; ".join(problems)))
+def _problems(
+    table: Path, *, gaps: Sequence[str] = (), several: Sequence[str] = (), two_labels: Sequence[str] = ()
+) -> UsageProblem:
+    found = {"gaps": gaps, "several": several, "two_labels": two_labels}
+    told = {kind: "; ".join(lines) or "–" for kind, lines in found.items()}
+    return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, found.values())), **told))
 
 
 def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
@@ -181,7 +184,8 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
             for row in reader
         ]
     except csv.Error as error:
-        raise UsageProblem(reason("audit_table_unreadable", path=table, detail=error)) from error
+        why = reason("audit_table_unreadable", path=table, detail="a field is too long, or a quotation mark is missing")
+        raise UsageProblem(why) from error
     if not rows:
         raise UsageProblem(reason("audit_table_empty", path=table))
     return rows
@@ -214,7 +218,13 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
         elif role in given or role != "patient":
             known = ", ".join(header) or "-"
             raise UsageProblem(
-                reason("audit_table_column", path=table, column=wanted[0], known=known, option=f"--{role}-column")
+                reason(
+                    "audit_table_column",
+                    path=table,
+                    column=wanted[0],
+                    known=known,
+                    command_option=f"--{role}-column",
+                )
             )
     return found
 
@@ -230,26 +240,25 @@ class _Matching:
                 self._images.setdefault(name, set()).add(ref.key)
         self._rows: dict[str, tuple[int, str, str]] = {}
         self._unknown: list[str] = []
-        self._problems: list[str] = []
+        self._gaps, self._several, self._two_labels = list[str](), list[str](), list[str]()
         self._doubled = 0
 
     def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
         """One row of the table."""
-        if gap := _gap(line, row, names):
-            self._problems.append(gap)
+        if _has_gap(row, names):
+            self._gaps.append(str(line))
             return
         image, label = row[names["image"]], row[names["label"]]
         keys = self._find(image)
         if len(keys) != 1:
-            told = self._problems if keys else self._unknown
-            told.append(f"line {line}: {image}" + (f" names {len(keys)} images; give more of its path" if keys else ""))
+            (self._several if keys else self._unknown).append(f"{line} ({image})")
             return
         (key,) = keys
         patient = row.get(names.get("patient", ""), "")
         if key in self._rows:
             before, other, _ = self._rows[key]
             if other.casefold() != label.casefold():
-                self._problems.append(f"lines {before} and {line}: {image} is {other} and {label}")
+                self._two_labels.append(f"{before}, {line} ({image}: {other}, {label})")
             self._doubled += 1
         else:
             self._rows[key] = (line, label, patient)
@@ -265,8 +274,8 @@ class _Matching:
 
     def reference(self, positive: Sequence[str]) -> Reference:
         """All labels. Raises UsageProblem with everything that is wrong."""
-        if self._problems:
-            raise _problems(self._table, self._problems)
+        if self._gaps or self._several or self._two_labels:
+            raise _problems(self._table, gaps=self._gaps, several=self._several, two_labels=self._two_labels)
         if not self._rows:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
         certain = _certain({label for _, label, _ in self._rows.values()}, positive)

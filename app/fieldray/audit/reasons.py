@@ -13,17 +13,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_large": "{path} is larger than {limit_mb} MB, which is too large for a table of labels.",
     "audit_table_no_text": "{path} is not a text file. Save the table as CSV.",
     "audit_table_empty": "The table {path} has no rows below its header line.",
-    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Name the right one "
-                          "with {option}.",
+    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Rename the right "
+                          "one, or say which it is.",
     "audit_table_doubled": "The table {path} has more than one column of the same name: {columns}. Case and blanks around a "
                            "name do not count. Keep or rename one.",
-    "audit_table_problems": Plural("{count} row of the table {path} cannot be used: {problems}. Correct it, then audit "
-                                   "again.",
-                                   "{count} rows of the table {path} cannot be used: {problems}. Correct them, then "
-                                   "audit again.", by="count"),
-    "audit_table_no_match": "The table {path} names none of the images that were screened. Its first rows: {rows}.",
-    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out: {rows}.",
-                                 "{count} rows of the table name no image of this run and were left out: {rows}.",
+    "audit_table_problems": Plural("{count} row of the table {path} cannot be used. Correct it, then audit again. Lines "
+                                   "without an image or a label: {gaps}. Lines that name several images, so that more of "
+                                   "the path is needed: {several}. Lines that give an image two labels: {two_labels}.",
+                                   "{count} rows of the table {path} cannot be used. Correct them, then audit again. Lines "
+                                   "without an image or a label: {gaps}. Lines that name several images, so that more of "
+                                   "the path is needed: {several}. Lines that give an image two labels: {two_labels}.",
+                                   by="count"),
+    "audit_table_no_match": "The table {path} names none of the images that were screened. Its first lines: {rows}.",
+    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line: {rows}.",
+                                 "{count} rows of the table name no image of this run and were left out. Their lines: {rows}.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
@@ -37,7 +40,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_unseen": "These figures hold only if {pack} was not trained on these images, nor on others of these patients. "
                     "Its model card says what it was trained on.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
-    "audit_which_positive": "The labels are: {known}. Say which of them mean positive with {option}.",
+    "audit_which_positive": "The labels are: {known}. Say which of them mean positive.",
     "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
     "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these are of one "
                               "kind. An audit needs positive and negative images.",
@@ -45,6 +48,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_threshold": "At the threshold {value} no positive image is found, or it is not between 0 and 1. Choose a lower "
                        "one of the plan.",
+    "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
+                     "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
     "audit_price": "A price is a number from 0 on, not {value}.",
     "audit_pairs_one_class": "Of {images} images with a label that run {run} has too, both packs could judge {both}, and "
                              "these are not of both kinds. A comparison needs positive and negative images.",

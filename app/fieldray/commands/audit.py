@@ -72,7 +72,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--run", type=int, metavar="N", dest="run_id", help="use the results of this run; screen nothing"
     )
-    group.add_argument("--against", type=int, metavar="N", help="compare with this run of the same images")
+    group.add_argument("--against", type=_run_number, metavar="N", help="compare with this run of the same images")
     for name, of in (("screening", "of screening one person"), ("test", "of the test of one who is called")):
         group.add_argument(
             f"--price-{name}", type=float, metavar="PRICE", help=f"{of}, for the costs of each threshold"
@@ -124,6 +124,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.run_id is not None:
         return _audit_stored(options, console, request)
     return _audit_screened(options, console, request)
+
+
+def _run_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(reason("audit_against", text=text).text) from None
 
 
 def _wrong_usage(options: argparse.Namespace) -> str:

@@ -285,6 +285,7 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
             table = reading_table(block.columns, block.rows, most=_PLAN_HEIGHT)
             table.setAccessibleName(block.title)
             table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+            table.horizontalHeader().setMinimumSectionSize(-1)  # the last heading's width was that of all
             table.setFixedHeight(table.maximumHeight() + table.horizontalScrollBar().sizeHint().height())
             parts.append(table)
     return parts

@@ -207,7 +207,7 @@ class PackLibrary:
         known = {found.fingerprint for found in installed if found and found.description.id == pack_id}
         known |= self._store.signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
-            raise _namesake(pack_id, own, known="" if pack_id in self._builtin_ids else min(known))
+            raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         manifest = read_verified_manifest(folder)
@@ -385,10 +385,11 @@ def _serves(requirement: Requirement, trust: Trust, signer: str) -> MayServe:
     return may_serve
 
 
-def _namesake(pack_id: str, fingerprint: str, *, known: str = "") -> PackProblem:
-    """That a pack bears the name of another signer's: of the key `known`, or of one that ships."""
-    parts = {"pack": pack_id, "fingerprint": fingerprint} | ({"known": known} if known else {})
-    return PackProblem(reason("pack_namesake" if known else "pack_namesake_shipped", **parts))
+def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
+    """That a pack bears the name of another signer's, which ships or is known here."""
+    code = "pack_namesake_shipped" if ships else "pack_namesake"
+    option = f"--pack {pack_id}@{fingerprint}"
+    return PackProblem(reason(code, pack=pack_id, fingerprint=fingerprint, command_option=option))
 
 
 def _unusable(companion: str, problem: PackProblem) -> PackProblem:

@@ -41,10 +41,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. Its operating point "
                    "is unknown: the class is that of the larger output.",
     "pack_legacy_no_cpu": "Of the legacy model only the file for the Edge TPU is here, {found}. Copy {missing} beside it: without the file for the CPU it cannot be used.",
-    "pack_namesake": "This pack is called {pack}, as one that is known here and signed with the key {known}. This one is "
-                     "signed with another key, {fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
-    "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but it is signed with the key "
-                             "{fingerprint}. If you mean it: --pack {pack}@{fingerprint}",
+    "pack_namesake": "This pack is called {pack}, as one that is known here, but somebody else signed it. It is used only if you confirm it.",
+    "pack_namesake_shipped": "This pack is called {pack}, as one that comes with the program, but somebody else signed it. It is used only if you confirm it.",
     "pack_several_signers": "There are packs of one name by several signers here. Name the one that you mean: {first} or {second}",
     "pack_companion_other_signer": "This pack needs another pack, {companion}, by its own signer or of the program. The one here "
                                    "is signed with another key: {fingerprint}.",

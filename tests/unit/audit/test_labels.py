@@ -55,20 +55,21 @@ def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, sep
 
 
 def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
-    assert "line 2: a.png names 2 images" in problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
+    told = problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
+    assert "so that more of the path is needed: 2 (a.png)." in told and "two labels: –." in told
 
 
 def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\nvalidation/a.png,1\ntrain/a.png,1\nb.dcm,0\n")
     assert len(found.truths) == 2
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
-    assert "line 2: validation/a.png" in found.notes[1].text
+    assert found.notes[1].text.endswith("Its line: 2 (validation/a.png).")
     assert found.notes[0].text == "2 screened images have no label and are left out."
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
     told = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
-    assert "3 rows" in told and "lines 2 and 4" in told and "line 5: no image" in told and "line 6: no label" in told
+    assert "3 rows" in told and "label: 5; 6." in told and "two labels: 2, 4 (train/a.png: 1, 0)." in told
     found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
     assert len(found.truths) == 2 and [note.code for note in found.notes] == [
         "audit_images_unlabelled",
@@ -90,13 +91,13 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\n", "no rows"),
         (
             "path,grade\nb.dcm,1\n",
-            "no column named label. Its columns are: path, grade. Name the right one with --label",
+            "no column named label. Its columns are: path, grade. Rename the right one",
         ),
-        ("what,label\nb.dcm,1\n", "--image-column"),
+        ("what,label\nb.dcm,1\n", "no column named path"),
         ("path,label\nx.png,1\n", "names none of the images"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
         ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All images are of one kind"),
-        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "--positive"),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Say which of them mean positive."),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, told: str) -> None:
@@ -121,7 +122,7 @@ def test_folders_are_labels(tmp_path: Path) -> None:
 
 
 def test_classes_that_are_not_two_need_a_word() -> None:
-    with pytest.raises(UsageProblem, match="--positive"):
+    with pytest.raises(UsageProblem, match="mean positive"):
         positive_classes({"mild", "severe"}, positive=())
     assert positive_classes({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
         "mild": True,
