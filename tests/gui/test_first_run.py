@@ -226,6 +226,7 @@ def test_ages_that_files_do_not_state_are_asked_once_per_run(desk: Desk, answer:
     desk.choose()
     box = desk.dialog(QMessageBox)
     assert "Are all patients aged 1 to 5 years?" in box.text()
+    assert desk.window.toolbar.progress_text.text() == "Waiting for your answer on the patients' ages"
     assert desk.rooms.session.started_with == []
     press(box, answer)
     desk.until(lambda: desk.rooms.session.ages_confirmed == [is_confirmed])

@@ -181,8 +181,10 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     pack = on_edgetpu(pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake=True)
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
+    desk.bench.board.post("drive", lambda _: "What became of the drive before")
     plug_in(desk, pack)
     desk.until_told("comes with the program")
+    assert "--pack" not in desk.told and "drive before" not in desk.told
     packs = desk.bench.packs
     assert (
         in_use(desk) == "made-up-1.2.0"
@@ -191,6 +193,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     desk.window.banners.findChild(QPushButton).click()
     asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
+    assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
     asked.no_button.click()
     assert in_use(desk) == "made-up-1.2.0"
     packs.use(pack)

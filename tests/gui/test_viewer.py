@@ -396,6 +396,8 @@ def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> N
     desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     desk.until_told("The image is copied as it is in sight.")
     assert QGuiApplication.clipboard().image() == picture
+    desk.window.actions_by_name["packs"].trigger()
+    assert "is copied" not in desk.told
     page = QImage(600, 900, QImage.Format.Format_RGB32)
     page.fill(Qt.GlobalColor.white)
     lay_on_page(page, picture)

@@ -42,6 +42,7 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     desk.until_told(f"Watching {tmp_path} since ", "Last to arrive: nothing yet.")
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
     desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
+    desk.until_told("Last to arrive: nothing new; 3 images were screened before.")
     arrive(desk, screened(7, 0.5))
     desk.until_told("Last to arrive: DOE PERSON 007, ")
     stop(desk)

@@ -147,6 +147,8 @@ class MainWindow(QMainWindow):
             result.heat_map_box.toggled.connect(viewer.show_heat_map)
             result.lungs.outline_box.toggled.connect(viewer.show_outline)
             result.opacity.valueChanged.connect(viewer.set_opacity)
+        for turned in (self.work_list.row_chosen, self.pages.currentChanged):
+            turned.connect(lambda _: bench.board.withdraw("copied"))
         self.viewer.switched.connect(self._show_switched)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QToolButton, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
-from fieldray.desktop.widgets import icon_label, label, lay_column, lay_row, push_button, set_tip, tell_system
+from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, set_tip, tell_system
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
 from fieldray.formatting import category_word
@@ -122,7 +122,7 @@ class BannerArea(QWidget):
         for notice in notices:
             self._keep_banner(notice)
         for notice in [known for known in self._banners if known not in notices]:
-            self._banners.pop(notice).deleteLater()
+            discard(self._banners.pop(notice))
         for notice in notices:
             if notice not in self._banners:
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)

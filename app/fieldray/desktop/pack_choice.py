@@ -92,7 +92,7 @@ class PackChoice(QObject):
         have another signer's name.
         """
         self.loading, self.question, self._noticed, self.is_persons_choice = candidate, None, None, True
-        for key in ("pack", "offer"):
+        for key in ("pack", "offer", "drive"):
             self._board.withdraw(key)
         self.asked.emit()
         self.listed.emit()
@@ -130,7 +130,7 @@ class PackChoice(QObject):
                 question.candidate,
                 allow_older=question.kind == "older",
                 allow_legacy=question.kind == "legacy",
-                signer=question.candidate.fingerprint if question.kind == "namesake" else "",
+                signer=question.fingerprint,
             )
 
     def answer_no(self, question: PackQuestion) -> None:
@@ -367,10 +367,7 @@ class PackChoice(QObject):
         action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
         self._board.post(
             "offer",
-            lambda t: t.text(
-                "A pack was found on a drive: {name}. The current run continues with its own pack.",
-                name=candidate.pack_name,
-            ),
+            lambda t: t.text("A pack was found on a drive: {name}. Choose it to use it.", name=candidate.pack_name),
             action=action,
         )
 
@@ -404,7 +401,8 @@ def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | 
     if isinstance(error, PackNotTrusted):
         return PackQuestion(kind="unknown_key", candidate=candidate, reason=error.reason, fingerprint=error.fingerprint)
     kind = _KINDS.get(error.reason.code)
-    return PackQuestion(kind=kind, candidate=candidate, reason=error.reason) if kind else None
+    key = candidate.fingerprint if kind == "namesake" else ""
+    return PackQuestion(kind=kind, candidate=candidate, reason=error.reason, fingerprint=key) if kind else None
 
 
 def _is_about(question: PackQuestion) -> bool:

@@ -22,7 +22,7 @@ from fieldray.formatting import moment
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
-from fieldray.translation import LocalText
+from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
@@ -63,7 +63,7 @@ class Screening(QObject):
         self._used: Model | None = None
         self._batch: Batch | None = None
         self._next: tuple[Path, ...] = ()
-        self._next_watches = self.watches = False
+        self._next_watches = self.watches = self._has_arrived = False
         self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._told: IntentQuestion | None = None
@@ -211,8 +211,9 @@ class Screening(QObject):
             self._board.post_reason(key, note, level=level)
 
     def tell_watch(self, last: LocalText | None = None) -> None:
-        """Where a folder is watched: since when, and what came last."""
-        since, now = self._since_s, time.time()
+        """Where a folder is watched: since when, and what came last that was not screened before."""
+        since, now, known = self._since_s, time.time(), self.progress.done if self.progress else 0
+        self._has_arrived = last is not None
         if self.watches and self.state in ("starting", "running"):
             self._board.post(
                 "watch",
@@ -220,14 +221,16 @@ class Screening(QObject):
                     "Watching {folders} since {since}. Last to arrive: {image}.",
                     folders=_listed(self.paths),
                     since=moment(t, since),
-                    image=f"{last(t)}, {moment(t, now)}" if last else t.text("nothing yet"),
+                    image=f"{last(t)}, {moment(t, now)}" if last else _nothing_new(t, known),
                 ),
                 action=self._stop,
             )
 
     def take_progress(self, event: Progress) -> None:
         """How far the batch is."""
-        self.progress = event
+        before, self.progress = self.progress, event
+        if not self._has_arrived and event.done != (before.done if before else 0):
+            self.tell_watch()
         self.changed.emit()
 
     def end(self) -> Callable[[], None]:
@@ -399,6 +402,14 @@ class Screening(QObject):
 
 def _listed(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths))
+
+
+def _nothing_new(translator: Translator, known: int) -> str:
+    if not known:
+        return translator.text("nothing yet")
+    return translator.plural(
+        "nothing new; {count} image was screened before", "nothing new; {count} images were screened before", known
+    )
 
 
 def _failed(paths: Sequence[Path]) -> str:

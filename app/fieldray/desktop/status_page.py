@@ -122,7 +122,7 @@ class StatusPage(Page):
                 translator.text("One image, ms"),
                 translator.text("FPS min / avg / max"),
                 translator.text("Longer by"),
-                translator.text("Dissertation"),
+                translator.text("Study of 2022"),
             )
             self._table = reading_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]
@@ -155,7 +155,7 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
         return
     yield translator.text(
         "Measures the pack in use for about a minute, on one thread, while the program itself keeps all cores busy for "
-        "a share of the time. The dissertation's figures are those of its own computers."
+        "a share of the time. The last column is what a study published in 2022 found on other computers."
     )
     if machine.problem is not None:
         yield translator.reason(machine.problem)

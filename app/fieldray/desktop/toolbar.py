@@ -79,8 +79,8 @@ class Toolbar(QWidget):
         self.backend_chip = self._button("processor", "", actions["status"])
         self.menu_button = self._menu_button(actions)
         self._lay_out()
-        controller.screening.changed.connect(self.refresh_run)
-        controller.ready.connect(self.refresh_run)
+        for signal in (controller.screening.changed, controller.screening.asked, controller.ready):
+            signal.connect(self.refresh_run)
         for signal in (controller.packs.listed, controller.packs.model_changed):
             signal.connect(self.refresh_pack)
         controller.backends_changed.connect(self.refresh_backend)
@@ -232,9 +232,12 @@ def _width(widget: QWidget) -> int:
 
 def screening_label(translator: Translator, screening: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
+    waits = translator.text("Waiting until a pack is chosen")
+    if screening.question and screening.question.kind == "ages":
+        waits = translator.text("Waiting for your answer on the patients' ages")
     states = {
         "empty": translator.text("Nothing selected yet"),
-        "waiting": translator.text("Waiting until a pack is chosen"),
+        "waiting": waits,
         "starting": translator.text("Starting…"),
         "running": "" if screening.progress else translator.text("Looking for images…"),
         "paused": translator.text("Paused"),
