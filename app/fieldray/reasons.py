@@ -265,6 +265,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "watch_no_folder": "Only a folder can be watched: {path} is none.",
     "watch_waits": "{path} cannot be read now. Is its drive connected? Watching goes on when it is back.",
     "watch_goes_on": "{path} can be read again. Watching goes on.",
+    "watch_known": Plural("nothing new; {count} image was screened before", "nothing new; {count} images were screened before", by="count"),
+    "next_run": Plural("{count} file or folder will be screened after this run.",
+                       "{count} files or folders will be screened after this run.", by="count"),
+    "question_closed": "Another pack is in use now, so the question before is closed. Choose the pack for {paths}.",
+    "saved": Plural("{count} file or folder was saved in {folder}.", "{count} files or folders were saved in {folder}.", by="count"),
+    "nothing_saved": "Nothing was saved: no result of this run has what these formats need.",
     "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +139,7 @@ def require_table(table: Path, *, positive: Sequence[str] = (), columns: Mapping
     rows = _read_rows(table)
     names = _columns(table, list(rows[0][1]), columns or {})
     if gaps := [str(line) for line, row in rows if _has_gap(row, names)]:
-        raise _problems(table, gaps=gaps)
+        raise _problems(table, {"gaps": gaps})
     labels = _certain({row[names["label"]] for _, row in rows}, positive)
     if positive or len({label.casefold() for label in labels}) < 2:
         positive_classes(labels, positive=positive)
@@ -155,12 +155,9 @@ def _has_gap(row: Mapping[str, str], names: Mapping[str, str]) -> bool:
     return not all(row.get(names[role]) for role in ("image", "label"))
 
 
-def _problems(
-    table: Path, *, gaps: Sequence[str] = (), several: Sequence[str] = (), two_labels: Sequence[str] = ()
-) -> UsageProblem:
-    found = {"gaps": gaps, "several": several, "two_labels": two_labels}
-    told = {kind: "; ".join(lines) or "–" for kind, lines in found.items()}
-    return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, found.values())), **told))
+def _problems(table: Path, wrong: Mapping[str, Sequence[str]]) -> UsageProblem:
+    told = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in ("gaps", "several", "two_labels")}
+    return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, wrong.values())), **told))
 
 
 def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
@@ -216,16 +213,9 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
         if column is not None:
             found[role] = column
         elif role in given or role != "patient":
-            known = ", ".join(header) or "-"
-            raise UsageProblem(
-                reason(
-                    "audit_table_column",
-                    path=table,
-                    column=wanted[0],
-                    known=known,
-                    command_option=f"--{role}-column",
-                )
-            )
+            known, option = ", ".join(header) or "-", f"--{role}-column"
+            why = reason("audit_table_column", path=table, column=wanted[0], known=known, command_option=option)
+            raise UsageProblem(why)
     return found
 
 
@@ -240,25 +230,25 @@ class _Matching:
                 self._images.setdefault(name, set()).add(ref.key)
         self._rows: dict[str, tuple[int, str, str]] = {}
         self._unknown: list[str] = []
-        self._gaps, self._several, self._two_labels = list[str](), list[str](), list[str]()
+        self._wrong = defaultdict[str, list[str]](list)  # by the fields of audit_table_problems
         self._doubled = 0
 
     def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
         """One row of the table."""
         if _has_gap(row, names):
-            self._gaps.append(str(line))
+            self._wrong["gaps"].append(str(line))
             return
         image, label = row[names["image"]], row[names["label"]]
         keys = self._find(image)
         if len(keys) != 1:
-            (self._several if keys else self._unknown).append(f"{line} ({image})")
+            (self._wrong["several"] if keys else self._unknown).append(f"{line} ({image})")
             return
         (key,) = keys
         patient = row.get(names.get("patient", ""), "")
         if key in self._rows:
             before, other, _ = self._rows[key]
             if other.casefold() != label.casefold():
-                self._two_labels.append(f"{before}, {line} ({image}: {other}, {label})")
+                self._wrong["two_labels"].append(f"{before}, {line} ({image}: {other}, {label})")
             self._doubled += 1
         else:
             self._rows[key] = (line, label, patient)
@@ -274,8 +264,8 @@ class _Matching:
 
     def reference(self, positive: Sequence[str]) -> Reference:
         """All labels. Raises UsageProblem with everything that is wrong."""
-        if self._gaps or self._several or self._two_labels:
-            raise _problems(self._table, gaps=self._gaps, several=self._several, two_labels=self._two_labels)
+        if self._wrong:
+            raise _problems(self._table, self._wrong)
         if not self._rows:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
         certain = _certain({label for _, label, _ in self._rows.values()}, positive)

@@ -17,13 +17,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "one, or say which it is.",
     "audit_table_doubled": "The table {path} has more than one column of the same name: {columns}. Case and blanks around a "
                            "name do not count. Keep or rename one.",
-    "audit_table_problems": Plural("{count} row of the table {path} cannot be used. Correct it, then audit again. Lines "
-                                   "without an image or a label: {gaps}. Lines that name several images, so that more of "
-                                   "the path is needed: {several}. Lines that give an image two labels: {two_labels}.",
-                                   "{count} rows of the table {path} cannot be used. Correct them, then audit again. Lines "
-                                   "without an image or a label: {gaps}. Lines that name several images, so that more of "
-                                   "the path is needed: {several}. Lines that give an image two labels: {two_labels}.",
-                                   by="count"),
+    "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct them, then audit again. Lines without an "
+                            "image or a label: {gaps}. Lines that name several images, so that more of the path is needed: "
+                            "{several}. Lines that give an image two labels: {two_labels}.",
     "audit_table_no_match": "The table {path} names none of the images that were screened. Its first lines: {rows}.",
     "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Its line: {rows}.",
                                  "{count} rows of the table name no image of this run and were left out. Their lines: {rows}.",

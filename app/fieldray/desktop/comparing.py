@@ -130,12 +130,7 @@ class Comparing(QObject):
             found = services.priors.read(path, outcome)
             return found, services.work_list.find(run_id, found.ref) if run_id else None
 
-        self._background.ask(
-            work,
-            channel=_FILE,
-            newest_only=True,
-            done=lambda found: self._has_read_file(row, *found),
-        )
+        self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
 
     def answer(self, question: PriorQuestion, *, is_meant: bool) -> None:
         """Whether to compare with the image that was asked about."""

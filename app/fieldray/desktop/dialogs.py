@@ -52,8 +52,6 @@ from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 
 _ABOUT_WIDTH: Final = 560
-
-
 _FRAME: Final = 40  # what the system draws around a window, at most
 _LEAST_DIALOG: Final = 480
 _FORM_MARGIN: Final = 8
@@ -233,8 +231,6 @@ class LicencesDialog(QDialog):
 
 # ---- The user guide, in the language of the window: a Markdown file of the program beside a list of its headings.
 
-_SOURCE = "en"
-
 
 class GuideDialog(QDialog):
     """Shows nothing but files of the guide's folder, and opens no link.
@@ -295,7 +291,7 @@ def _marked(place: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
 def guide_text(folder: Path, language: str) -> str:
     """The guide in this language; in English where it is not written in it."""
     path = folder / f"{language}.md"
-    return (path if path.is_file() else folder / f"{_SOURCE}.md").read_text(encoding="utf-8")
+    return (path if path.is_file() else folder / "en.md").read_text(encoding="utf-8")
 
 
 def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
@@ -330,13 +326,10 @@ class SettingsDialog(QDialog):
             "Language, appearance and devices change at once. The clock speed of the Edge TPU changes when "
             "the program is next started, everything else with the next run."
         )
-        title, save = (
-            label(translator.text("Settings"), role="title"),
-            push_button(translator.text("Save"), role="primary"),
-        )
+        title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
         buttons = answer_row(self, translator.text("Cancel"), save)
-        parts = (title, (scrolled(page), 1), label(when, role="muted"), buttons)
+        parts = (label(title, role="title"), (scrolled(page), 1), label(when, role="muted"), buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
     def changes(self) -> dict[str, Value]:

@@ -9,15 +9,7 @@ from typing import Final
 
 from PySide6.QtCore import QItemSelectionModel, Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QFrame,
-    QGridLayout,
-    QHBoxLayout,
-    QMenu,
-    QTableWidget,
-    QWidget,
-)
+from PySide6.QtWidgets import QFileDialog, QFrame, QGridLayout, QHBoxLayout, QMenu, QTableWidget, QWidget
 
 from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.style import Theme, icon

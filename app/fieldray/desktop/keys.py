@@ -12,11 +12,7 @@ from typing import Final, Literal
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
-from PySide6.QtWidgets import (
-    QDialog,
-    QGridLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QGridLayout, QWidget
 
 from fieldray.desktop.dialogs import answer_row, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip

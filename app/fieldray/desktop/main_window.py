@@ -154,7 +154,7 @@ class MainWindow(QMainWindow):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
         self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
-        bench.past_runs.opened.connect(self._show_past)
+        bench.past_runs.opened.connect(lambda _past, row_id: self._show_row(row_id))
         self.prior_card.file_wanted.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
             room.asked.connect(self._ask)
@@ -359,11 +359,8 @@ class MainWindow(QMainWindow):
         else:
             self.welcome.take_focus()
 
-    def _show_past(self, _past: object, row_id: int) -> None:
-        """A run of the past is in sight, with one of its images or the first one."""
-        self._show_row(row_id)
-
     def _show_row(self, row_id: int) -> None:
+        """One of the images of the run in sight, or (0) the first one."""
         self._show_images_or_welcome()
         if row_id:
             self.work_list.choose(row_id)

@@ -368,17 +368,12 @@ class Exporting(QObject):
         if written is None:
             self._board.post("export", lambda t: t.text("Saving was stopped. What was half done was discarded."))
             return
-        count = len(written)
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
-        if count:
-            _tell_saved(self._board, folder, count)
-            return
-        self._board.post(
-            "export",
-            lambda t: t.text("Nothing was saved: no result of this run has what these formats need."),
-            level="warning",
-        )
+        if written:
+            _tell_saved(self._board, folder, len(written))
+        else:
+            self._board.post_reason("export", reason("nothing_saved"), level="warning")
 
     def _failed(self, stop: threading.Event, error: FieldrayError) -> None:
         self._stops.remove(stop)
@@ -389,13 +384,4 @@ def _tell_saved(board: NoticeBoard, folder: Path, count: int) -> None:
     """Say where something was saved, and show it in the system's own window."""
     address = QUrl.fromLocalFile(str(folder))
     action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
-    board.post(
-        "export",
-        lambda t: t.plural(
-            "{count} file or folder was saved in {folder}.",
-            "{count} files or folders were saved in {folder}.",
-            count,
-            folder=folder,
-        ),
-        action=action,
-    )
+    board.post_reason("export", reason("saved", count=count, folder=folder), level="info", action=action)

@@ -152,15 +152,9 @@ class PriorCard(QWidget):
 
     def _score_lines(self, row: WorkRow, beside: WorkRow) -> tuple[str, ...]:
         text = self._translator.text
-        return (
-            text("Open: {image}", image=self._score(row)),
-            text("Prior: {day}", day=self._score(beside)),
-            *(
-                [text("Scores of two different packs say nothing about a change.")]
-                if _packs_differ(row, beside)
-                else []
-            ),
-        )
+        scores = text("Open: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(beside))
+        differ = text("Scores of two different packs say nothing about a change.")
+        return (*scores, differ) if _packs_differ(row, beside) else scores
 
     def _score(self, row: WorkRow) -> str:
         outcome, translator = row.outcome, self._translator
@@ -181,21 +175,13 @@ class PriorCard(QWidget):
         if pair is None or pair.aligned is None:
             return ()
         alignment, regions = pair.aligned.alignment, pair.aligned.regions
-        likeness = [
-            number(translator, value, digits=2) for value in (alignment.similarity_before, alignment.similarity_after)
-        ]
-        count = region_count(translator, len(regions))
-        more = len(regions) - _MOST_REGIONS
+        text, more = translator.text, len(regions) - _MOST_REGIONS
+        values = alignment.similarity_before, alignment.similarity_after
+        before, after = (number(translator, value, digits=2) for value in values)
         return (
-            translator.text(
-                "Likeness inside the lungs: {before}, laid over each other {after}",
-                before=likeness[0],
-                after=likeness[1],
-            ),
-            translator.text(
-                "Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected
-            ),
-            count,
+            text("Likeness inside the lungs: {before}, laid over each other {after}", before=before, after=after),
+            text("Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected),
+            region_count(translator, len(regions)),
             *(region_sentence(translator, region, place) for place, region in enumerate(regions[:_MOST_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
         )

@@ -107,15 +107,7 @@ class Screening(QObject):
         self._board.withdraw(_unscreened(paths))
         if self.is_busy:
             self._next, self._next_watches = (*self._next, *paths), watches
-            count = len(self._next)
-            self._board.post(
-                "next",
-                lambda t: t.plural(
-                    "{count} file or folder will be screened after this run.",
-                    "{count} files or folders will be screened after this run.",
-                    count,
-                ),
-            )
+            self._board.post_reason("next", reason("next_run", count=len(self._next)), level="info")
             return
         if self.state != "waiting":
             self._before = self.state, self.paths, self.past, self.progress
@@ -372,14 +364,7 @@ class Screening(QObject):
         )
 
     def _say_other_pack(self, paths: tuple[Path, ...]) -> None:
-        self._board.post(
-            "question",
-            lambda t: t.text(
-                "Another pack is in use now, so the question before is closed. Choose the pack for {paths}.",
-                paths=_listed(paths),
-            ),
-            level="warning",
-        )
+        self._board.post_reason("question", reason("question_closed", paths=_listed(paths)), level="warning")
 
     def _name_unscreened(self, paths: tuple[Path, ...]) -> None:
         """What was chosen is not forgotten without a word."""
@@ -405,11 +390,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def _nothing_new(translator: Translator, known: int) -> str:
-    if not known:
-        return translator.text("nothing yet")
-    return translator.plural(
-        "nothing new; {count} image was screened before", "nothing new; {count} images were screened before", known
-    )
+    return translator.reason(reason("watch_known", count=known)) if known else translator.text("nothing yet")
 
 
 def _failed(paths: Sequence[Path]) -> str:

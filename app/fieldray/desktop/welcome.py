@@ -71,24 +71,16 @@ class Welcome(QWidget):
     # ---- building
 
     def _make_buttons(self, actions: Mapping[str, QAction]) -> QHBoxLayout:
-        translator, themed = self._translator, partial(icon, theme=self._theme)
-        self.open_button = push_button(
-            translator.text("Open folder"), actions["open_folder"].trigger, icon=themed("folder")
+        text, themed = self._translator.text, partial(icon, theme=self._theme)
+        self.open_button = push_button(text("Open folder"), actions["open_folder"].trigger, icon=themed("folder"))
+        self._files_button = push_button(text("Open files"), actions["open_files"].trigger, icon=themed("file"))
+        self._watch_button = push_button(text("Watch folder"), actions["watch"].trigger, icon=themed("watch"))
+        kinds = text(
+            "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
+            "never changed."
         )
-        self._files_button = push_button(
-            translator.text("Open files"), actions["open_files"].trigger, icon=themed("file")
-        )
-        self._watch_button = push_button(
-            translator.text("Watch folder"), actions["watch"].trigger, icon=themed("watch")
-        )
-        kinds = label(
-            translator.text(
-                "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
-                "never changed."
-            ),
-            role="muted",
-        )
-        return lay_row(None, self.open_button, self._files_button, self._watch_button, (kinds, 1))
+        buttons = self.open_button, self._files_button, self._watch_button
+        return lay_row(None, *buttons, (label(kinds, role="muted"), 1))
 
     # ---- what changes
 
@@ -156,15 +148,8 @@ class Welcome(QWidget):
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
         buttons = (button for shown in self.cards for button in (shown.card_button, shown.button))
-        order = [
-            *buttons,
-            self.default_box,
-            self.open_button,
-            self._files_button,
-            self._watch_button,
-            self.again_button,
-        ]
-        for before, after in itertools.pairwise(order):
+        rest = self.default_box, self.open_button, self._files_button, self._watch_button, self.again_button
+        for before, after in itertools.pairwise((*buttons, *rest)):
             self.setTabOrder(before, after)
 
     def _choose(self, question: IntentQuestion | None, candidate: PackCandidate) -> None:

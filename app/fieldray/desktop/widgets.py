@@ -203,12 +203,7 @@ def card(*parts: Part, margins: Margins = (14, 12, 14, 12)) -> QFrame:
 
 
 def push_button(
-    text: str,
-    act: Callable[[], object] | None = None,
-    *,
-    icon: QIcon | None = None,
-    role: str = "",
-    named: str = "",
+    text: str, act: Callable[[], object] | None = None, *, icon: QIcon | None = None, role: str = "", named: str = ""
 ) -> PlainButton:
     """A button and what it does; `named` where it has no text.
 

@@ -97,11 +97,11 @@ class Statistics:
 class MachineLoad:
     """CPU load of the machine, and memory of this process and its children together.
 
-    `psutil.cpu_percent` keeps the start of its interval by thread, and says 0 to the first call of each.
+    times  seconds that all cores together had nothing to do, and have been up; `psutil.cpu_percent` keeps the start of
+           its interval by thread, and says 0 to the first call of each
     """
 
     def __init__(self, *, times: Callable[[], tuple[float, float]] | None = None) -> None:
-        """`times`: seconds that all cores together had nothing to do, and have been up."""
         self._process, self._times = psutil.Process(), times or _cpu_times
         self._memory_mb, self._due_s = 0.0, 0.0
         self._since_s, self._cpu_due_s = self._times(), _CPU_EVERY_S * (psutil.cpu_count() or 1)

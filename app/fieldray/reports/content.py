@@ -368,18 +368,14 @@ def comparison_text(comparison: Comparison) -> str:
 
 def month_text(month: Month) -> str:
     """What was screened in a month, as JSON in ASCII."""
+    keys = "pack", "category", "why", "verdict", "images"
     found = [
-        {
-            "pack": tally.spec.pack_name,
-            "category": CATEGORY_TEXTS[tally.category],
-            "why": tally.why and tally.why.code,
-            "verdict": tally.verdict,
-            "images": tally.images,
-        }
-        for tally in month.tallies
+        (one.spec.pack_name, CATEGORY_TEXTS[one.category], one.why and one.why.code, one.verdict, one.images)
+        for one in month.tallies
     ]
     about = {"report": "month", "notice": NOTICE, "first_day": month.first.isoformat()}
-    return _text({**about, "images": found, "constancy": [check.text for check in month.checks]})
+    images = [dict(zip(keys, values, strict=True)) for values in found]
+    return _text({**about, "images": images, "constancy": [check.text for check in month.checks]})
 
 
 def _summary(summary: RunSummary) -> dict[str, Any]:

@@ -17,9 +17,6 @@ from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fieldray.domain.finding import Category
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
@@ -107,7 +104,7 @@ class _Screening:
     _console: Console
     _folder: ArchiveFolder
     _request: ArchiveRequest
-    _texts: Mapping[Category, str]
+    _texts: Any  # the classes by category
     _last: ArchiveProgress | None = None
 
     def run(self, spec: RunSpec, database: Path) -> int:

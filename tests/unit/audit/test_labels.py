@@ -69,7 +69,7 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
     told = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
-    assert "3 rows" in told and "label: 5; 6." in told and "two labels: 2, 4 (train/a.png: 1, 0)." in told
+    assert "used: 3." in told and "label: 5; 6." in told and "two labels: 2, 4 (train/a.png: 1, 0)." in told
     found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
     assert len(found.truths) == 2 and [note.code for note in found.notes] == [
         "audit_images_unlabelled",
