@@ -20,7 +20,6 @@ from phantoms import scaled, write_dicom
 PIXELS: Final = chest_phantom(160, 128, 7, abnormal=False)
 GREY: Final = scaled(PIXELS, 8)
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-_UNDEFINED: Final = b"\xff\xff\xff\xff"
 
 
 def zeros(size: int) -> bytes:
@@ -69,15 +68,6 @@ def jpeg_with_size(columns: int, rows: int) -> bytes:
     return bytes(data)
 
 
-def jpeg_of_many_scans(number: int) -> bytes:
-    """A progressive JPEG that repeats its last scan: each costs a pass over a large image."""
-    stream = io.BytesIO()
-    Image.new("L", (4000, 4000), 90).save(stream, "JPEG", progressive=True)
-    data = stream.getvalue()
-    at = data.rindex(b"\xff\xda")
-    return data[:at] + data[at:-2] * number + data[-2:]
-
-
 def jpeg_of_many_segments(number: int) -> bytes:
     """A JPEG with so many comments before its image."""
     data = jpeg()
@@ -99,16 +89,6 @@ def without_pixels(path: Path) -> bytes:
     """The phantom's header, ready for more elements."""
     data = dicom(path)
     return data[: data.index(b"\xe0\x7f\x10\x00OW")]
-
-
-def nested_sequences(path: Path, depth: int) -> bytes:
-    """A header whose last element is so many sequences in one another, all of undefined length."""
-    tag = b"\x40\x00\x75\x02"
-    opening = tag + b"SQ\0\0" + _UNDEFINED + b"\xfe\xff\x00\xe0" + _UNDEFINED
-    closing = b"\xfe\xff\x0d\xe0\0\0\0\0" + b"\xfe\xff\xdd\xe0\0\0\0\0"
-    data = dicom(path)
-    at = data.index(b"\xe0\x7f\x10\x00OW")
-    return data[:at] + opening * depth + closing * depth + data[at:]
 
 
 def deflated(path: Path, size: int) -> bytes:

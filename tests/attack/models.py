@@ -14,7 +14,7 @@ from ai_edge_litert import schema_py_generated as schema
 from attack.hostile_packs import with_file
 from harness.case import Group
 from harness.world import World
-from tiny_models import tiny_model_bytes, with_custom_operator
+from tiny_models import tiny_model_bytes
 from tiny_packs import fingerprint
 
 CASES = Group("models")
@@ -51,18 +51,13 @@ def in_a_cycle(operators: list[Any]) -> None:
 
 _GOOD: Final = tiny_model_bytes()
 _MODELS: Final = {
-    "garbage": ("a model of random bytes", random.Random(1).randbytes(20_000)),
-    "header-only": ("a model that is only its first 8 bytes", _GOOD[:8]),
-    "cut-early": ("a model cut after a quarter", _GOOD[: len(_GOOD) // 4]),
-    "cut-late": ("a model without its last 100 bytes", _GOOD[:-100]),
     "offsets": ("a model whose offsets all point far away", _GOOD[:8] + b"\xff\xff\xff\x7f" * (len(_GOOD) // 4)),
-    "custom-operator": ("an operator that no runtime knows", with_custom_operator(b"Evil")),
     "wild-index": ("an operator that reads a tensor which is not there", changed(wild)),
     "cycle": ("the last operator's output is the first one's input", changed(in_a_cycle)),
 }
 
 
-@CASES.table(_MODELS, quick=("custom-operator",))
+@CASES.table(_MODELS)
 def hostile(world: World, data: bytes) -> None:
     refuse(world, with_file(world.folder / "hostile", "model.tflite", data))
 

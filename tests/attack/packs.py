@@ -134,21 +134,3 @@ def broken(world: World, make: MakePack) -> None:
     assert not list(world.folder.rglob("pickle-ran")), "a command of the pack ran"
     record = world.home / "pack_trust.json"
     assert not record.exists() or b'"1.0.0"' not in record.read_bytes(), "its version was recorded"
-
-
-@CASES.case("star", "files named as options and commands, screened with `*`", is_quick=True)
-def star(world: World) -> None:
-    expected = world.good_images(2)
-    key_named = fingerprint(world.pack)
-    record = world.home / "pack_trust.json"
-    pack = ("--pack", world.pack, "--json", "-")
-    for names, rest in (((f"--trust={key_named}",), pack), (("packs", "trust", f"\u3000{key_named}"), ())):
-        for name in names:
-            (world.images / name).touch()
-        there = sorted(path.name for path in world.images.iterdir())
-        words = ["screen", *there] if rest else [name for name in there if name in names]
-        world.run(*words, *rest, cwd=world.images).ends_with(2)
-        assert not record.exists(), "a key was trusted by the names of files"
-        for name in names:
-            (world.images / name).unlink()
-    world.screen(expected, codes=(0,))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attack.run_attack import found
-from harness.case import Attempt, Case, Group, NotPossible
+from harness.case import Attempt, Case, NotPossible
 from harness.record import check_fate, check_rows
 from harness.runner import try_all, try_case
 from harness.table import ATTACKS, POWERCUTS
@@ -44,13 +44,6 @@ def wrong(world: World) -> None:
 def impossible(world: World) -> None:
     """Cannot be tried."""
     raise NotPossible("no compiler here")
-
-
-def test_a_case_that_holds_is_ok() -> None:
-    result = try_case(case(nothing), ["true"])
-    assert (result.verdict, result.why) == ("ok", "")
-    assert result.line.startswith("ok ")
-    assert "tests/made" in result.line and "something" in result.line
 
 
 def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
@@ -90,22 +83,9 @@ def test_what_a_program_leaves_running_is_seen() -> None:
     assert world.processes() == []
 
 
-def test_words_exit_code_and_limits_come_through() -> None:
-    with World(shell('echo "out $1"; echo err >&2; ulimit -n; exit 3'), limit_s=30) as world:
-        done = world.run("argument", before="ulimit -n 77")
-        assert (done.code, done.out, done.err) == (3, "out argument\n77\n", "err\n")
-        assert world.run(redirect=">&-").out == ""
-
-
 def test_a_traceback_is_never_calm() -> None:
     with World(shell("echo Traceback >&2"), limit_s=30) as world, pytest.raises(AssertionError, match="Traceback"):
         world.run().ends_with(0)
-
-
-def test_the_peak_of_a_program_is_measured() -> None:
-    code = "import time; block = b'x' * 200_000_000; time.sleep(0.5)"
-    with World([sys.executable, "-c", code], limit_s=30) as world:
-        assert 190 < world.run().parent_mb < 400
 
 
 @pytest.mark.parametrize(
@@ -132,18 +112,6 @@ def test_a_score_for_a_hostile_image_is_seen() -> None:
 
 def row(path: Path) -> dict[str, object]:
     return {"path": str(path), "image": path.name, "status": "screened", "score": 0.5, "reason_code": None}
-
-
-def test_a_group_names_its_cases() -> None:
-    group = Group("words")
-    group.case("one", "the first", is_quick=True)(nothing)
-    given: list[int] = []
-    table = {"two": ("the second", 2), "three": ("the third", 3)}
-    group.table(table, quick=("three",))(lambda world, number: given.append(number))
-    assert [made.name for made in group if made.is_quick] == ["words/one", "words/three"]
-    for made in group:
-        assert try_case(made, ["true"]).verdict == "ok"
-    assert given == [2, 3]
 
 
 def test_every_case_has_a_name_of_its_own_and_says_what_is_tried() -> None:

@@ -241,16 +241,6 @@ class World:
         done.ends_with(*((4,) if none and codes == (0, 1) else codes))
         return done.has(expected).takes(parent_mb=parent_mb)
 
-    def rows_in_store(self) -> dict[str, dict[str, Any]]:
-        """What the newest run has in the store, as the export to JSON tells it, by path below the images' folder."""
-        out = self.folder / f"export-{uuid.uuid4().hex}"
-        self.run("screen", self.images, *self.pack_options, "--out", out, "--names", "--formats", "json").is_calm()
-        (path,) = out.glob("*.json")
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
-        names = [os.path.relpath(row["path"], self.images) for row in results]
-        assert len(names) == len(set(names)), "an image stands twice in the export"
-        return dict(zip(names, results, strict=True))
-
     def write_settings(self, **settings: object) -> Path:
         """A home with these settings; the file."""
         self.home.mkdir(exist_ok=True)
