@@ -143,10 +143,3 @@ def test_as_a_person_types_it(tmp_path: Path) -> None:
     arguments = ["decisions", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack)]
     assert run([str(argument) for argument in arguments], console=Console(out, io.StringIO())) == 0
     assert "Share of equal decisions: 1, at least 0.995: met" in out.getvalue()
-
-
-def test_nothing_to_compare(tmp_path: Path) -> None:
-    pack = write_tiny_pack(tmp_path / "packs")
-    (tmp_path / "empty").mkdir()
-    arguments = ["decisions", tmp_path / "empty", "--pack", pack, "--trust", fingerprint(pack)]
-    assert run([str(argument) for argument in arguments], console=Console(io.StringIO(), io.StringIO())) == 2

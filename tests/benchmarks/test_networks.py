@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-from benchmarks.command_line import run
-from benchmarks.network_engines import timed_ms
 from benchmarks.networks import Engine, Measured, times_as_fast
 
 ROOT = Path(__file__).parents[2]
@@ -26,24 +21,6 @@ def test_ratios_are_taken_within_a_round_and_only_of_equal_outputs() -> None:
     assert times_as_fast(measured("a", 10, difference=0.01, kind="int8"), measured("b", 20)) == 2
     assert times_as_fast(measured("a"), measured("b", 20)) is None
     assert measured("a", 10, 30, 20).image_ms == (10, 5, 15)
-
-
-def test_at_least_five_calls_are_timed() -> None:
-    calls: list[int] = []
-
-    def infer(
-        images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        calls.append(len(images))
-        return images
-
-    assert len(timed_ms(infer, [np.zeros((1, 2, 2, 1), np.uint8)], seconds=0.0, warm_up_s=0.0)) == len(calls) == 5
-
-
-@pytest.mark.parametrize("option", [("--seconds", "-1"), ("--threads", "0")])
-def test_what_cannot_be_is_wrong_usage(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["networks", *option]) == 2
-    assert option[0] in capsys.readouterr().err
 
 
 def test_nothing_but_its_extra_names_the_engines() -> None:

@@ -21,13 +21,11 @@ from benchmarks.contestants import (
     Contestant,
     Results,
     Run,
-    compare_runs,
     opened,
     together,
 )
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
-from benchmarks.screening import ScreeningFailed
 from fieldray.commands.console import Console
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode
@@ -63,14 +61,6 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
 
 
 # ---- contenders in their own processes
-
-
-@pytest.mark.parametrize(
-    ("service", "said"), [("benchmarks.scripts:handle", "model"), ("benchmarks.none:handle", "benchmarks.none")]
-)
-def test_who_cannot_be_opened_says_why(service: str, said: str) -> None:
-    with pytest.raises(ScreeningFailed, match=said), opened("none", service, Message({"ask": "open", "first": []})):
-        pass
 
 
 @contextlib.contextmanager
@@ -127,12 +117,6 @@ def test_marks_of_a_run(archive: Archive) -> None:
     assert verdicts["JPEG, against the conventional script"] is True
     assert verdicts["Peak memory of all processes"] is True and verdicts["Start to first result"] is True
     json.dumps(report.data)
-
-
-def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
-    results = compare_runs({SCRIPT: script_opening()}, archive, repeats=5, notify=lambda _: None, most_s=0)
-    assert [run.files for run in results.runs[SCRIPT, MIXED]] == [6]
-    assert results.peak_mb[SCRIPT] > 0
 
 
 def test_runs_one_after_another_add_up() -> None:

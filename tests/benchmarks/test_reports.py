@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import benchmark_pages
-from benchmark_pages import read_front_matter, state, with_note
-from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write, write_page
+from benchmark_pages import read_front_matter, state
+from benchmarks.reports import Page, PageRefused, machine_line, plan_page, write_page
 from fieldray.bench.benchmark_case import Points, Report, Table
 
 REPORT = Report(
@@ -52,14 +51,6 @@ def commit(folder: Path, name: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_files(tmp_path: Path) -> None:
-    for _ in range(2):  # its own files may be replaced
-        paths = write(REPORT, tmp_path / "out")
-    assert [path.name for path in paths] == ["pipeline.json", "pipeline.md"]
-    assert json.loads(paths[0].read_text())["x"] == 1
-    assert "| RLE | 1 &lt; 2 |" in paths[1].read_text()
-
-
 # ---- pages of Markdown
 
 
@@ -87,11 +78,6 @@ def test_a_page_takes_the_place_of_the_run_before_and_names_what_was_committed(t
         plan_page("y", command="c", paths=["app"], folder=pages, root=tmp_path)
 
 
-def test_without_a_repository_there_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(PageRefused, match="Git repository"):
-        plan_page("x", command="c", paths=["app"], folder=tmp_path, root=tmp_path)
-
-
 # ---- stale pages
 
 
@@ -113,43 +99,6 @@ def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
     for name, why in (("unknown", "nobody wrote down"), ("abcdef1", "not in this repository")):
         page = read_front_matter(GOOD.replace("1234567", name))
         assert why in state(page, root=tmp_path).sentence
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("---\ntitle", "title"),
-        ("machine: 2 cores\n", ""),
-        ("machine: 2 cores", "machine:"),
-        ("  - app\n", ""),
-        ("title: ", "titel: "),
-        ("title: From", "title: From\ntitle: From"),
-        ("'1234567'", "main"),
-        ("2026-11-22", "2026-13-22"),
-    ],
-)
-def test_malformed_front_matter(old: str, new: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        read_front_matter(GOOD.replace(old, new, 1))
-
-
-def test_the_note_stands_under_the_title() -> None:
-    page = read_front_matter(GOOD)
-    text = with_note("\n# From files to scores\n\nText.\n", page, benchmark_pages.State(commits=3))
-    note = '!!! warning "Stale: 3 commits have changed the measured code since."'
-    assert text.splitlines()[:3] == ["# From files to scores", "", note]
-    assert "python -m benchmarks pipeline" in text and text.rstrip().endswith("Text.")
-    assert "!!!" not in with_note("# A\n", page, benchmark_pages.State(commits=0))
-
-
-def test_the_list_names_malformed_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "README.md").write_text("about")
-    (tmp_path / "x.md").write_text(GOOD)
-    assert benchmark_pages.main(tmp_path) == 0
-    (tmp_path / "y.md").write_text("no front matter")
-    assert benchmark_pages.main(tmp_path) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2].startswith("x.md: Stale") and said[-1].startswith("y.md: MALFORMED")
 
 
 def test_the_pages_here_are_well_formed() -> None:

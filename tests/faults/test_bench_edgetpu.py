@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_models import edgetpu_model
-from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, time_network, usable
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, time_network
 from fieldray.domain.study import ImageRef
 from fieldray.inference.coral.backend import edgetpu_kind
 from tiny_models import tiny_inputs
@@ -30,12 +28,3 @@ def test_the_edgetpu_is_measured_from_its_first_image(edgetpu: DoubleEdgeTpu) ->
     on_edgetpu = case(edgetpu)
     assert len(time_network(on_edgetpu, images(), count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)
-
-
-@pytest.mark.parametrize("is_plugged", [True, False])
-def test_it_is_measured_only_where_it_is(edgetpu: DoubleEdgeTpu, is_plugged: bool) -> None:
-    if is_plugged:
-        edgetpu.plug()
-    cases, problems = usable([case(edgetpu)])
-    assert bool(cases) is is_plugged
-    assert [why.code for why in problems.values()] == ([] if is_plugged else ["edgetpu_not_here"])

@@ -130,27 +130,6 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
         assert {prediction.backend for prediction in answers(engine, 20)} == {"cpu"}
 
 
-@pytest.mark.parametrize(
-    ("model", "code"),
-    [
-        (tiny_model(), "coral_not_compiled"),
-        (
-            replace(tiny_model(), files={**tiny_model().files, "edgetpu": tiny_model().files["litert"]}),
-            "coral_not_compiled",
-        ),
-        (replace(tiny_model(), files={**tiny_model().files, "edgetpu": b"a text that is no model"}), "bad_model"),
-        (edgetpu_model(oldest_runtime=15), "coral_runtime_old"),
-    ],
-)
-def test_a_pack_that_has_nothing_for_the_edgetpu_stays_on_the_cpu(
-    edgetpu: DoubleEdgeTpu, model: Model, code: str
-) -> None:
-    edgetpu.plug()
-    with opened(edgetpu, model) as (engine, said):
-        assert said.gone() == code
-        assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
-
-
 def test_a_pack_compiled_where_an_edgetpu_is_connected_is_tried_on_it(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
     edgetpu.plug()
     pack, mine, said = write_tiny_pack(tmp_path / "shipped"), tmp_path / "mine", list[str]()
@@ -176,17 +155,3 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
     refused = pytest.raises(BackendProblem, match="made for another device")
     with opened(edgetpu, compiled, device="cpu") as (engine, _), refused:
         engine.serving(timeout_s=WAIT_S)
-
-
-def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug()
-    first, second = Said(), Said()
-    with open_engine(edgetpu, first) as one, open_engine(edgetpu, second) as other:
-        one.open(edgetpu_model())
-        first.serves("edgetpu")
-        other.open(edgetpu_model())
-        assert second.gone() == "coral_busy"
-        assert {prediction.backend for prediction in answers(other, 10)} == {"cpu"}
-        one.close()
-        other.reconsider("edgetpu")
-        second.serves("edgetpu")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from bench_cases import Record
 
 from fieldray.bench.benchmark_case import Points, Report, Table
@@ -43,10 +41,3 @@ def test_rates_for_each_watt_and_dollar() -> None:
 def test_what_could_not_be_measured_is_said() -> None:
     (points,) = (block for block in report().blocks if isinstance(block, Points))
     assert any("cpu" in sentence and "runtime" in sentence for sentence in points.sentences)
-
-
-def test_data_hold_every_time_and_are_json() -> None:
-    data = json.loads(json.dumps(report().data))
-    assert data["measurements"][0]["times_ms"] == [[30, 20, 8, 12]]
-    assert data["measurements"][0]["fps_per_w"] == 50
-    assert data["not_measured"] == {"cpu": reason("no_runtime").text}

@@ -9,7 +9,7 @@ import pytest
 from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import Effort, Points, Report, Table
-from fieldray.bench.load import increase, load_cases, load_report, measure, percent, rotated
+from fieldray.bench.load import increase, load_cases, load_report, measure
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
 from tiny_models import tiny_model
 
@@ -49,10 +49,6 @@ def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
     assert not any(process.is_running() for process in processes)
     with parallel_load(NO_LOAD, cores=2) as processes:
         assert processes == ()
-
-
-def test_no_one_always_comes_first() -> None:
-    assert [rotated("abc", by) for by in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
 
 
 def test_every_subject_is_measured_under_every_level() -> None:
@@ -134,7 +130,3 @@ def test_a_load_that_fell_short_is_reported() -> None:
     report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
     assert "load of 100 % fell short: it got 30%" in sentences(report)
     assert "in full" not in sentences(study())
-
-
-def test_shares_as_text() -> None:
-    assert (percent(0.273), percent(-0.05), percent(None)) == ("+27.3 %", "-5.0 %", "")

@@ -118,21 +118,10 @@ def open_engine(events: Events, *, device: str = "auto") -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("device", ["abacus", "auto"])
-def test_the_command_line_runs_images_on_it(
-    images: Path, pack: list[str], device: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["screen", str(images), *pack, "--device", device, "--json", "-"]) == 0
+def test_the_command_line_runs_images_on_it(images: Path, pack: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["screen", str(images), *pack, "--json", "-"]) == 0
     lines = lines_of(capfd.readouterr().out)
     assert [line["backend"] for line in lines] == ["abacus"] * 4
-
-
-def test_the_command_line_runs_images_elsewhere_where_there_is_none(
-    images: Path, pack: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
-) -> None:
-    abacus.problem = NOT_HERE
-    assert run(["screen", str(images), *pack, "--json", "-"]) == 0
-    assert {line["backend"] for line in lines_of(capfd.readouterr().out)} == {"cpu"}
 
 
 def test_where_it_is_demanded_its_own_reason_ends_the_run(

@@ -147,15 +147,6 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
     assert [77] not in cpu.runs
 
 
-def test_a_device_that_was_never_there_is_not_spoken_of() -> None:
-    edgetpu, events = Behaviour(unavailable_reason=reason("edgetpu_not_here")), Events()
-    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
-        events.wait_for("cpu", "ready")
-        assert answer(engine.submit(grey(9))).backend == "cpu"
-    assert events.states("edgetpu") == []
-
-
 def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
     edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
@@ -166,16 +157,6 @@ def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
         engine.reconsider("edgetpu")
         events.wait_for("edgetpu", "ready")
         assert answer(engine.submit(grey(1))).backend == "edgetpu"
-
-
-def test_a_backend_that_died_is_started_again() -> None:
-    cpu = Behaviour(dies=dies_on(2, times=1))
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(4)]]
-    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx([grey_score(n) for n in range(4)])
-    assert [prediction.sequence for prediction in answers] == [1, 2, 1, 2]
-    assert cpu.starts == cpu.closes == 2
 
 
 def test_a_backend_that_died_in_idleness_is_started_again() -> None:

@@ -53,17 +53,6 @@ def test_closing_ends_the_process() -> None:
 
 
 @posix_only
-def test_a_killed_process_is_a_reason() -> None:
-    with started() as backend:
-        assert backend.pid
-        os.kill(backend.pid, signal.SIGKILL)
-        with pytest.raises(BackendProblem) as caught:
-            backend.run(tiny_inputs()[0])
-        assert not backend.is_alive
-    assert caught.value.reason.code == "worker_died"
-
-
-@posix_only
 def test_a_stopped_process_is_ended_at_its_deadline() -> None:
     with started(run_timeout_s=0.3) as backend:
         assert backend.pid
