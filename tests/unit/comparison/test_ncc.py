@@ -39,13 +39,6 @@ def test_it_equals_the_direct_formula(
     np.testing.assert_allclose(found, direct(search, pattern), atol=1e-5)
 
 
-def test_brightness_and_contrast_do_not_matter() -> None:
-    random = np.random.default_rng(1)
-    search, template = random.normal(size=(40, 30)), random.normal(size=(12, 9))
-    plain = correlate(search[None], template[None])
-    np.testing.assert_allclose(correlate(3 * search[None] + 1000, 0.2 * template[None] - 7), plain, atol=1e-9)
-
-
 def test_a_flat_window_and_a_flat_template_are_like_nothing() -> None:
     random = np.random.default_rng(2)
     search = random.normal(size=(30, 30)) * 50
@@ -76,14 +69,6 @@ def test_channels_are_averaged() -> None:
 def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(ValueError):
         correlate(np.ones(shapes[0]), np.ones(shapes[1]))
-
-
-def test_a_template_is_found_where_it_was_cut_out() -> None:
-    search = np.random.default_rng(5).normal(size=(60, 60))
-    peaks = find_peaks(correlate(search[None], search[None, 17:33, 21:37]), exclusion_px=5)
-    assert (peaks.rows[0], peaks.columns[0]) == pytest.approx((17, 21), abs=0.2)
-    assert peaks.first[0] == pytest.approx(1)
-    assert not peaks.is_at_border[0]
 
 
 def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:

@@ -34,10 +34,6 @@ from lungs import lungs, two_lungs
 from outcomes import POINT, failed, refused, screened
 
 
-def test_without_a_calibration_a_score_stays() -> None:
-    assert calibrate(0.3, None) == 0.3
-
-
 def test_a_calibration_works_on_the_logit() -> None:
     # logit(0.8) = ln 4; 2 ln 4 - ln 2 = ln 8; sigmoid(ln 8) = 8/9
     assert calibrate(0.8, Calibration(2.0, -math.log(2))) == pytest.approx(8 / 9, abs=1e-12)
@@ -137,11 +133,6 @@ def test_without_a_gate_or_a_distance_the_scores_decide() -> None:
     for which, distance in ((None, 5.0), (gate(5.0), None)):
         assert is_borderline(near, [finding("above", 0.55)], [finding("above", 0.65)], gate=which, distance=distance)
         assert not is_borderline(far, far, far, gate=which, distance=distance)
-
-
-def test_findings_that_do_not_belong_together_are_a_fault() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        is_borderline([finding("above", 0.9)], [], [], gate=None, distance=None)
 
 
 # ---- what a person sees first

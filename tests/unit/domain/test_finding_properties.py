@@ -21,7 +21,7 @@ from fieldray.domain.finding import (
     is_borderline,
 )
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint
 from outcomes import POINT, operating_point, screened
 from properties import CALIBRATIONS, SHARES, points
 
@@ -119,20 +119,6 @@ def test_what_is_not_borderline_stands_a_small_change(score: float, share: float
 def test_a_score_far_above_a_limit_near_one_is_not_borderline(score: float, expected: bool) -> None:
     """A margin of the score alone made every image above a limit of 0.96 borderline."""
     assert borderline(score, operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)) == expected
-
-
-@given(SHARES)
-def test_the_margin_is_narrower_where_an_image_was_read_finely(score: float) -> None:
-    near, fine = (borderline_scores({"opacity": score}, oversampling=pixels) for pixels in (1.4, 1.5))
-    assert near[0]["opacity"] <= fine[0]["opacity"] <= score <= fine[1]["opacity"] <= near[1]["opacity"]
-
-
-@given(st.floats(1e-3, 1e3), st.floats(0, 1e4), points())
-def test_what_the_gate_clearly_refuses_is_never_borderline(limit: float, times: float, point: OperatingPoint) -> None:
-    gate = OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
-    three = [findings(score, point) for score in (point.threshold, 0.0, 1.0)]
-    assert not is_borderline(*three, gate=gate, distance=limit * (1.1 + times))
-    assert is_borderline([], [], [], gate=gate, distance=limit)
 
 
 @given(st.lists(DECISIONS, max_size=4))

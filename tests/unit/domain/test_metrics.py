@@ -27,11 +27,6 @@ def test_auc_counts_ties_half() -> None:
     assert math.isnan(metrics.auc(SCORES, np.ones(6, bool)))
 
 
-def test_shares_at_a_threshold() -> None:
-    assert metrics.sensitivity(SCORES, TRUTH, threshold=0.7, patients=ONE_EACH).value == pytest.approx(2 / 3)
-    assert metrics.specificity(SCORES, TRUTH, threshold=0.6, patients=ONE_EACH).value == pytest.approx(2 / 3)
-
-
 def test_thresholds_reach_what_is_asked() -> None:
     # all three positives are caught from 0.2 on; halfway to the next lower score 0.1 is 0.15
     assert metrics.threshold_for_sensitivity(SCORES, TRUTH, wanted=0.95) == pytest.approx(0.15)

@@ -181,8 +181,3 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
 def test_the_same_image_chosen_by_hand_is_named() -> None:
     same = as_prior(unscreened(CURRENT.ref), CURRENT, "file")
     assert [doubt.code for doubt in doubts_about(same, CURRENT)] == ["prior_same_image"]
-
-
-def test_a_file_that_no_pack_has_seen_has_no_score() -> None:
-    made = unscreened(CURRENT.ref)
-    assert (made.category, made.findings, made.model_sha256) == ("not_assessed", (), "")

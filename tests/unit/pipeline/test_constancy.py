@@ -36,7 +36,8 @@ from packs_factory import key
 from shipped_packs import ADULTS
 from tiny_models import tiny_manifest, tiny_model
 
-IMAGES = len(list(constancy_files()))
+FILES = list(constancy_files())
+IMAGES = len(FILES)
 POINT = tiny_manifest().operating_points[0]
 
 
@@ -71,6 +72,7 @@ def record(**changes: object) -> Record:
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("fieldray.pipeline.constancy.constancy_files", lambda: FILES)  # drawn once
 
 
 # ---- what is expected

@@ -20,14 +20,12 @@ from fieldray.domain.finding import Failed, Refused, Screened
 from fieldray.domain.image import Box
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import EarlierVerdict, StoredResult, Verdict
-from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
-from fieldray.reports.outputs import is_own_report
 from fieldray.reports.pdf.document import Document
 from fieldray.reports.pdf.fonts import FAMILY, Align, Fonts, MethodReturnValue, WholeFont
 from fieldray.reports.wording import Wording
@@ -42,7 +40,6 @@ NOTICES = {
     "en": "Research use only. Not for diagnostic use.",
     "uk": "Лише для досліджень. Не для діагностики.",
 }
-LONG_NOTE = "a note that does not end " * 400
 
 
 @pytest.fixture
@@ -396,12 +393,6 @@ def test_a_long_text_ends_with_dots() -> None:
     assert cut("a" * 400).endswith("a…")
     assert len(cut("\u202e" * 400)) == 300
     assert cut("short") == "short"
-
-
-def test_reports_are_not_screened_in_the_next_run(one: Screened, tmp_path: Path) -> None:
-    write_pdf(tmp_path / "run.pdf", run_with(results_of([one])))
-    refs = list(discover([tmp_path], is_own_report=is_own_report))
-    assert [ref.path for ref in refs] == [one.ref.path]
 
 
 def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: Screened, tmp_path: Path) -> None:

@@ -76,14 +76,6 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_pat
     assert read.facts.decode_ms > 0
 
 
-def test_read_in_full_gives_the_same_tensor(pool: Workers, tmp_path: Path) -> None:
-    ref = ImageRef(path=write_dicom(tmp_path / "image.dcm", chest_phantom(500, 400, 7, abnormal=True)))
-    reduced, full = look(pool, ref, SPEC), look(pool, ref, SPEC, detail="full")
-    assert reduced.values is not None
-    np.testing.assert_array_equal(reduced.values, full.values)
-    assert (reduced.facts.rows, reduced.facts.columns) == (full.facts.rows, full.facts.columns) == (500, 400)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
 def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> None:
     image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
@@ -235,16 +227,6 @@ def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: Workers, tmp_p
     assert read.problem is not None
     assert read.problem.code == "memory"
     assert strange_pool.pids == pids
-
-
-def test_read_image_raises_the_reason(strange_pool: Workers, tmp_path: Path) -> None:
-    for name, code in (("crash.dcm", "decoder_crashed"), ("nothing.dcm", "missing")):
-        path = write_dicom(tmp_path / name, IMAGE)
-        if name == "nothing.dcm":
-            path.unlink()
-        with pytest.raises(Unreadable) as caught:
-            strange_pool.read_image(ImageRef(path=path))
-        assert caught.value.reason.code == code
 
 
 def test_only_the_content_asked_for_is_shown(pool: Workers, tmp_path: Path) -> None:
