@@ -22,7 +22,7 @@ from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 
-NOTICE = "Research use only. This shows differences of two images, not a course of disease."
+NOTICE = f"Research use only. {reason('compare_notice').text}"
 Key = Qt.Key
 
 
@@ -142,7 +142,7 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
         bar = desk.window.prior_bar
         assert bar.isVisible()
         assert bar.dates.text() == "Open: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
-        assert bar.notice.text() == NOTICE
+        assert bar.notice.text() == NOTICE and "0 of 12 in X-rays of different days" in NOTICE
         assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
     said = texts(desk.window.prior_card)
     assert "Open: Abnormal, Score 0.90" in said and "Prior: Normal, Score 0.10" in said

@@ -23,6 +23,7 @@ import json
 import math
 import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -300,8 +301,9 @@ OVERLAY: Final = "overlay.png"
 DISPLACEMENT: Final = "displacement.npy"
 _FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR: "png", OVERLAY: "png", DISPLACEMENT: "map"}
 _OPACITY: Final = 0.75
-_STRIP_PX: Final = 56
+_STRIP_PX: Final = 74
 _SWATCH_PX: Final = 12
+_LINE: Final = 94  # characters that fit below the image
 
 
 def pair_notice() -> str:
@@ -373,6 +375,6 @@ def _add_legend(draw: ImageDraw.ImageDraw) -> None:
         left = 6 + number * 220
         draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
         draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
-    words = (f"From {CHANGE_SHOWN:g} times the noise on. {NOTICE}", reason("compare_notice").text)
-    for line, text in enumerate(words):
+    words = f"From {CHANGE_SHOWN:g} times the noise on. {pair_notice()}"
+    for line, text in enumerate(textwrap.wrap(words, _LINE)):
         draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))

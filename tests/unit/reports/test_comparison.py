@@ -73,7 +73,8 @@ def test_the_overlay_shows_regions_and_says_what_it_is(compared: PairComparison)
     assert picture.size[0] == FRAME_SIDE
     assert picture.size[1] > FRAME_SIDE
     assert picture.getpixel((48, 110)) == DENSER  # two pixels left of the box
-    assert np.asarray(picture)[FRAME_SIDE:].any()
+    below = np.asarray(picture)[FRAME_SIDE:]
+    assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # nothing of the words is cut off
 
 
 def test_the_json_has_boxes_areas_and_strengths(compared: PairComparison) -> None:
