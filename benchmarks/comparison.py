@@ -1,7 +1,6 @@
 """How well a prior image is laid over the current one, and whether what changed is found: on real pairs, known warps.
 
 What is measured on warped copies has an exact truth. For two different X-rays of a patient nobody knows it to a pixel.
-How many matches are false is measured by the matcher's recipe (`fieldray adapt run models/recipes/matcher.toml`).
 """
 
 from __future__ import annotations

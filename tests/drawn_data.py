@@ -86,17 +86,3 @@ def _image(folder: Path, name: str, where: str, finding: str, *, number: int, re
     Image.fromarray(pixels).save(folder / "shared" / "data" / "images" / f"{name}.png")
     label = "abnormal" if number % 2 else "normal"
     return f"images/{name}.png,{where},{label},{finding},{name},{rest},"
-
-
-def draw_pairs(folder: Path, *, patients: int, side: int = _SIDE) -> None:
-    """pairs.csv with two drawn chests a patient, the later one a little moved and brighter; its gap is 1 or 5."""
-    root = folder / "shared" / "data"
-    (root / "pairs").mkdir(parents=True, exist_ok=True)
-    lines = ["prior,current,set,patient_id,prior_view,current_view,prior_finding,current_finding,gap,gap_unit,licence"]
-    for number in range(patients):
-        pixels = (chest_phantom(side, side, 700 + number, abnormal=False) / 257).astype(np.uint8)
-        for name, image in (("prior", pixels), ("current", np.roll(pixels // 2 + 100, 3, axis=0))):
-            Image.fromarray(image).save(root / "pairs" / f"{name}{number}.png")
-        files = f"pairs/prior{number}.png,pairs/current{number}.png"
-        lines.append(f"{files},nih,person{number},PA,PA,-,-,{1 + 4 * (number % 2)},follow-ups,drawn")
-    (root / "pairs.csv").write_text("\n".join(lines))

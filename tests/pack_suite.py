@@ -29,13 +29,8 @@ if __name__ == "__main__":
 from attack.hostile_packs import edited, sign, with_file  # noqa: E402
 from attack.packs import BROKEN, MakePack, array  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
-from fieldray.packs.manifest import (  # noqa: E402
-    FeatureOutput,
-    Input,
-    MatcherManifest,
-)
-from fieldray.packs.verified import list_files, read_files, read_verified_manifest, write_described  # noqa: E402  # noqa: E402
-from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack  # noqa: E402
+from fieldray.packs.verified import list_files, read_files, read_verified_manifest  # noqa: E402
+from packs_factory import make_lung_fields, make_pack  # noqa: E402
 from tiny_packs import write_tiny_pack  # noqa: E402
 
 EXPECTED: Final = "expected.json"
@@ -85,18 +80,6 @@ def lungs(change: Callable[[dict[str, Any]], object]) -> MakePack:
         return pack
 
     return make
-
-
-def matcher(folder: Path) -> Path:
-    """A pack that describes patches."""
-    contents, texts = {"litert": MODEL_BYTES, "card": b"# Matcher\n"}, {"en": "A matcher of the tests."}
-    description = MatcherManifest(
-        schema_version=2, id="test-matcher", version="1.0.0", names=texts, descriptions=texts, intended_use=texts,
-        limits=texts, files=list_files(contents), provenance={}, metrics={}, outputs=FeatureOutput(features=0),
-        input=Input(height=64, width=64, channels=1, dtype="uint8", intensity="percentile", fit="pad", margin=0.0),
-        local_radius=9,
-    )  # fmt: skip
-    return write_described(folder, description=description, contents=contents, key=key())
 
 
 def written_otherwise(folder: Path) -> Path:
@@ -172,7 +155,6 @@ GOOD: Final[Mapping[str, tuple[str, MakePack]]] = {
     "good-role": ("a file of a role that no reader knows yet", with_role),
     "good-version": ("a version of large numbers", lambda folder: make_pack(folder, version="10.200.3000")),
     "good-lung-fields": ("a lung-field pack", make_lung_fields),
-    "good-matcher": ("a matcher", matcher),
 }
 
 BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
@@ -181,7 +163,7 @@ BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
     "bad-format-new": ("format 3", given(schema_version=3)),
     "bad-format-true": ("format true", given(schema_version=True)),
     "bad-kind": ("a kind nobody knows", given(kind="oracle")),
-    "bad-kind-other": ("a classifier that calls itself a matcher", given(kind="matcher")),
+    "bad-kind-other": ("a classifier that calls itself a lung-field pack", given(kind="lung-fields")),
     "bad-unknown-key": ("a key nobody knows", given(threshhold=0.5)),
     "bad-unknown-key-below": ("a key nobody knows in `input`", given("input", gamma=2)),
     "bad-no-english": ("no English name", given(names={"uk": "Малий"})),

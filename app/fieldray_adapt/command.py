@@ -29,9 +29,6 @@ from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import LUNG_CROSS, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT
 from fieldray_adapt.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
-from fieldray_adapt.matcher.recipe import MatcherRecipe
-from fieldray_adapt.matcher.results import MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT
-from fieldray_adapt.matcher.train import MATCHER_DATA, MATCHER_QUANTISE, MATCHER_TRAIN, matcher_problems
 from fieldray_adapt.pack import PACK
 from fieldray_adapt.profile import PROFILE, profile_study
 from fieldray_adapt.prune.recipe import StudyRecipe
@@ -51,9 +48,6 @@ _LUNG_STEPS: Final[tuple[Step, ...]] = (
 )  # fmt: skip
 # The network as published is trained and evaluated, to compare with; no pack is made of it.
 _PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
-_MATCHER_STEPS: Final[tuple[Step, ...]] = (
-    MATCHER_DATA, MATCHER_TRAIN, MATCHER_QUANTISE, PLACEMENT, MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT,
-)  # fmt: skip
 _CREDITS: Final = """# Credits and licences
 
 Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
@@ -297,7 +291,6 @@ KINDS: Final[dict[str, Kind]] = {
         is_divided=True,
     ),
     "lung-fields": Kind(schema=LungRecipe, check=lung_problems, steps=_lung_steps, is_divided=True),
-    "matcher": Kind(schema=MatcherRecipe, check=matcher_problems, steps=lambda _: _by_name(_MATCHER_STEPS)),
     "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

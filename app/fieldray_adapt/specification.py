@@ -24,7 +24,7 @@ Kind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
     "dropout",
 ]  # fmt: skip
-Activation = Literal["none", "relu", "relu6", "tanh", "sigmoid", "softmax"]
+Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 
 INPUT: Final = "image"

@@ -139,7 +139,7 @@ CASES: Final[Mapping[str, Case]] = {
     # a complaint of msgspec that quotes a key which looks like the place of a fault: it was looked up and not there
     "a key that looks like a place": Case(
         "manifest",
-        lambda: b'{"kind":"matcher","schema_version":2,"descriptions":{"en":"."}," - at `.s[...]":1}',
+        lambda: b'{"kind":"lung-fields","schema_version":2,"descriptions":{"en":"."}," - at `.s[...]":1}',
         ("pack_manifest",),
     ),
     # messages that announce what is no array, no size, or not there

@@ -50,7 +50,6 @@ DECIDES_NOTHING: Final = {
     "metrics": "of its numbers only `evidence_inside.limit` is read for a result, and stands here as `evidence_limit`",
     "scheme": "text",
     "meaning": "text",
-    "matcher_rules": "of a pack that screens nothing",
 }
 
 

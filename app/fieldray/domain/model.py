@@ -19,7 +19,7 @@ FitRule = Literal["stretch", "pad", "crop"]
 CropRule = Literal["none", "lungs", "lung_region"]
 Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
-CompanionKind = Literal["lung-fields", "matcher"]
+CompanionKind = Literal["lung-fields"]
 PackKind = Literal["classifier"] | CompanionKind
 # What a lung-field network says of an image as a whole, in the order of its scores.
 LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
@@ -163,21 +163,18 @@ class OutputRoles:
 
     Where class maps exist, a label's score is activation(mean of its map), taken from the integer map: the mean of
     many cells is finer than the single quantised score. Otherwise the scores output is used. A mask is (1, rows,
-    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is where lung belongs. Planes are (1,
-    rows, columns, n), what a matcher's encoder says of every place; a file that has them needs no scores.
+    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is where lung belongs.
     """
 
     scores: int | None = None
     class_maps: int | None = None
     features: int | None = None
     mask: int | None = None
-    planes: int | None = None
     activation: Activation = "sigmoid"
 
     def __post_init__(self) -> None:
-        is_enough = any(role is not None for role in (self.scores, self.class_maps, self.planes))
-        _require(is_enough, "outputs need scores or class_maps, or planes")
-        roles = (self.scores, self.class_maps, self.features, self.mask, self.planes)
+        _require(self.scores is not None or self.class_maps is not None, "outputs need scores or class_maps")
+        roles = (self.scores, self.class_maps, self.features, self.mask)
         indices = [index for index in roles if index is not None]
         _require(len(set(indices)) == len(indices), "one output has two roles")
 
@@ -241,19 +238,9 @@ class LungRules:
         _require(set(self.thresholds) == set(LUNG_CHECKS), f"checks must be {', '.join(LUNG_CHECKS)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatcherRules:
-    """How an image is prepared for a matcher's encoder: see `fieldray_adapt.matcher.recipe`."""
-
-    local_radius_px: int
-
-    def __post_init__(self) -> None:
-        _require(1 <= self.local_radius_px <= 64, "local_radius must be 1..64")
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """What a pack says; the labels of a lung-field pack are its checks, and a matcher has none.
+    """What a pack says; the labels of a lung-field pack are its checks.
 
     names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
     class_names                                 what *abnormal* and *normal* are called, by class and language; or None
@@ -262,7 +249,6 @@ class Manifest:
     minimum_edgetpu_runtime                     the oldest Edge TPU runtime that runs its compiled file
     requires                                    the packs it does not run without
     lung_rules                                  of a lung-field pack, None for any other
-    matcher_rules                               of a matcher, None for any other
     is_bare                                     of the dissertation's bare files (see packs/verified): grey levels go in
                                                 undivided, and the label with the larger score is the class, for no
                                                 operating point is known; the first label is the abnormal one
@@ -286,13 +272,12 @@ class Manifest:
     minimum_edgetpu_runtime: int | None = None
     requires: tuple[Requirement, ...] = ()
     lung_rules: LungRules | None = None
-    matcher_rules: MatcherRules | None = None
     is_bare: bool = False
     provenance: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require(bool(self.labels) or self.matcher_rules is not None, "a pack needs at least one label")
+        _require(bool(self.labels), "a pack needs at least one label")
         codes = {label.code for label in self.labels}
         _require(len(codes) == len(self.labels), "label codes must differ")
         for point in self.operating_points:

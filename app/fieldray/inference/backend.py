@@ -33,7 +33,6 @@ class Answer:
     latency_ms  the invocation alone
     mask        (rows, columns) float32 in [0, 1], of the lung that is seen, or None
     region      (rows, columns) float32 in [0, 1], of where lung belongs, or None
-    planes      (rows, columns, channels) float32, what an encoder says of every place, or None
     """
 
     scores: NDArray[np.float32]
@@ -41,7 +40,6 @@ class Answer:
     features: NDArray[np.float32] | None
     latency_ms: float
     mask: NDArray[np.float32] | None = None
-    planes: NDArray[np.float32] | None = None
     region: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -53,8 +51,6 @@ class Answer:
         for mask in (self.mask, self.region):
             if not _is_finite(mask, dimensions=2) or (mask is not None and not 0 <= mask.min() <= mask.max() <= 1):
                 raise ValueError("a mask must be (rows, columns) in 0..1")
-        if not _is_finite(self.planes, dimensions=3):
-            raise ValueError("planes must be (rows, columns, channels) and finite")
 
 
 def prediction_of(

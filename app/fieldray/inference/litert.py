@@ -188,7 +188,6 @@ class Network:
             features=None if features is None else features.reshape(-1),
             mask=shares[0] if shares else None,
             region=shares[1] if len(shares) > 1 else None,
-            planes=self._real(roles.planes),
             latency_ms=latency_ms,
         )
 
@@ -258,7 +257,6 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
         "class maps": roles.class_maps,
         "features": roles.features,
         "mask": roles.mask,
-        "planes": roles.planes,
     }
     for role, position in positions.items():
         if position is None:
@@ -272,7 +270,6 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "class maps": len(info.shape) == 4 and info.shape[3] == labels,
             "features": size == info.shape[-1],
             "mask": len(info.shape) == 4 and info.shape[3] in (1, 2),
-            "planes": len(info.shape) == 4 and info.shape[1:3] == (spec.input.height, spec.input.width),
         }[role]
         if size > _MOST_VALUES:
             _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")

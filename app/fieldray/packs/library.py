@@ -312,7 +312,7 @@ class PackLibrary:
             except PackProblem as error:
                 problem = problem or error
             else:
-                return pack.companion(trust, kind=requirement.kind)
+                return pack.companion(trust)
         assert problem is not None
         raise _unusable(wanted(requirement), problem) from problem
 

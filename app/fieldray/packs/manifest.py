@@ -250,12 +250,6 @@ class LungCheck(_Part, frozen=True, kw_only=True):
     threshold: Annotated[float, Meta(gt=0, lt=1)]
 
 
-class FeatureOutput(_Part, frozen=True, kw_only=True):
-    """Which output of a matcher's encoder holds the features, by index: (1, height, width, n) for the whole input."""
-
-    features: _Index
-
-
 class PackManifest(_Part, frozen=True, kw_only=True, tag_field="kind"):
     """What every pack says."""
 
@@ -297,17 +291,7 @@ class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fiel
     golden: GoldenTolerance | UnsetType = UNSET
 
 
-class MatcherManifest(PackManifest, frozen=True, kw_only=True, tag="matcher"):
-    """A pack that describes image patches, to compare two images.
-
-    `local_radius` is that of `fieldray_adapt.matcher.recipe.locally_normalised`, in pixels of the input.
-    """
-
-    outputs: FeatureOutput
-    local_radius: Annotated[int, Meta(ge=1, le=64)]
-
-
-AnyManifest = ClassifierManifest | LungFieldsManifest | MatcherManifest
+AnyManifest = ClassifierManifest | LungFieldsManifest
 
 
 # What the domain knows of a pack; the gate's arrays are files, and come from them.
@@ -341,7 +325,7 @@ def kind_of(found: PackManifest) -> PackKind:
 
 
 def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """A manifest as the rest of the program knows it: a lung-field pack's has its checks as labels, a matcher's none.
+    """A manifest as the rest of the program knows it: a lung-field pack's has its checks as labels.
 
     Raises PackProblem("pack_manifest").
     """
@@ -349,9 +333,6 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> M
     content["pack_id"] = content.pop("id")
     if isinstance(found, LungFieldsManifest):
         content |= _lung_fields(found)
-    if isinstance(found, MatcherManifest):
-        rules = {"local_radius_px": found.local_radius}
-        content |= {"labels": [], "outputs": {"planes": found.outputs.features}, "matcher_rules": rules}
     parts = {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
     try:
         return Manifest(ood_gate=ood_gate, **parts)
@@ -456,13 +437,12 @@ def _check_names(document: Mapping[str, Any]) -> None:
             raise PackProblem(reason("pack_bad_name", name=name))
 
 
-def _check_files(found: PackManifest) -> None:
+def _check_files(found: AnyManifest) -> None:
     """The roles that belong together are there together, and no file is larger than its role allows."""
-    arrays = {OOD_GATE_ROLES: False, GOLDEN_ROLES: False}
-    if isinstance(found, ClassifierManifest):
-        arrays[OOD_GATE_ROLES] = found.ood_gate is not msgspec.UNSET
-    if isinstance(found, ClassifierManifest | LungFieldsManifest):
-        arrays[GOLDEN_ROLES] = found.golden is not msgspec.UNSET
+    arrays = {
+        OOD_GATE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
+        GOLDEN_ROLES: found.golden is not msgspec.UNSET,
+    }
     needed = {*REQUIRED_ROLES, *(role for roles, is_used in arrays.items() if is_used for role in roles)}
     unused = {role for roles, is_used in arrays.items() if not is_used for role in roles}
     missing = sorted(needed - set(found.files))

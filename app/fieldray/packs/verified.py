@@ -24,17 +24,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import UNSET
 
-from fieldray.domain.model import (
-    CompanionKind,
-    GoldenVectors,
-    InputSpec,
-    Label,
-    Manifest,
-    Model,
-    OodGate,
-    OutputRoles,
-    Trust,
-)
+from fieldray.domain.model import GoldenVectors, InputSpec, Label, Manifest, Model, OodGate, OutputRoles, Trust
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.manifest import (
@@ -43,7 +33,6 @@ from fieldray.packs.manifest import (
     AnyManifest,
     ClassifierManifest,
     Input,
-    MatcherManifest,
     PackFile,
     PackManifest,
     check_size,
@@ -109,9 +98,9 @@ class VerifiedPack:
             raise not_classifier(self.manifest.description)
         return replace(self.signed_model, trust=trust)
 
-    def companion(self, trust: Trust, *, kind: CompanionKind = "lung-fields") -> Model | None:
-        """The lung-field pack, or the matcher, in memory; None for a pack of another kind."""
-        return replace(self.signed_model, trust=trust) if kind_of(self.manifest.description) == kind else None
+    def companion(self, trust: Trust) -> Model | None:
+        """The lung-field pack in memory; None for a pack of another kind."""
+        return replace(self.signed_model, trust=trust) if kind_of(self.manifest.description) == "lung-fields" else None
 
 
 def not_classifier(description: PackManifest) -> PackProblem:
@@ -162,7 +151,7 @@ class _Parts:
             raise manifest_error(f"ood_gate: {error}") from error
 
     def _golden(self, description: AnyManifest, *, scores: int) -> GoldenVectors | None:
-        if isinstance(description, MatcherManifest) or description.golden is UNSET:
+        if description.golden is UNSET:
             return None
         inputs, expected = (self.files[role] for role in GOLDEN_ROLES)
         try:

@@ -38,10 +38,7 @@ def _manifests() -> tuple[dict[str, Any], ...]:
             make_pack(Path(folder), version="2.0.0", edgetpu=True),
             make_lung_fields(Path(folder)),
         )
-        found = [json.loads((pack / MANIFEST_NAME).read_bytes()) for pack in packs]
-    common = {name: value for name, value in found[-1].items() if name not in ("checks", "mask_threshold", "golden")}
-    matcher = {**common, "kind": "matcher", "id": "test-matcher", "outputs": {"features": 0}, "local_radius": 8}
-    return (*found, matcher)
+        return tuple(json.loads((pack / MANIFEST_NAME).read_bytes()) for pack in packs)
 
 
 def _manifest(chance: random.Random) -> bytes:

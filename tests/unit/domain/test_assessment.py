@@ -16,7 +16,6 @@ from fieldray.domain.model import (
     Label,
     LungRules,
     Manifest,
-    MatcherRules,
     Model,
     OodGate,
     OutputRoles,
@@ -125,7 +124,6 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "minimum_edgetpu_runtime": 14,
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,
-        "matcher_rules": MatcherRules(local_radius_px=3),
         "class_names": {"abnormal": {"en": "Other"}, "normal": {"en": "Other"}},
         "warnings": {"en": "Other"},
         "is_bare": True,
@@ -153,7 +151,7 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "crop": "lungs",
         "crop_margin": 0.1,
     },
-    OutputRoles: {"scores": 4, "class_maps": 5, "features": 6, "mask": 7, "planes": 8, "activation": "softmax"},
+    OutputRoles: {"scores": 4, "class_maps": 5, "features": 6, "mask": 7, "activation": "softmax"},
     HeaderRules: {"modalities": ("CR",), "body_parts": ("LUNG",), "views": ("PA",), "ages_years": (18, 90)},
 }
 WHOLE = tiny_model(manifest=tiny_manifest(requires=(Requirement(kind="lung-fields", id="l"),)))

@@ -15,7 +15,6 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
-    MatcherRules,
     OodGate,
     OutputRoles,
 )
@@ -47,9 +46,7 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
         (lambda: gate(size=4), "^OOD gate: projection and mean differ in length$"),
         (lambda: gate(limit=0.0), "^OOD gate: limit must be above 0$"),
         (lambda: gate(limit=float("nan")), "limit"),
-        (lambda: MatcherRules(local_radius_px=0), "^local_radius must be 1..64$"),
-        (lambda: MatcherRules(local_radius_px=65), "^local_radius must be 1..64$"),
-        (OutputRoles, "scores or class_maps, or planes"),
+        (OutputRoles, "scores or class_maps"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((1, 1), np.float32), tolerance=0.1), "differ in number"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((2, 1), np.float32), tolerance=0.5), "tolerance"),
     ],
@@ -74,11 +71,6 @@ def test_a_model_names_its_lung_field_pack_by_the_beginning_of_its_hash() -> Non
     assert model.lungs_pack == ""
     lungs = replace(model, model_sha256="0123456789abcdef" * 4)
     assert replace(model, lungs=lungs).lungs_pack == f"{model.pack_name} 0123456789ab"
-
-
-@pytest.mark.parametrize("radius", [1, 64])
-def test_the_limits_of_a_radius_belong_to_it(radius: int) -> None:
-    assert MatcherRules(local_radius_px=radius).local_radius_px == radius
 
 
 @pytest.mark.parametrize(

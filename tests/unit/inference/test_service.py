@@ -52,7 +52,7 @@ def test_an_answer_arrives_as_it_was_sent() -> None:
     arrived = received(travelled(sent(ANSWER)), Answer)
     for name in ("scores", "class_maps", "features"):
         assert np.array_equal(getattr(arrived, name), getattr(ANSWER, name)), name
-    assert (arrived.latency_ms, arrived.mask, arrived.planes) == (2.5, None, None)
+    assert (arrived.latency_ms, arrived.mask) == (2.5, None)
 
 
 def test_an_array_of_another_type_is_no_answer() -> None:

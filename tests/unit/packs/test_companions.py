@@ -66,7 +66,6 @@ def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive
 @pytest.mark.parametrize(
     ("requirement", "code", "tells"),
     [
-        (Requirement(kind="matcher"), "pack_companion_missing", "matcher"),
         (Requirement(kind="lung-fields", id="other-lungs"), "pack_companion_missing", "lung-fields (other-lungs)"),
         (Requirement(kind="lung-fields", minimum_version="1.0.1"), "pack_companion_older", "1.0.1+"),
         (Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0"), None, ""),

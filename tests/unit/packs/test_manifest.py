@@ -19,7 +19,6 @@ from fieldray.domain.model import (
     HeaderRules,
     Label,
     Manifest,
-    MatcherRules,
     OperatingPoint,
     Requirement,
 )
@@ -33,7 +32,6 @@ from fieldray.packs.manifest import (
     describe,
     domain_manifest,
     dump,
-    kind_of,
     parse,
     schema,
 )
@@ -73,29 +71,6 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
     assert (found.minimum_edgetpu_runtime, found.accepted.ages_years) == (13, (18, 90))
     assert (description.ood_gate.limit, description.golden.tolerance) == (3.5, 0.02)
     assert set(description.files) == {"litert", "edgetpu", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES}
-
-
-def test_a_matcher_has_no_labels_and_its_output_is_of_planes(data: bytes) -> None:
-    def change(content: dict[str, Any]) -> None:
-        for name in (
-            "labels",
-            "operating_points",
-            "minimum_edgetpu_runtime",
-            "calibration",
-            "ood_gate",
-            "golden",
-            "accepted",
-            "requires",
-        ):
-            content.pop(name, None)
-        content |= {"kind": "matcher", "outputs": {"features": 0}, "local_radius": 8}
-        content["files"] = {role: content["files"][role] for role in ("litert", "card")}
-
-    found = parse(_changed(data, change))
-    assert (kind_of(found), kind_of(parse(data))) == ("matcher", "classifier")
-    described = domain_manifest(found)
-    assert described.matcher_rules == MatcherRules(local_radius_px=8)
-    assert (described.labels, described.outputs.planes, described.names) == ((), 0, found.names)
 
 
 def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
@@ -190,8 +165,8 @@ def _set(path: str, value: object) -> Change:
         ("files.litert.name", 5, "files[...].name"),
         ("requires", [{"kind": "classifier"}], "requires[0].kind"),
         ("requires", [{"kind": "heart"}], "requires[0].kind"),
-        ("requires", [{"kind": "matcher", "minimum_version": "1"}], "requires[0].minimum_version"),
-        ("requires", [{"kind": "matcher", "id": None}], "requires[0].id"),
+        ("requires", [{"kind": "lung-fields", "minimum_version": "1"}], "requires[0].minimum_version"),
+        ("requires", [{"kind": "lung-fields", "id": None}], "requires[0].id"),
         ("schema_version", "1", "schema_version"),
         ("schema_version", 0, "schema_version"),
     ],
@@ -406,7 +381,7 @@ def _manifests(draw: st.DrawFn) -> Manifest:
         calibration=draw(st.dictionaries(st.sampled_from(codes), calibrations)),
         accepted=HeaderRules(views=tuple(draw(st.lists(_LINES, max_size=3))), ages_years=draw(st.none() | ages)),
         minimum_edgetpu_runtime=draw(st.none() | st.integers(0, 10**6)),
-        requires=draw(st.sampled_from([(), (Requirement(kind="matcher", minimum_version="1.0.0"),)])),
+        requires=draw(st.sampled_from([(), (Requirement(kind="lung-fields", minimum_version="1.0.0"),)])),
         provenance=draw(st.dictionaries(_LINES, _PARAGRAPHS, max_size=3)),
         metrics=draw(st.dictionaries(_LINES, _JSON, max_size=3)),
     )
