@@ -330,22 +330,6 @@ class Recipe(PackRecipe):
         return tuple(label for label in self.labels if not label.auxiliary)
 
 
-@table
-class WholeImageRecipe(PackRecipe):
-    """What every recipe has of a network that sees the whole of a square, grey image."""
-
-    def rules_with(self, split: Split) -> Rules:
-        """What holds of each, with its split."""
-        spec = self.input
-        is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
-        return (
-            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
-            (is_whole, "input", "must hold the whole image: fit stretch, no margin, no crop"),
-            (split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
-            (split.table is None, "split.table", "is for a network that goes on from another"),
-        )
-
-
 Whole = TypeVar("Whole")
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, cast
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.augmentation import PairAugmentation
 from fieldray_adapt.networks import LABELS, convolution, depthwise_convolution
-from fieldray_adapt.recipe import PatientSplit, WholeImageRecipe
+from fieldray_adapt.recipe import PackRecipe, PatientSplit
 from fieldray_adapt.recipe_data import Source, Split
 from fieldray_adapt.run import Run
 from fieldray_adapt.specification import INPUT, Layer, Specification
@@ -276,7 +276,7 @@ class LungEvaluation:
 
 
 @table
-class LungRecipe(WholeImageRecipe):
+class LungRecipe(PackRecipe):
     """A lung-field pack: from images with masks to a signed pack."""
 
     kind: Literal["lung-fields"] = key("What the recipe makes.", example="lung-fields")
@@ -303,11 +303,15 @@ class LungRecipe(WholeImageRecipe):
 
     def rules(self) -> Rules:
         """As `tables.table`."""
-        side = self.input.height
+        spec, side = self.input, self.input.height
+        is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
             (self.network.region or not self.region_sources, "masks", "that show the region need network.region"),
-            *self.rules_with(self.split),
+            (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
+            (is_whole, "input", "must hold the whole image: fit stretch, no margin, no crop"),
+            (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
+            (self.split.table is None, "split.table", "is for a network that goes on from another"),
             (
                 self.training.stages[-1].side == side,
                 "training.stages",
