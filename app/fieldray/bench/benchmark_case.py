@@ -48,14 +48,10 @@ Repetitions = Sequence[Sequence[float]]
 class Summary:
     """Statistics over repetitions; times are in milliseconds.
 
-    Attributes
-    ----------
-    first_ms, second_ms
-        Medians over the repetitions.
-    mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms
-        Of all images from the third of each repetition on; the standard deviation is the sample's (n - 1).
-    fps_min, fps_avg, fps_max
-        Images per second: of the slowest image, over all, of the fastest image.
+    first_ms, second_ms                        medians over the repetitions
+    mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms  of all images from the third of each repetition on; the standard
+                                               deviation is the sample's (n - 1)
+    fps_min, fps_avg, fps_max                  images per second: of the slowest image, over all, of the fastest image
     """
 
     repetitions: int

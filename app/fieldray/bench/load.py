@@ -61,14 +61,9 @@ _LEAST_S: Final = 1.5  # long enough for several bursts of a user's work
 class Cell:
     """One case under one level.
 
-    Attributes
-    ----------
-    repetitions
-        Milliseconds per image.
-    loads_alone
-        The load before each measurement, while the program did nothing else.
-    loads
-        The load during each measurement.
+    repetitions  milliseconds per image
+    loads_alone  the load before each measurement, while the program did nothing else
+    loads        the load during each measurement
     """
 
     case: BenchmarkCase

@@ -144,8 +144,6 @@ def open_closed_streams() -> None:
     Call it first of all: the next file opened would get the closed stream's number, and with it whatever a library
     prints. A program of Windows without a console has no such streams.
     """
-    import os
-
     for number in range(3):
         try:
             os.fstat(number)
@@ -159,8 +157,6 @@ def open_closed_streams() -> None:
 def _silence(stream: TextIO) -> None:
     """Let what is still buffered go nowhere, or Python complains about the broken pipe once more at exit."""
     with contextlib.suppress(OSError, ValueError):
-        import os
-
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

@@ -288,18 +288,11 @@ ListColumn = Literal["image", "patient", "date", "view", "class", "score", "back
 class ResultFilter:
     """Which results are wanted.
 
-    Attributes
-    ----------
-    category
-        The only class, None for all.
-    backend
-        What ran the model, "" for anything.
-    verdict
-        Results with such a verdict, or those that nobody has read.
-    text
-        Part of the patient's name, the number, the study date or the file name, whatever its case.
-    staying
-        Rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen.
+    category  the only class, None for all
+    backend   what ran the model, "" for anything
+    verdict   results with such a verdict, or those that nobody has read
+    text      part of the patient's name, the number, the study date or the file name, whatever its case
+    staying   rows that stay whatever verdict is on them: those that were judged or read since the verdict was chosen
     """
 
     category: Category | None = None
@@ -356,14 +349,9 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
 class Listed:
     """What a work list holds at a moment.
 
-    Attributes
-    ----------
-    row_ids
-        (n,) int64, the rows of the results that are wanted, in order.
-    begins
-        (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by patient.
-    counts
-        All images of the run by class, whatever is wanted.
+    row_ids  (n,) int64, the rows of the results that are wanted, in order
+    begins   (n,) uint8, what begins in each of them by patient (`NEW_PATIENT`); (0,) in a list that is not by patient
+    counts   all images of the run by class, whatever is wanted
     """
 
     row_ids: NDArray[np.int64]

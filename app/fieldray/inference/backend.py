@@ -143,28 +143,18 @@ _PERMANENT: Final = frozenset({"no_runtime", "bad_model", "model_memory", "self_
 class BackendKind:
     """A device that the engine may use, and all that the engine knows about it.
 
-    Parameters
-    ----------
-    entry
-        Its row in `fieldray.backends`.
-    open
-        A new backend, not started.
-    probe
-        The reason why the device cannot be used with a model here and now, or None; may take its time. A pack without
-        a file for it is refused all the same.
-    watch
-        For a device that can be plugged in and pulled out: makes the watch for it, given what to call when it has
-        come and when it has gone.
-    permanent
-        Codes of reasons that will be the same at the next start, so that it is not started again by itself.
-    absent
-        Codes of reasons that mean that there is no such device here, which is not worth reporting.
-    restarts
-        How often it is started again after deaths in a row, with no image run and no quiet time between them.
-    restart_delay_s
-        Before the first restart after a death; four times as long before each further one.
-    tests_itself
-        Whether its backends run the golden vectors as they start.
+    entry            its row in `fieldray.backends`
+    open             a new backend, not started
+    probe            the reason why the device cannot be used with a model here and now, or None; may take its time. A
+                     pack without a file for it is refused all the same
+    watch            for a device that can be plugged in and pulled out: makes the watch for it, given what to call when
+                     it has come and when it has gone
+    permanent        codes of reasons that will be the same at the next start, so that it is not started again by itself
+    absent           codes of reasons that mean that there is no such device here, which is not worth reporting
+    restarts         how often it is started again after deaths in a row, with no image run and no quiet time between
+                     them
+    restart_delay_s  before the first restart after a death; four times as long before each further one
+    tests_itself     whether its backends run the golden vectors as they start
     """
 
     entry: BackendEntry
@@ -201,18 +191,11 @@ class BackendKind:
 class BackendOptions:
     """What the devices of the table are made with.
 
-    Parameters
-    ----------
-    publish
-        Receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched.
-    settings
-        What the person chose.
-    cpu
-        What runs models on the CPU; None for a process of its own.
-    threads
-        Of a network on the CPU; None for one per core.
-    priority
-        Of the processes against other programs.
+    publish   receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched
+    settings  what the person chose
+    cpu       what runs models on the CPU; None for a process of its own
+    threads   of a network on the CPU; None for one per core
+    priority  of the processes against other programs
     """
 
     publish: Publish | None = None

@@ -42,13 +42,6 @@ class Opening:
     delegate: DelegateSpec | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What the child opened, for the log and the status line."""
-
-    detail: str
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
     """Run one image (height, width, channels) uint8."""
@@ -56,5 +49,5 @@ class Run:
     values: NDArray[np.uint8]
 
 
-OPEN: Final = Call("open", Opening, Opened)
+OPEN: Final = Call("open", Opening, str)  # what the child opened, for the log and the status line
 RUN: Final = Call("run", Run, Answer)

@@ -20,8 +20,8 @@ class Service:
         self._network: Network | None = None
         self._device: Any = None
 
-    def open(self, question: calls.Opening) -> calls.Opened:
-        """Load the network. Raises BackendProblem, ValueError where one is loaded."""
+    def open(self, question: calls.Opening) -> str:
+        """Load the network; what runs it, in a few words. Raises BackendProblem, ValueError where one is loaded."""
         if self._network:
             raise ValueError("opened already")
         runtime, file, delegate = load_runtime(), question.file.tobytes(), question.delegate
@@ -39,7 +39,7 @@ class Service:
         except MemoryError as error:
             raise (memory_problem() or error) from error
         where = self._device.detail if self._device else f"1 x {question.threads}"
-        return calls.Opened(detail=f"{runtime.name} {runtime.version}, {where}")
+        return f"{runtime.name} {runtime.version}, {where}"
 
     def run(self, question: calls.Run) -> Answer:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""

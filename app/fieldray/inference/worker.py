@@ -112,7 +112,7 @@ class WorkerBackend:
             self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        self._detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s).detail
+        self._detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s)
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 

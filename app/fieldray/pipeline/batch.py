@@ -105,30 +105,19 @@ _SPEED_EVERY_S: Final = 0.5
 class Work:
     """What a batch is told to do, as functions: it knows neither decoders nor engine.
 
-    Attributes
-    ----------
-    packs
-        Those that go over the images, each with a run of its own in the store.
-    discover
-        Gives every image once, lazily, but those in files that are known; None where there is no more for the moment.
-    noticed
-        What the search met that concerns no single image; asked once it is over.
-    count
-        A quick estimate of how many images there are; gives up when the function passed returns True.
-    content_hash
-        SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError.
-    stamp_with
-        Has the files stamped that are read from then on.
-    screen
-        An image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends the run.
-    keeps_previews
-        Whether the store gets small previews of the images.
-    resuming
-        How results of earlier runs are taken over.
-    watch
-        What is known of watched folders: `discover` has no end of its own then.
-    release
-        Ends what `screen` uses, at once, also while it is used; may be called twice.
+    packs           those that go over the images, each with a run of its own in the store
+    discover        gives every image once, lazily, but those in files that are known; None where there is no more for
+                    the moment
+    noticed         what the search met that concerns no single image; asked once it is over
+    count           a quick estimate of how many images there are; gives up when the function passed returns True
+    content_hash    SHA-256 (hex) of an image's bytes, and the stamp of its file; raises OSError or FieldrayError
+    stamp_with      has the files stamped that are read from then on
+    screen          an image's outcomes, of the packs with these numbers; raises Cancelled, or a FieldrayError that ends
+                    the run
+    keeps_previews  whether the store gets small previews of the images
+    resuming        how results of earlier runs are taken over
+    watch           what is known of watched folders: `discover` has no end of its own then
+    release         ends what `screen` uses, at once, also while it is used; may be called twice
     """
 
     packs: Sequence[PackWork]

@@ -100,9 +100,7 @@ def _limit_memory() -> None:
     limit_mb = memory_limit_mb()
     assert limit_mb is not None
     if sys.platform == "win32":
-        from fieldray.processes.serving import limit_memory
-
-        limit_memory(limit_mb)
+        _join_job(limits(limit_mb))
     else:
         import resource
 
@@ -132,8 +130,6 @@ def _die_with_parent() -> None:
     Source: prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, which is why
     `child.Child` starts it from a thread that stays.
     """
-    import ctypes
-
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
@@ -196,14 +192,8 @@ def limits(limit_mb: int) -> _ExtendedLimits:
     return wanted
 
 
-def limit_memory(limit_mb: int) -> None:
-    """Put this process into a job with a memory cap. Raises OSError where the system refuses."""
-    if sys.platform != "win32":
-        raise OSError("job objects exist on Windows only")
-    _assign(limits(limit_mb))
-
-
-def _assign(wanted: _ExtendedLimits) -> None:
+def _join_job(wanted: _ExtendedLimits) -> None:
+    """Put this process into a job with these limits. Raises OSError where the system refuses."""
     kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     kernel.GetCurrentProcess.restype = ctypes.c_void_p

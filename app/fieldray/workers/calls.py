@@ -84,13 +84,6 @@ class Look:
     pack: int = 0
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Looks:
-    """Look at one image as each of several packs wants it; it is read once."""
-
-    each: tuple[Look, ...]
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Seen:
     """What was seen of an image, as far as it went. Raises ValueError at birth for what no image can give.
@@ -140,13 +133,6 @@ class Seen:
         return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SeenByEach:
-    """What each of the packs saw, in their order."""
-
-    each: tuple[Seen, ...]
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunOf(Run):
     """Run an input by the classifier of the pack with this number."""
@@ -169,15 +155,8 @@ class Show:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Preview:
-    """A stored preview, as JPEG."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Levels:
-    """Its grey levels (h, w)."""
+    """The grey levels (h, w) of a stored preview, which is a JPEG."""
 
     pixels: NDArray[np.uint8]
 
@@ -186,11 +165,12 @@ class Levels:
 
 
 LOAD: Final = Call("load", Load, Loaded)
-LOOK: Final = Call("look", Looks, SeenByEach)
+# One image as each of several packs wants it, and what each saw, in their order; it is read once.
+LOOK: Final = Call("look", tuple[Look, ...], tuple[Seen, ...])
 RUN: Final = Call("run", RunOf, Answer)
 IMAGE: Final = Call("image", Show, Image)
 SHOWN: Final = Call("shown", Show, ShownImage)
-PREVIEW: Final = Call("preview", Preview, Levels)
+PREVIEW: Final = Call("preview", bytes, Levels)
 HASH: Final = Call("hash", Show, str)
 MEMBERS: Final = Call("members", Search, Members)
 

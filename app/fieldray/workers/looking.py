@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -167,20 +167,20 @@ class Worker:
 
     def look(self, question: calls.Look) -> calls.Seen:
         """What is seen of an image; never raises for the image."""
-        return self.look_for_each(calls.Looks((question,))).each[0]
+        return self.look_for_each((question,))[0]
 
-    def look_for_each(self, questions: calls.Looks) -> calls.SeenByEach:
+    def look_for_each(self, questions: Sequence[calls.Look]) -> tuple[calls.Seen, ...]:
         """What each of several packs sees of one image, which is opened once; never raises for the image."""
-        first = questions.each[0]
+        first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
         began_s = time.perf_counter()
         try:
             file = self._open_file(first.ref, stamps=stamps)
         except InputProblem as error:
             unread = calls.Seen(problem=error.reason, is_refusal=isinstance(error, Unusable))
-            return calls.SeenByEach((unread,) * len(questions.each))
+            return (unread,) * len(questions)
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
-        return calls.SeenByEach(tuple(self._seen(question, shared) for question in questions.each))
+        return tuple(self._seen(question, shared) for question in questions)
 
     def _seen(self, question: calls.Look, shared: _Shared) -> calls.Seen:
         file, pack = shared.file, self._packs[question.pack] if self._packs else _Pack(None, None)
@@ -379,7 +379,7 @@ with contextlib.suppress(BackendProblem):
 _worker: Final = Worker()
 
 
-def _look(questions: calls.Looks) -> calls.SeenByEach:
+def _look(questions: Sequence[calls.Look]) -> tuple[calls.Seen, ...]:
     seen = _worker.look_for_each(questions)
     step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return seen
@@ -391,7 +391,7 @@ handle: Final = served(
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.Levels(unpacked(question.data))),
+    (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)),
     (calls.MEMBERS, search),
 )

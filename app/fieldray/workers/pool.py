@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fieldray.inference.backend import Answer
     from fieldray.processes.rpc import Call
     from fieldray.settings import Settings
-    from fieldray.workers.calls import Look, Looks, Seen
+    from fieldray.workers.calls import Look, Seen
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Workers:
             for one, of in questions
         )
         try:
-            seen = self._ask(calls.LOOK, calls.Looks(each), model=model, after_loss=_more_careful).each
+            seen = self._ask(calls.LOOK, each, model=model, after_loss=_more_careful)
             if len(seen) != len(each):
                 raise Unreadable(reason("decoder_crashed"))
             return seen
@@ -207,7 +207,7 @@ class Workers:
         """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
-        return self._ask(calls.PREVIEW, calls.Preview(preview)).pixels
+        return self._ask(calls.PREVIEW, preview).pixels
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.
@@ -434,10 +434,9 @@ def _place(model: Model | None, loaded: Sequence[Model]) -> int:
     return next((number for number, one in enumerate(loaded) if one is model), 0)
 
 
-def _more_careful(questions: Looks, stage: str) -> Looks:
+def _more_careful(questions: tuple[Look, ...], stage: str) -> tuple[Look, ...]:
     """After a loss in a classifier the next child gives the inputs back."""
-    each = tuple(replace(one, runs=False) for one in questions.each)
-    return replace(questions, each=each) if stage == "inference" else questions
+    return tuple(replace(one, runs=False) for one in questions) if stage == "inference" else questions
 
 
 def _lost(error: ChildLost, stage: str, *, timeout_s: float) -> Reason:

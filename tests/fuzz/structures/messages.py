@@ -165,12 +165,12 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
             look = calls.Look(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
-            found.append(("look", handle(sent(calls.Looks((look,)), call="look"))))
+            found.append(("look", handle(sent((look,), call="look"))))
         show = calls.Show(ref=ImageRef(path=path), side=64)
         found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
-    (seen,) = received(found[0][1], calls.SeenByEach).each
+    (seen,) = received(found[0][1], tuple[calls.Seen, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)
-    found += [("look", sent(calls.SeenByEach(each))) for each in ((answered,), (answered, seen))]
+    found += [("look", sent(each)) for each in ((answered,), (answered, seen))]
     found.append(("members", sent(_members())))
     found.append(("preview", sent(calls.Levels(scaled(image, 8)[:64, :64]))))
     found.append(("run", sent(_scores())))
@@ -266,14 +266,14 @@ def _listed(answer: Message) -> None:
 
 def _read_and_kept(answer: Message) -> None:
     """What was seen can be stored, and read from the store again."""
-    seen = calls.LOOK.answered(answer)
-    ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
-    kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
-    columns = outcome_columns(kept)
-    try:
-        outcome_of(columns, None)
-    except Exception as error:
-        raise Unforeseen(f"a result that cannot be read again: {error!r}") from error
+    for seen in calls.LOOK.answered(answer):
+        ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
+        kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
+        columns = outcome_columns(kept)
+        try:
+            outcome_of(columns, None)
+        except Exception as error:
+            raise Unforeseen(f"a result that cannot be read again: {error!r}") from error
 
 
 # ---- a divided training

@@ -79,7 +79,7 @@ def test_an_answer_no_network_can_give_is_not_born(change: Any) -> None:
 
 def test_the_service_opens_and_runs() -> None:
     service = Service()
-    assert service.open(opening()).detail.endswith(", 1 x 1")
+    assert service.open(opening()).endswith(", 1 x 1")
     answer = service.run(calls.Run(values=tiny_inputs()[0]))
     assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[:1])[0, 0], abs=0.008)
     with pytest.raises(ValueError, match="opened already"):

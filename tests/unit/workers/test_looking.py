@@ -279,7 +279,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         worker = Worker(open_file=open_file, open_network=open_network)
         worker.load(calls.loading(*packs))
         looks = [Look(ref=ref, finds=True, runs=True, pack=number) for number in range(len(packs))]
-        return worker.look_for_each(calls.Looks(tuple(looks))).each
+        return worker.look_for_each(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0
     for one in models:

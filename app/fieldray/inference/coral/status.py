@@ -223,21 +223,14 @@ class CoralStatus:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """What the Edge TPU runtime sees; `libraries` are the names to try, none for this system's usual ones."""
-
-    libraries: tuple[str, ...]
-
-
-def _answer(question: Asking) -> LibraryAnswer:
-    """Load the library and report what it sees. Raises BackendProblem when it cannot be loaded."""
-    library = EdgeTpuLibrary(question.libraries)
+def _answer(libraries: Sequence[str]) -> LibraryAnswer:
+    """Load the library, under one of these names or its usual ones, and report what it sees. Raises BackendProblem."""
+    library = EdgeTpuLibrary(libraries)
     version, devices = library.runtime_version, library.devices()
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
 
 
-_ASK: Final = Call("ask", Asking, LibraryAnswer)
+_ASK: Final = Call("ask", tuple[str, ...], LibraryAnswer)
 handle: Final = served((_ASK, _answer))  # of a child that lives for one question
 
 AskLibrary = Callable[[], LibraryAnswer]
@@ -248,7 +241,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        return _ASK.ask(child, Asking(libraries=tuple(libraries)), timeout_s=timeout_s)
+        return _ASK.ask(child, tuple(libraries), timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
