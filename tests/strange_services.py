@@ -72,7 +72,7 @@ if __name__ == "__main__":
         from fieldray.workers.looking import handle
 
         value = message.body["value"]
-        path = Path(value.get("each", [value])[0]["ref"]["path"])
+        path = Path((value if isinstance(value, list) else [value])[0]["ref"]["path"])
         if message.body["call"] == "hash":
             return handle(message)
         if "killed" in path.name:
@@ -90,7 +90,9 @@ if __name__ == "__main__":
 
     def babbling(answer: Message) -> Message:
         """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
-        return Message({"call": "", "value": dict.fromkeys(answer.body["value"], "nonsense")}, answer.arrays)
+        return Message(
+            {"call": "", "value": [dict.fromkeys(each, "?") for each in answer.body["value"]]}, answer.arrays
+        )
 
     sys.modules[_MODULE] = sys.modules[__name__]
     if sys.argv[1] == strange("babble"):

@@ -19,20 +19,12 @@ AUTO: Final = "auto"
 class BackendEntry:
     """One device.
 
-    Parameters
-    ----------
-    name
-        What `--device`, the settings and the stored results call it.
-    title
-        What a person reads: English, translated where it is shown.
-    roles
-        The files of a pack that it runs, by role, preferred ones first.
-    kind
-        "module:function" that makes its `BackendKind`; imported when an engine is made.
-    shares_cpu
-        Whether it computes on the CPU, as the workers do.
-    clock_setting
-        The key of the setting for its clock speed, where it has one ("max" is the highest).
+    name           what `--device`, the settings and the stored results call it
+    title          what a person reads: English, translated where it is shown
+    roles          the files of a pack that it runs, by role, preferred ones first
+    kind           "module:function" that makes its `BackendKind`; imported when an engine is made
+    shares_cpu     whether it computes on the CPU, as the workers do
+    clock_setting  the key of the setting for its clock speed, where it has one ("max" is the highest)
     """
 
     name: str

@@ -24,10 +24,7 @@ SOURCE: Final = "en"
 class Translator:
     """The texts of one language.
 
-    Parameters
-    ----------
-    language
-        A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read.
+    language  A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read
     """
 
     def __init__(self, language: str = SOURCE) -> None:

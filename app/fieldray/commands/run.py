@@ -121,16 +121,10 @@ class _Pack:
 class RunReport:
     """What a person or a program is shown of one run.
 
-    Parameters
-    ----------
-    emit
-        Takes the JSON lines; None where nobody asked for them.
-    models
-        The packs, in the order of the run's.
-    has_list
-        Whether the work list is printed at the end.
-    watches
-        Whether folders are watched: without JSON lines, each result has a line as it comes.
+    emit      takes the JSON lines; None where nobody asked for them
+    models    the packs, in the order of the run's
+    has_list  whether the work list is printed at the end
+    watches   whether folders are watched: without JSON lines, each result has a line as it comes
     """
 
     def __init__(

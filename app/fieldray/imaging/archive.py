@@ -15,12 +15,11 @@ import io
 import os
 import struct
 import time
-import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from fieldray.domain.study import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
@@ -39,12 +38,16 @@ from fieldray.imaging.identify import (
 from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, parts_of
 from fieldray.reasons import reason
 
+if TYPE_CHECKING:
+    import zipfile
+
 _MAX_DIRECTORY_BYTES: Final = 16 * 2**20
 _END_RECORD: Final = b"PK\x05\x06"
 _END_RECORD_64: Final = b"PK\x06\x06"
 _END_SEARCH_BYTES: Final = 65535 + 22 + 20 + 56
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _LOCAL_MARK: Final = b"PK\x03\x04"
+_STORED, _DEFLATED = 0, 8  # APPNOTE 4.4.5
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
 _DAMAGE: Final = (zlib.error, EOFError, struct.error, OverflowError, ValueError)
@@ -138,6 +141,8 @@ def _identity(stream: BinaryIO) -> tuple[object, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _directory(opened: _Opened) -> Directory:
+    import zipfile  # only where one is read: the program itself asks for types alone
+
     _check_directory(opened.stream)
     try:
         with zipfile.ZipFile(opened.stream) as archive:
@@ -279,9 +284,9 @@ def _unpacker(member: Member) -> _Stored | _Inflater:
     """What unpacks the member. Raises Unreadable `unsupported_compression`."""
     if member.flags & _IS_PATCH:
         raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method} with patches"))
-    if member.method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    if member.method not in (_STORED, _DEFLATED):
         raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method}"))
-    return _Stored() if member.method == zipfile.ZIP_STORED else _Inflater()
+    return _Stored() if member.method == _STORED else _Inflater()
 
 
 _FIRST_LOOK_BYTES: Final = 2**18

@@ -28,19 +28,12 @@ _ABORT_INTERVAL_S: Final = 0.2
 class Engine:
     """Thread-safe; not to be closed from within `publish` or a future's callback.
 
-    Parameters
-    ----------
-    publish
-        Receives `BackendChanged` of the model that is open, from the engine's threads, one at a time.
-    device
-        "auto" for all kinds, else only the one of this name.
-    kinds
-        The devices there are, preferred ones first.
-    policy
-        Which of the backends that are ready run images; see `domain.model.Policy`.
-    passed
-        Is given a model whose self-test passed on a backend, from that backend's thread and before it runs an image; a
-        FieldrayError that it raises keeps the backend from running any.
+    publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
+    device   "auto" for all kinds, else only the one of this name
+    kinds    the devices there are, preferred ones first
+    policy   which of the backends that are ready run images; see `domain.model.Policy`
+    passed   is given a model whose self-test passed on a backend, from that backend's thread and before it runs an
+             image; a FieldrayError that it raises keeps the backend from running any
     """
 
     def __init__(

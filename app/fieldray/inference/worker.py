@@ -46,20 +46,12 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 class WorkerBackend:
     """`backend.Backend` in a child process with a deadline on each answer.
 
-    Parameters
-    ----------
-    entry
-        The device, whose file of the pack is run.
-    threads
-        Of the network on the CPU; None for one per core.
-    delegate
-        Opens the device in the child; None for the CPU.
-    explain
-        Says why the child ended.
-    priority
-        Of the child against other programs; left as it is where this user may not change it.
-    child
-        Makes the child process.
+    entry     the device, whose file of the pack is run
+    threads   of the network on the CPU; None for one per core
+    delegate  opens the device in the child; None for the CPU
+    explain   says why the child ended
+    priority  of the child against other programs; left as it is where this user may not change it
+    child     makes the child process
     """
 
     def __init__(
@@ -83,12 +75,7 @@ class WorkerBackend:
         self._is_open = False
         self._child = child()
         self._priority: Priority = priority
-        self._detail = ""
-
-    @property
-    def detail(self) -> str:
-        """Runtime, its version, and number of threads, or what runs instead of the CPU."""
-        return self._detail
+        self.detail = ""
 
     @property
     def pid(self) -> int | None:
@@ -112,7 +99,7 @@ class WorkerBackend:
             self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        self._detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s)
+        self.detail = self._ask(calls.OPEN, question, timeout_s=self._start_timeout_s)
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 

@@ -147,7 +147,11 @@ class _Done:
 
 
 class Batch:
-    """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread."""
+    """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread.
+
+    state   the one last published
+    reason  why the run failed, if it did
+    """
 
     def __init__(
         self,
@@ -172,7 +176,7 @@ class Batch:
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._problem: Reason | None = None
+        self.reason: Reason | None = None
         self._notes: list[tuple[Reason, ...]] = [() for _ in work.packs]
         self._found = 0
         self._is_complete = False
@@ -180,7 +184,7 @@ class Batch:
         self._is_found = False
         self._earlier: Earlier | None = None
         self._runs: tuple[KeptRun, ...] = ()
-        self._state: RunState = "running"
+        self.state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
 
     @property
@@ -204,19 +208,9 @@ class Batch:
         return tuple(run.run_id for run in self._runs)
 
     @property
-    def state(self) -> RunState:
-        """The state last published."""
-        return self._state
-
-    @property
     def is_over(self) -> bool:
         """Whether its last event was published."""
-        return self._state not in ("running", "paused")
-
-    @property
-    def reason(self) -> Reason | None:
-        """Why the run failed, if it did."""
-        return self._problem
+        return self.state not in ("running", "paused")
 
     @property
     def is_cancelled(self) -> bool:
@@ -276,14 +270,14 @@ class Batch:
             self._break_off(unexpected(error))
         finally:
             self._work.release()
-        ended = RunChanged(run_id=self.run_id, state=self._end_state, reason=self._problem)
+        ended = RunChanged(run_id=self.run_id, state=self._end_state, reason=self.reason)
         for run in self._runs[1:]:
             self._publish(replace(ended, run_id=run.run_id, notes=self._notes[run.number], pack=run.number))
         self._enter(self._end_state, *self._notes[0])
 
     @property
     def _end_state(self) -> RunState:
-        if self._problem:
+        if self.reason:
             return "failed"
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
@@ -360,7 +354,7 @@ class Batch:
                 pace.note(done)
                 self._publish(self._progress(done, pace))
                 if watch and (news := watch.news()):
-                    self._enter(self._state, news)
+                    self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
         pace.note(done)
@@ -376,7 +370,7 @@ class Batch:
 
     def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
-        if wanted != self._state:
+        if wanted != self.state:
             for run in self._runs:
                 store.set_state(run.run_id, wanted)
             pace.restart(done)
@@ -401,16 +395,16 @@ class Batch:
         elif self._work.watch:
             self._notes[0] = (self._work.watch.ended(),)
         for run in self._runs:
-            self._notes[run.number] += run.end(store, self._end_state, self._problem)
+            self._notes[run.number] += run.end(store, self._end_state, self.reason)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
-        self._state = state
-        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self._problem, notes=notes))
+        self.state = state
+        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self.reason, notes=notes))
 
     def _fail(self, why: Reason) -> None:
         """End the run for a reason; the first one counts."""
         with self._lock:
-            self._problem = self._problem or why
+            self.reason = self.reason or why
         self.cancel()
 
     # ---- the other threads

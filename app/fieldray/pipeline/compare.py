@@ -114,14 +114,9 @@ def comparison_child() -> Child:
 class PairComparer:
     """Compares pairs one after another; `cancel` from any thread ends the one under way.
 
-    Parameters
-    ----------
-    readers
-        Look at images; they stay the caller's.
-    finder
-        The lung-field pack.
-    child
-        Makes the process that compares.
+    readers  look at images; they stay the caller's
+    finder   the lung-field pack
+    child    makes the process that compares
     """
 
     def __init__(

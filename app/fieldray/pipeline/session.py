@@ -77,12 +77,8 @@ def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
 class Session:
     """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
 
-    Parameters
-    ----------
-    engines, readers
-        Make what decides which device runs an image, and what looks at images.
-    warm
-        Workers that already run; they are closed with the session.
+    engines, readers  make what decides which device runs an image, and what looks at images
+    warm              workers that already run; they are closed with the session
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class Session:
         self._workers = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._model: Model | None = None
+        self.model: Model | None = None  # of the next run
         self._beside: tuple[Model, ...] = ()
         self._engines_beside: list[Engine] = []
         self._batch: Batch | None = None
@@ -118,11 +114,6 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def model(self) -> Model | None:
-        """The pack the next run will use."""
-        return self._model
-
     def use_pack(self, model: Model | None, *, beside: Sequence[Model] = ()) -> None:
         """Use this pack from the next run on (None: no pack); a run under way finishes with its own.
 
@@ -131,7 +122,7 @@ class Session:
         """
         with self._lock:
             self._require_open()
-            self._model, self._beside = model, tuple(beside)
+            self.model, self._beside = model, tuple(beside)
             if model and not self._is_running:
                 self._open_all(model)
 
@@ -191,9 +182,9 @@ class Session:
         self._require_open()
         if self._is_running:
             raise ValueError("a run is under way")
-        if self._model is None:
+        if self.model is None:
             raise PackProblem(reason("no_pack"))
-        return self._model
+        return self.model
 
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up."""
@@ -218,10 +209,10 @@ class Session:
 
         with self._lock:
             self._require_open()
-            if self._model is None or self._is_running:
+            if self.model is None or self._is_running:
                 return None
-            assessment = choose(self._model, operating_point=operating_point)
-            engine = self._open(self._model)
+            assessment = choose(self.model, operating_point=operating_point)
+            engine = self._open(self.model)
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
     def screen_again(self, row_id: int, *, judged: Outcome, wishes: Wishes) -> Outcome:
@@ -305,7 +296,7 @@ class Session:
         with self._lock:
             batch = self._batch
         spec = batch.spec if batch and batch.run_id == run_id else None
-        packs = [KnownPack.of(model) for model in (self._model, *self._beside) if model]
+        packs = [KnownPack.of(model) for model in (self.model, *self._beside) if model]
         apart = partial(export_apart, settings=self._settings)
         here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
         export = apart if is_apart else here
@@ -337,7 +328,7 @@ class Session:
         with self._lock:
             self._is_closed = True
             batch, resources = self._batch, (self._workers, self._viewer, self._engine, *self._engines_beside)
-            self._model = self._engine = self._viewer = self._workers = None
+            self.model = self._engine = self._viewer = self._workers = None
             self._beside = ()
         with contextlib.ExitStack() as ends:  # the last one first
             ends.callback(self._shows.release)

@@ -158,12 +158,8 @@ _LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for
 class MapNames:
     """Where the maps of each image of a run go. One name for one image: what would meet gets a number.
 
-    Parameters
-    ----------
-    folder
-        Of the outputs.
-    paths
-        What was screened: folders are kept from the one that all of it lies in.
+    folder  of the outputs
+    paths   what was screened: folders are kept from the one that all of it lies in
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:

@@ -102,7 +102,7 @@ class Workers:
         self._condition = threading.Condition()
         self._looking: set[_Worker] = set()
         self._given_up = 0
-        self._is_closed = False
+        self.is_closed = False  # then no call is answered any more
         self._stamps: Stamps | None = None
         self._together: tuple[Model, ...] = ()
         with contextlib.suppress(OSError):  # the first call tries again and reports why
@@ -117,11 +117,6 @@ class Workers:
     def pids(self) -> tuple[int, ...]:
         """The process ids of the running children."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether no call will be answered any more."""
-        return self._is_closed
 
     def stamp_with(self, stamps: Stamps) -> None:
         """Stamp the files that are read from now on."""
@@ -245,7 +240,7 @@ class Workers:
     def close(self) -> None:
         """Kill the children; waiting and running calls raise PoolClosed."""
         with self._condition:
-            self._is_closed = True
+            self.is_closed = True
             self._condition.notify_all()
         for child in self._children:
             child.kill()
@@ -323,7 +318,7 @@ class Workers:
                         self._looking.discard(child)
                         stage = child.stage
             except (OSError, ChildLost) as error:
-                if self._is_closed or self._given_up != begun:
+                if self.is_closed or self._given_up != begun:
                     raise PoolClosed from error
                 log.warning("worker: %s", error)
                 if isinstance(error, ChildLost) and error.was_ready and is_asked:
@@ -355,7 +350,7 @@ class Workers:
             if self._held_back and not self._condition.wait_for(lambda: self._can_go_on(begun), _HEAD_START_S):
                 self._hold_none_back()
             self._condition.wait_for(lambda: self._can_go_on(begun))
-            if self._is_closed or self._given_up != begun:
+            if self.is_closed or self._given_up != begun:
                 raise PoolClosed
             child = self._idle.pop()
         try:
@@ -369,13 +364,13 @@ class Workers:
 
     def _start_if_gone(self, child: _Worker) -> None:
         with self._condition:
-            if self._is_closed:
+            if self.is_closed:
                 raise PoolClosed
             if not child.is_running:
                 child.start()
 
     def _can_go_on(self, begun: int) -> bool:
-        return self._is_closed or self._given_up != begun or bool(self._idle)
+        return self.is_closed or self._given_up != begun or bool(self._idle)
 
     def _hold_none_back(self) -> None:
         if self._held_back:

@@ -228,16 +228,10 @@ class Debouncer:
 class DeviceWatch:
     """A thread that looks; the callbacks are called from it.
 
-    Parameters
-    ----------
-    plugged
-        An Edge TPU is there: try it.
-    unplugged
-        It is gone, and why.
-    ask
-        Asks the Edge TPU runtime; may take its time.
-    notes
-        To be told whenever an Edge TPU is there.
+    plugged    an Edge TPU is there: try it
+    unplugged  it is gone, and why
+    ask        asks the Edge TPU runtime; may take its time
+    notes      to be told whenever an Edge TPU is there
     """
 
     def __init__(

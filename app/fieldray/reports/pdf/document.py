@@ -77,16 +77,10 @@ WHOLE: Final = Column(MARGIN, WIDTH)
 class Document(FPDF):
     """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
 
-    Parameters
-    ----------
-    fonts
-        Of the export.
-    texts
-        All texts of the document, from which it is known which letters it needs.
-    title, notice, language
-        Shown in a reader's title bar, at the foot of every page, and spoken in.
-    made
-        When what it reports was made: the file says nothing of the day of the export.
+    fonts                    of the export
+    texts                    all texts of the document, from which it is known which letters it needs
+    title, notice, language  shown in a reader's title bar, at the foot of every page, and spoken in
+    made                     when what it reports was made: the file says nothing of the day of the export
     """
 
     def __init__(
