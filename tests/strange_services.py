@@ -90,9 +90,7 @@ if __name__ == "__main__":
 
     def babbling(answer: Message) -> Message:
         """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
-        return Message(
-            {"call": "", "value": [dict.fromkeys(each, "?") for each in answer.body["value"]]}, answer.arrays
-        )
+        return Message({"call": "", "value": ["nonsense"] * len(answer.body["value"])}, answer.arrays)
 
     sys.modules[_MODULE] = sys.modules[__name__]
     if sys.argv[1] == strange("babble"):
