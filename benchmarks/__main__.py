@@ -10,8 +10,8 @@ from fieldray.offline import stay_offline
 _TOOLCHAIN: Final = {"cluster", "networks", "shaped-links"}
 """Commands whose processes connect to each other, or that make or train a network in this very process."""
 
-_JOINS_CLUSTER: Final = {"real-training"}
-"""Commands that talk to processes of a cluster themselves."""
+_JOINS_CLUSTER: Final = {"objects", "real-training"}
+"""Commands that talk to other processes over sockets themselves."""
 
 
 def main() -> int:

@@ -230,6 +230,16 @@ COMMANDS: Final = (
             _number("--epochs", 8, "of each", least=3, to="count"),
         ),
     ),
+    Command(
+        name="objects",
+        help="images from a server of objects against files, for five networks",
+        paths=("app/fieldray_cluster/objects.py", "benchmarks/objects.py"),
+        arguments=(
+            _folder("folder", "PNG and JPEG images"),
+            _number("--images", 24, "of the folder", least=2, to="most"),
+            _number("--rounds", 3, "of each"),
+        ),
+    ),
 )
 
 

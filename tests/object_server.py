@@ -14,29 +14,24 @@ KEYS: Final = {"aws_access_key_id": "reader", "aws_secret_access_key": "secret"}
 _REFUSED: Final = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
-class ObjectServer:
+class Bucket:
     """The bucket `box` at `127.0.0.1:PORT`.
 
     faults   by key: `refused`, `cut` (every answer ends in its middle) or `slow` (its bytes come one by one)
-    asked    the methods and keys of all requests
+    asked    the keys of all requests
     """
 
     def __init__(self) -> None:
+        import boto3
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._application = DomainDispatcherApplication(create_backend_app)
-        self.port, self.faults, self.asked = 0, dict[str, str](), list[tuple[str, str]]()
+        self.port, self.faults, self.asked = 0, dict[str, str](), list[str]()
         self.start()
+        self.url = f"http://127.0.0.1:{self.port}"
         urlopen(Request(f"{self.url}/moto-api/reset", method="POST")).close()  # what an earlier one held
-        import boto3
-
         self.client: Any = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **KEYS)
         self.client.create_bucket(Bucket="box")
-
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Be there, at the same port as before."""
@@ -56,47 +51,35 @@ class ObjectServer:
 
     def put(self, key: str, data: bytes) -> None:
         """Make or replace an object."""
-        self.client.put_object(Bucket="box", Key=key, Body=data)
-
-    def put_empty(self, keys: Iterable[str]) -> None:
-        """Make many objects at once."""
         from moto.core import DEFAULT_ACCOUNT_ID
         from moto.s3.models import s3_backends
 
-        for key in keys:
-            s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("box", key, b"")
-
-    def fill(self, folder: Path, prefix: str) -> None:
-        """An object for each file under a folder."""
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("box", key, data)
 
     def configure(self, home: Path) -> None:
         """Write down where it is and with which keys, as a user does."""
         (home / ".aws").mkdir(parents=True)
-        (home / ".aws" / "config").write_text(
-            f"[default]\nregion = us-east-1\nmax_attempts = 1\nendpoint_url = {self.url}\n"
-        )
-        keys = "".join(f"{name} = {value}\n" for name, value in KEYS.items())
-        (home / ".aws" / "credentials").write_text(f"[default]\n{keys}")
+        own = {"region": "us-east-1", "max_attempts": "1", "endpoint_url": self.url}
+        for name, values in (("config", own), ("credentials", KEYS)):
+            lines = (f"{key} = {value}\n" for key, value in values.items())
+            (home / ".aws" / name).write_text("[default]\n" + "".join(lines))
 
     def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer as moto does, or as the fault of the key wants it."""
-        method, key = environment["REQUEST_METHOD"], unquote(environment["PATH_INFO"]).removeprefix("/box/")
-        self.asked.append((method, key))
-        fault = self.faults.get(key) if method in ("GET", "HEAD") else None
+        key = unquote(environment["PATH_INFO"]).removeprefix("/box").removeprefix("/")
+        self.asked.append(key)
+        fault, is_head = self.faults.get(key), environment["REQUEST_METHOD"] == "HEAD"
         if fault == "refused":
             start_response("403 Forbidden", [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))])
-            return [b"" if method == "HEAD" else _REFUSED]
+            return [b"" if is_head else _REFUSED]
         answer = self._application(environment, start_response)
-        if method == "GET" and fault:
-            data = b"".join(answer)
-            return [data[: len(data) // 2]] if fault == "cut" else _slowly(data)
-        return answer
+        if not fault or is_head:
+            return answer
+        data = b"".join(answer)
+        return [data[: len(data) // 2]] if fault == "cut" else _slowly(data)
 
 
 def _slowly(data: bytes) -> Iterable[bytes]:
-    for start in range(0, len(data), len(data) // 10 + 1):
-        time.sleep(0.05)
-        yield data[start : start + len(data) // 10 + 1]
+    for place in range(len(data)):
+        time.sleep(0.02)
+        yield data[place : place + 1]

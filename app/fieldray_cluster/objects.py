@@ -401,21 +401,24 @@ class ReadAhead:
         else:
             future.set_result(target)
 
-    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """The outcome of an image by the file that its object was brought to.
+    @contextlib.contextmanager
+    def local(self, ref: ImageRef) -> Iterator[Path]:
+        """The file that an image's object was brought to. Raises Unreadable, EnvironmentProblem, StorageProblem."""
+        try:
+            yield self._coming[ref.path].result()
+        finally:
+            self._used(ref.path)
 
-        Raises EnvironmentProblem (archive_server_gone), StorageProblem, what `screen` raises.
-        """
+    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+        """The outcome of an image by that file. Raises as `local` for all but this object, and as `screen`."""
         if ref.problem:
             return screen(ref)
         try:
-            local = self._coming[ref.path].result()
-            outcome = screen(replace(ref, path=local))
-            return replace(outcome, ref=replace(outcome.ref, path=ref.path))
+            with self.local(ref) as path:
+                outcome = screen(replace(ref, path=path))
         except InputProblem as problem:
             return Failed(ref=ref, stage="decode", reason=problem.reason)
-        finally:
-            self._used(ref.path)
+        return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
     def _used(self, place: Path) -> None:
         with self._lock:

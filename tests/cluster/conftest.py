@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from program import Fieldray, runner
+from fieldray.domain.finding import Screened
+from fieldray.imaging.synthetic import write_studies
+from fieldray.store.results import ResultQuery
+from program import Fieldray, runner, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import wait_for
 
@@ -41,3 +46,33 @@ def fieldray(home: Path) -> Fieldray:
 def wait_for_end(processes: list[psutil.Process]) -> None:
     """The processes of a driver that was killed end by themselves."""
     wait_for(lambda: not any(process.is_running() for process in processes))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """27 images and files that are none: loose ones, a DICOM study, a zip file, a damaged one."""
+    folder = tmp_path / "images"
+    paths = write_images(folder, 24)
+    write_studies(folder / "studies", count=2)
+    (folder / "damaged.png").write_bytes(paths[0].read_bytes()[:500])
+    (folder / "letter.txt").write_text("no image")
+    with zipfile.ZipFile(folder / "more.zip", "w") as archive:
+        archive.write(paths[3], "inside.png")
+    return folder
+
+
+def stored(home: Path) -> list[tuple[Any, ...]]:
+    """What the newest run says of each image, times apart."""
+    with ResultQuery(home / "results.sqlite") as query:
+        return sorted(_gist(row.outcome) for row in query.rows(query.runs()[0].run_id))
+
+
+def _gist(outcome: Any) -> tuple[Any, ...]:
+    facts = outcome.facts
+    found = (
+        [(each.label, each.score, each.decision) for each in outcome.findings]
+        if isinstance(outcome, Screened)
+        else outcome.reason.code
+    )
+    thumbnail = None if facts.thumbnail is None else facts.thumbnail.tobytes()
+    return outcome.ref.key, outcome.category, str(found), facts.content_sha256, thumbnail, str(outcome.ref.header)
