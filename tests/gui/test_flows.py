@@ -23,6 +23,7 @@ from fieldray.domain.events import (
     DeviceState,
     Drive,
     DrivesChanged,
+    OutcomeReady,
     Progress,
     RunChanged,
     Speed,
@@ -146,6 +147,17 @@ def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.until_told("The disk is full")
     desk.bench.start()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.told)
+
+
+def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_screened_again(desk: Desk) -> None:
+    desk.screen()
+    for row_id, code in ((71, "missing"), (72, "drive_error"), (73, "no_permission")):
+        lost = replace(failed(row_id), reason=reason(code))
+        desk.rooms.publish(OutcomeReady(run_id=1, row_id=row_id, outcome=lost))
+    desk.finish()
+    desk.until_told("Files that could not be read: 2. If they are on a drive, connect it and press Start")
+    desk.bench.start()
+    desk.until(lambda: "could not be read" not in desk.told)
 
 
 def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk) -> None:

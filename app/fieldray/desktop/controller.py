@@ -38,7 +38,7 @@ from fieldray.domain.events import (
     StoreRepaired,
     StoreUnwritable,
 )
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients
@@ -55,6 +55,7 @@ _EXPORT_ENDS_S: Final = 10.0
 _OPENING_ENDS_MS: Final = 10_000
 _NOT_COMPILED: Final = "coral_not_compiled"
 _PATIENT_NOTES = ("other_patients", "ages_not_stated")
+_LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive was pulled out
 
 
 class Controller(QObject):
@@ -86,7 +87,7 @@ class Controller(QObject):
         self.machine = Machine(self.background, self.board, self.screening, self.packs)
         self.checking = Checking(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
-        self._patients = PatientCount()
+        self._patients, self._lost_files = PatientCount(), 0
         self.judging = Judging(self.background, self.board, settings)
         self.rows = WorkListModel(translator, self.background, self.board, self.judging.verdicts, self)
         self.image = OpenImage(self.background, self.board)
@@ -216,6 +217,8 @@ class Controller(QObject):
                 self._list_run(event.run_id)
                 if not self.screening.is_busy:
                     self._tell_patients()
+                    if self._lost_files:
+                        self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
                 if event.state in ("finished", "failed"):
                     self.ended.emit()
             case BackendChanged():
@@ -234,8 +237,8 @@ class Controller(QObject):
     def _run_started(self) -> None:
         self.rows.open(None)
         self.beside.show(None)
-        self._patients = PatientCount()
-        for key in ("other_pack", *_PATIENT_NOTES):
+        self._patients, self._lost_files = PatientCount(), 0
+        for key in ("other_pack", "files_lost", *_PATIENT_NOTES):
             self.board.withdraw(key)
 
     def _look_for_folders(self) -> None:
@@ -295,6 +298,7 @@ class Controller(QObject):
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
         before = self._patients.others
         self._patients.add(outcome)
+        self._lost_files += isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients.others:
             self._tell_patients()
 

@@ -22,7 +22,7 @@ from fieldray.formatting import moment
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
-from fieldray.translation import LocalText, Translator
+from fieldray.translation import LocalText
 
 if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
@@ -205,6 +205,7 @@ class Screening(QObject):
     def tell_watch(self, last: LocalText | None = None) -> None:
         """Where a folder is watched: since when, and what came last that was not screened before."""
         since, now, known = self._since_s, time.time(), self.progress.done if self.progress else 0
+        nothing = reason("watch_known", count=known) if known else reason("watch_nothing")
         self._has_arrived = last is not None
         if self.watches and self.state in ("starting", "running"):
             self._board.post(
@@ -213,7 +214,7 @@ class Screening(QObject):
                     "Watching {folders} since {since}. Last to arrive: {image}.",
                     folders=_listed(self.paths),
                     since=moment(t, since),
-                    image=f"{last(t)}, {moment(t, now)}" if last else _nothing_new(t, known),
+                    image=f"{last(t)}, {moment(t, now)}" if last else t.reason(nothing),
                 ),
                 action=self._stop,
             )
@@ -387,10 +388,6 @@ class Screening(QObject):
 
 def _listed(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths))
-
-
-def _nothing_new(translator: Translator, known: int) -> str:
-    return translator.reason(reason("watch_known", count=known)) if known else translator.text("nothing yet")
 
 
 def _failed(paths: Sequence[Path]) -> str:

@@ -30,7 +30,8 @@ class StatusPage(Page):
         self.devices, self.figures = label(), QGridLayout()
         self._values = [label() for _ in range(6)]
         self.load = label(role="muted")
-        self.state, self.button = label(role="muted"), push_button("", self._measure_or_stop)
+        self.state, machine = label(role="muted"), self._machine
+        self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.measure())
         self._table: QWidget | None = None
         self._load = card(label(text("An image beside other programs"), role="heading"), self.state)
         self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
@@ -102,9 +103,6 @@ class StatusPage(Page):
             said = self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=round(cpu), memory=round(memory))
             said = f"{duration(self._translator, time)}   {said}"
         self.load.setText(said)
-
-    def _measure_or_stop(self) -> None:
-        (self._machine.stop if self._machine.is_busy else self._machine.measure)()
 
     def _show_study(self) -> None:
         machine, translator = self._machine, self._translator

@@ -340,7 +340,9 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
         assert first < again
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         now = time.time()
-        found = {(one.spec.pack_name, one.category, one.verdict): one.images for one in query.tallies(now - 999, now + 999)}
+        found = {
+            (one.spec.pack_name, one.category, one.verdict): one.images for one in query.tallies(now - 999, now + 999)
+        }
         assert found == {
             (SPEC.pack_name, "normal", "agree"): 1,
             (SPEC.pack_name, "normal", None): 1,
