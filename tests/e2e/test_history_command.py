@@ -140,6 +140,7 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
     assert len({(line.index(" -> "), len(line)) for line in moves}) == 1
     month = fieldray("history", "month").stdout
     assert "None found by this pack" in month and "Normal" not in month
+    assert "Bright images are abnormal. · tiny-1.0.0\n" in month  # the names of the pack
 
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:

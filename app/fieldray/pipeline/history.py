@@ -223,8 +223,7 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
     """What each pack found in the images that it first saw in the month; and what came of its checks of constancy."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
-        tallies = [tally for tally in month.tallies if tally.spec.pack_name == name]
-        blocks += _of_pack(name, manifest, tallies, translator)
+        blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
     text, told = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
     return (*blocks, Points(text("Constancy"), told or (text("No check of constancy was made in this month."),)))
@@ -250,7 +249,8 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
         if images[category]
     ]
     columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
-    yield Table(name, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
+    title = f"{translator.pick(manifest.names)} · {name}" if manifest else name
+    yield Table(title, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
     if judged := answers["agree"] + answers["disagree"]:
         share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
         said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
