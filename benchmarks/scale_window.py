@@ -18,7 +18,7 @@ from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop.application import Application, favour_the_window
-from fieldray.desktop.worklist_model import KEYS
+from fieldray.desktop.list_reader import KEYS
 from fieldray.domain.events import OutcomeReady, RunChanged
 from fieldray.paths import results_path
 from fieldray.processes.wire import Message

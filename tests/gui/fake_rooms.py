@@ -192,12 +192,20 @@ SPEC = RunSpec(
 )
 
 
-def save(store: ResultStore, run_id: int, outcomes: Sequence[Outcome], publish: Publish) -> None:
+def save(
+    store: ResultStore,
+    run_id: int,
+    outcomes: Sequence[Outcome],
+    publish: Publish,
+    *,
+    pack: int = 0,
+    spec: RunSpec = SPEC,
+) -> None:
     """Save outcomes, and say so as a batch does."""
-    store.save_all(run_id, outcomes, spec=SPEC)
+    store.save_all(run_id, outcomes, spec=spec)
     rows = {result.outcome.ref.key: result.row_id for result in store.rows(run_id)}
     for outcome in outcomes:
-        publish(OutcomeReady(run_id=run_id, row_id=rows[outcome.ref.key], outcome=outcome))
+        publish(OutcomeReady(run_id=run_id, row_id=rows[outcome.ref.key], outcome=outcome, pack=pack))
 
 
 @dataclass(eq=False)
@@ -206,19 +214,20 @@ class FakeBatch:
 
     publish: Publish
     run_id: int = 1
+    beside: tuple[int, ...] = ()
     told: list[str] = field(default_factory=list)
 
     def pause(self) -> None:
         self.told.append("pause")
-        self.publish(RunChanged(run_id=self.run_id, state="paused"))
+        self.publish(RunChanged(run_id=self.run_id, state="paused", beside=self.beside))
 
     def resume(self) -> None:
         self.told.append("resume")
-        self.publish(RunChanged(run_id=self.run_id, state="running"))
+        self.publish(RunChanged(run_id=self.run_id, state="running", beside=self.beside))
 
     def cancel(self) -> None:
         self.told.append("cancel")
-        self.publish(RunChanged(run_id=self.run_id, state="cancelled"))
+        self.publish(RunChanged(run_id=self.run_id, state="cancelled", beside=self.beside))
 
     def join(self, timeout_s: float | None = None) -> bool:
         self.told.append("join")
@@ -237,6 +246,8 @@ class FakeSession:
     ages_confirmed: list[bool] = field(default_factory=list)
     watched: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
+    packs_beside: list[tuple[Model, ...]] = field(default_factory=list)
+    beside: dict[str, list[Outcome]] = field(default_factory=dict)  # what a further pack says, by its name
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
     begun: list[ImageRef] = field(default_factory=list)
@@ -262,8 +273,9 @@ class FakeSession:
         self.may_read.set()
         self.may_screen.set()
 
-    def use_pack(self, model: Model | None) -> None:
+    def use_pack(self, model: Model | None, *, beside: Sequence[Model] = ()) -> None:
         self.packs.append(model)
+        self.packs_beside.append(tuple(beside))
         self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))
 
     def choose_devices(self) -> None:
@@ -287,9 +299,16 @@ class FakeSession:
         self.watched.append(watches)
         with ResultStore(self.database) as store:
             batch = FakeBatch(self.publish, run_id=store.open_run(SPEC, fresh=True))
-            self.publish(RunChanged(run_id=batch.run_id, state="running"))
+            further = list(enumerate(self.packs_beside[-1], 1))
+            specs = [replace(SPEC, pack_name=one.pack_name, model_sha256=one.model_sha256) for _, one in further]
+            beside = tuple(store.open_run(spec, fresh=True) for spec in specs)
+            store.link((batch.run_id, *beside))
+            batch.beside = beside
+            self.publish(RunChanged(run_id=batch.run_id, state="running", beside=beside))
             self.batches.append(batch)  # tests wait for these two: what they publish then comes after "running"
             self.started_with.append((tuple(paths), operating_point, fresh))
+            for (number, one), spec, run_id in zip(further, specs, beside, strict=True):
+                save(store, run_id, self.beside[one.pack_name], self.publish, pack=number, spec=spec)
             save(store, batch.run_id, self.outcomes, self.publish)
             for row_id, verdict in self.stored.items():
                 store.set_verdict(row_id, verdict, judged=store.row(row_id).outcome)
@@ -592,6 +611,7 @@ class FakeRooms:
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
+        self.beside: dict[str, list[Outcome]] = {}
         self.library = FakeLibrary()
         self.memory = FakeMemory()
         self.lacks_ages = False
@@ -621,7 +641,9 @@ class FakeRooms:
         if self.open_problem is not None:
             raise self.open_problem
         self.publish = publish
-        self.session = FakeSession(publish, self.database, outcomes=self.outcomes, stored=self.stored)
+        self.session = FakeSession(
+            publish, self.database, outcomes=self.outcomes, stored=self.stored, beside=self.beside
+        )
         return Services(
             session=self.session,
             library=self.library,

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton, QToolButto
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.dialogs import ExportDialog
-from fieldray.desktop.worklist_model import KEYS
+from fieldray.desktop.list_reader import KEYS
 from fieldray.domain.events import (
     BackendChanged,
     Count,

@@ -13,8 +13,8 @@ from desk import Desk
 from fake_rooms import screened
 
 from fieldray.desktop.image_painting import cut, pyramid_of
-from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.worklist_model import KEYS, WorkListModel
+from fieldray.desktop.list_reader import KEYS, WorkRow
+from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import RunChanged
 from fieldray.domain.image import Image, Window
 

@@ -17,8 +17,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
+from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
-from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
+from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import StorageProblem

@@ -34,13 +34,13 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
+from fieldray.desktop.list_reader import KEYS as COLUMNS
 from fieldray.desktop.notices import signal_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.toolbar import Status
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
-from fieldray.desktop.worklist_model import KEYS as COLUMNS
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem

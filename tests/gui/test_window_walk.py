@@ -30,9 +30,9 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.verdicts import Judged
-from fieldray.desktop.worklist_model import KEYS, VERDICT_ROLE
+from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.events import RunChanged
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Image

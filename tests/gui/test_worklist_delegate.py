@@ -14,8 +14,8 @@ from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
 from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
+from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
-from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.finding import Outcome, Refused
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
@@ -129,7 +129,7 @@ def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.M
 def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> None:
     table.add(screened(1, 0.9))
     there = table.painted("class")
-    table.model._rows.clear()
+    table.model._rows.clear({})
     assert table.painted("class") not in (there, table.painted("class", is_selected=True))
     table.listed.rows()
     assert table.painted("class") == there

@@ -15,9 +15,9 @@ from PySide6.QtTest import QAbstractItemModelTester
 from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
-from fieldray.desktop.list_reader import SeenRows
+from fieldray.desktop.list_reader import KEYS, SeenRows
 from fieldray.desktop.verdicts import Judged
-from fieldray.desktop.worklist_model import GROUP_ROLE, KEYS, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_model import GROUP_ROLE, VERDICT_ROLE, WorkListModel
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import WorkList
@@ -127,7 +127,9 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
     asked: list[int] = []
     source = listed.background.services.work_list
     results = source.results
-    monkeypatch.setattr(source, "results", lambda row_ids: (asked.append(len(row_ids)), results(row_ids))[1])
+    monkeypatch.setattr(
+        source, "results", lambda row_ids, **how: (asked.append(len(row_ids)), results(row_ids, **how))[1]
+    )
     listed.add(*(screened(number, 0.9) for number in range(1, 201)))
     assert sum(asked) < 100
     for place in range(0, 200, 20):
@@ -192,7 +194,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(WorkList, "results", refuse)
         rows: SeenRows = model._rows
-        rows.clear()
+        rows.clear({})
         assert model.row_at(model.index(0, 0)) is None
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
     assert listed.rows()[0].row_id == 1
@@ -203,13 +205,13 @@ def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
 ) -> None:
     before = failed(1)
     listed.add(before)
-    model._rows.clear()
+    model._rows.clear({})
     gc.collect()
     is_read, may_arrive = threading.Event(), threading.Event()
     results = WorkList.results
 
-    def slowly(source: WorkList, row_ids: Sequence[int]) -> object:
-        found = results(source, row_ids)
+    def slowly(source: WorkList, row_ids: Sequence[int], **how: Sequence[int]) -> object:
+        found = results(source, row_ids, **how)
         is_read.set()
         may_arrive.wait(20.0)
         return found
@@ -244,11 +246,11 @@ def test_a_result_that_another_program_deleted_is_asked_for_once(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    model._rows.clear()
+    model._rows.clear({})
     gc.collect()
     asked: list[Sequence[int]] = []
     results = WorkList.results
-    monkeypatch.setattr(WorkList, "results", lambda source, ids: (asked.append(ids), results(source, ids))[1])
+    monkeypatch.setattr(WorkList, "results", lambda source, ids, **how: (asked.append(ids), results(source, ids))[1])
     for table in ("work_list", "results"):
         listed.store._connection.execute(f"DELETE FROM {table}")
     shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,13 +18,13 @@ from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.judging import Judging, Reading
-from fieldray.desktop.list_reader import image_title
+from fieldray.desktop.list_reader import image_title, pack_title
 from fieldray.desktop.machine import Machine
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import Auditing, Checking, Exporting, PastRuns
-from fieldray.desktop.screening import Screening
+from fieldray.desktop.screening import BESIDE, Screening
 from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
@@ -87,7 +88,8 @@ class Controller(QObject):
         self.machine = Machine(self.background, self.board, self.screening, self.packs)
         self.checking = Checking(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
-        self._patients, self._lost_files = PatientCount(), 0
+        self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the number of the pack
+        self._lost_files = 0
         self.judging = Judging(self.background, self.board, settings)
         self.rows = WorkListModel(translator, self.background, self.board, self.judging.verdicts, self)
         self.image = OpenImage(self.background, self.board)
@@ -203,8 +205,8 @@ class Controller(QObject):
         match event:
             case OutcomeReady():
                 self.rows.outcome_ready(event.row_id, event.outcome)
-                self._count_patient(event.outcome)
-                if not event.is_resumed:
+                self._count_patient(event.outcome, event.pack)
+                if not event.is_resumed and not event.pack:
                     self.screening.tell_watch(partial(self._title, event))
             case Progress():
                 self.screening.take_progress(event)
@@ -212,15 +214,10 @@ class Controller(QObject):
                 self.speed = event
                 self.machine.take(event)
                 self.measured.emit(event)
+            case RunChanged() if event.pack:
+                self._tell_of_pack(event.pack, event.notes)
             case RunChanged():
-                self.screening.take_run(event)
-                self._list_run(event.run_id)
-                if not self.screening.is_busy:
-                    self._tell_patients()
-                    if self._lost_files:
-                        self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
-                if event.state in ("finished", "failed"):
-                    self.ended.emit()
+                self._take_run(event)
             case BackendChanged():
                 self._take_backend(event)
             case DrivesChanged():
@@ -230,6 +227,16 @@ class Controller(QObject):
             case StoreRepaired() | StoreUnwritable():
                 self.board.post_reason("store", event.reason, level="warning")
 
+    def _take_run(self, event: RunChanged) -> None:
+        self.screening.take_run(event)
+        self._list_run(event)
+        if not self.screening.is_busy:
+            self._tell_patients()
+            if self._lost_files:
+                self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
+        if event.state in ("finished", "failed"):
+            self.ended.emit()
+
     def _title(self, event: OutcomeReady, translator: Translator) -> str:
         hides = bool(self.settings["hide_patient"])
         return image_title(translator, event.row_id, event.outcome, hides_patient=hides)
@@ -237,7 +244,8 @@ class Controller(QObject):
     def _run_started(self) -> None:
         self.rows.open(None)
         self.beside.show(None)
-        self._patients, self._lost_files = PatientCount(), 0
+        self._patients.clear()
+        self._lost_files = 0
         for key in ("other_pack", "files_lost", *_PATIENT_NOTES):
             self.board.withdraw(key)
 
@@ -261,10 +269,11 @@ class Controller(QObject):
         self.save_settings()
         self.folders_changed.emit()
 
-    def _list_run(self, run_id: int) -> None:
+    def _list_run(self, event: RunChanged) -> None:
         """The run that is under way has a number, or has changed."""
-        if run_id and run_id != self.rows.run_id:
-            self.rows.open(run_id, self.screening.manifest)
+        if event.run_id and event.run_id != self.rows.run_id:
+            packs = (model.manifest if model else None for model in self.screening.run_models[1:])
+            self.rows.open(event.run_id, self.screening.manifest, tuple(zip(event.beside, packs, strict=True)))
         else:
             self.rows.refresh()
 
@@ -272,8 +281,9 @@ class Controller(QObject):
         """The list is that of a run of the past."""
         self._run_started()
         self.auditing.forget()
-        self.screening.show_past(past.run, past.model)
-        self.rows.open(past.run.run_id, self.screening.manifest)
+        self.screening.show_past(past.run, past.model, *(model for _, model in past.beside))
+        beside = tuple((run.run_id, model.manifest if model else None) for run, model in past.beside)
+        self.rows.open(past.run.run_id, self.screening.manifest, beside)
         self.screening.tell(past.doubts)
         self._tell_other_pack()
 
@@ -294,35 +304,46 @@ class Controller(QObject):
         self.auditing.forget()
         self.screening.forget_run()
 
-    def _count_patient(self, outcome: Outcome) -> None:
+    def _count_patient(self, outcome: Outcome, pack: int) -> None:
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
-        before = self._patients.others
-        self._patients.add(outcome)
-        self._lost_files += isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
-        if before == 0 and self._patients.others:
+        before = self._patients[pack].others
+        self._patients[pack].add(outcome)
+        self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
+        if before == 0 and self._patients[pack].others:
             self._tell_patients()
 
     def _tell_patients(self) -> None:
-        """Count what says that these are others' images than those the pack is for."""
-        manifest = self.screening.manifest
-        for note in self._patients.notes(manifest.accepted) if manifest else ():
-            self.board.post(note.code, partial(_patients_note, note, manifest), level="warning")
+        """Count what says that these are others' images than those the packs are for."""
+        for number, manifest in enumerate((self.screening.manifest, *self.rows.beside)):
+            self._tell_of_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
+
+    def _tell_of_pack(self, number: int, notes: Sequence[Reason]) -> None:
+        packs = self.screening.manifest, *self.rows.beside
+        for note in notes:
+            key = f"{BESIDE}{number} {note.code}" if number else note.code
+            text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
+            self.board.post(key, text, level="warning")
 
     def _tell_other_pack(self) -> None:
-        """Another pack is in use than the one that the list in sight is from."""
-        before, model = self.screening.manifest, self.packs.model
-        if before is None or model is None or model.manifest is before or self.rows.run_id is None:
+        """Other packs are in use than those that the list in sight is from."""
+        before, after = self.screening.run_models, self.packs.models
+        was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
+        if self.screening.manifest is None or not after or was == now or self.rows.run_id is None:
             self.board.withdraw("other_pack")
             return
-        after = model.manifest
+        packs, past = (self.screening.manifest, *self.rows.beside), self.screening.past
+        point = next((point.name for point in past.spec.operating_points), "") if past else ""
+        known = [model for model in before if model]
+        again = Action(lambda t: t.text("Use its packs"), lambda: self.packs.use_again(known, point=point))
         self.board.post(
             "other_pack",
             lambda t: t.text(
                 "These results are from “{before}”. Press Start to screen with “{after}”.",
-                before=f"{t.pick(before.names)} {before.version}",
-                after=f"{t.pick(after.names)} {after.version}",
+                before=" + ".join(pack_title(t, manifest) for manifest in packs),
+                after=" + ".join(pack_title(t, model.manifest) for model in after),
             ),
             level="warning",
+            action=again if len(known) == len(before) > 1 else None,
         )
 
     def _take_backend(self, event: BackendChanged) -> None:
@@ -399,11 +420,11 @@ class Controller(QObject):
             self.board.post_reason("bug", why)
 
 
-def _patients_note(note: Reason, manifest: Manifest | None, translator: Translator) -> str:
-    """The sentence with for whom the pack is in the language of the window."""
+def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translator, *, is_named: bool) -> str:
+    """The sentence with for whom the pack is in the language of the window, and which pack, where there are several."""
     whose = translator.reason(patients(manifest.accepted)) if manifest else ""
-    parameters = {**dict(note.parameters), "patients": whose}
-    return translator.reason(reason(note.code, **parameters))
+    said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": whose}))
+    return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 
 
 def _lost(backend: BackendName) -> str:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from fieldray.domain.purpose import shared_ages
 from fieldray.packs.naming import PackCandidate, meant
 
 if TYPE_CHECKING:
+    from fieldray.domain.model import Model
     from fieldray.packs.site_choices import RememberedPack
 
 
@@ -28,6 +30,17 @@ class PackInUse:
     ages_years: tuple[int, int] | None
     source: PackCandidate = field(compare=False)  # where it was loaded from is no part of what was answered
 
+    @classmethod
+    def of(cls, source: PackCandidate, model: Model) -> PackInUse:
+        """Of a pack that was loaded from there."""
+        return cls(
+            name=source.lasting_name,
+            version=model.manifest.version,
+            model_sha256=model.model_sha256,
+            ages_years=model.manifest.accepted.ages_years,
+            source=source,
+        )
+
     def is_of(self, candidate: PackCandidate) -> bool:
         """Whether it is the pack that a listing shows, wherever it lies."""
         return (self.name, self.version) == (candidate.lasting_name, candidate.version)
@@ -37,12 +50,14 @@ class PackInUse:
 class PacksInReach:
     """What is known of the packs at a moment.
 
+    beside             further ones that screen in the same pass
     ready              those that need no question, the one in use first
     is_persons_choice  a person put the one in use to use, or plugged in its drive
     is_settled         they were listed, none is being loaded, and no question about one of them is open
     """
 
     used: PackInUse | None = None
+    beside: tuple[PackInUse, ...] = ()
     ready: tuple[PackCandidate, ...] = ()
     is_persons_choice: bool = False
     is_settled: bool = False
@@ -67,6 +82,7 @@ class Intent:
     is_chosen_here  it was clicked as the answer for this folder, and not before the folder was opened
     only_a_card     nothing but the click of a card says which pack it is: a question before was lost, or declined
     pack            None until it is known
+    beside          the further packs as they were when the ages were last thought of
     ages_confirmed  None until somebody said it, or it is known
     watches         what comes into these folders is to be screened, too
     """
@@ -78,8 +94,19 @@ class Intent:
     is_chosen_here: bool = False
     only_a_card: bool = False
     pack: PackInUse | None = None
+    beside: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
     watches: bool = False
+
+    @property
+    def packs(self) -> tuple[PackInUse, ...]:
+        """All that are to screen, as far as they are known."""
+        return (self.pack, *self.beside) if self.pack else ()
+
+    @property
+    def ages_years(self) -> tuple[int, int] | None:
+        """Those that all of its packs are for, None where all are for any."""
+        return shared_ages(pack.ages_years for pack in self.packs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +293,21 @@ class IntentPlaybook:
         return ("", "") if is_other or intent.only_a_card else self._default
 
     def _settle_ages(self, intent: Intent) -> Commands:
+        """What was said of the first pack's ages holds for the others where they are for all of these."""
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
+        beside = self._packs.beside
+        is_said = all(shared_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in beside)
+        if intent.beside != beside:
+            intent = replace(intent, beside=beside, ages_confirmed=intent.ages_confirmed if is_said else None)
+            self.intent = intent
         are_confirmed = intent.ages_confirmed
-        if are_confirmed is None and remembered is not None and self._packs.is_in_use(remembered.pack):
+        if are_confirmed is None and is_said and remembered and self._packs.is_in_use(remembered.pack):
             are_confirmed = remembered.ages_confirmed or None
-        if are_confirmed is None and lacks_ages and intent.pack.ages_years is not None:
+        if are_confirmed is None and lacks_ages and intent.ages_years is not None:
             self.question = IntentQuestion("ages", intent)
             return ()
-        are_confirmed = bool(are_confirmed) and intent.pack.ages_years is not None
+        are_confirmed = bool(are_confirmed) and intent.ages_years is not None
         self.intent = self.question = self._prepared = None
         return (Screen(replace(intent, ages_confirmed=are_confirmed), remembered),)
 

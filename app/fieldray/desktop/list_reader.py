@@ -1,24 +1,39 @@
-"""The rows of the work list that are or were in sight, with thumbnails and maps: read once they are asked for."""
+"""The rows of the work list that are or were in sight, with thumbnails and maps: read once they are asked for.
+
+And the columns of the list, with the texts of its cells.
+"""
 
 from __future__ import annotations
 
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Literal, get_args
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, why_of
+from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
+from fieldray.domain.history import ListColumn
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import FieldrayError
-from fieldray.formatting import file_name, person
+from fieldray.formatting import (
+    backend_name,
+    category_word,
+    date,
+    file_name,
+    number,
+    person,
+    score_text,
+    unsigned,
+    view_label,
+)
 from fieldray.reasons import Reason
 from fieldray.translation import Translator
 
@@ -26,6 +41,7 @@ _states = itertools.count()
 _ROWS_CHANNEL: Final = "rows"
 _MOST_KEPT: Final = 256
 _MOST_WAITING: Final = 3
+Beside = Sequence[tuple[int, Manifest | None]]  # runs of other packs over the same images
 
 
 class SeenRows(QObject):
@@ -40,7 +56,7 @@ class SeenRows(QObject):
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
         self._background, self._board = background, board
-        self.manifest: Manifest | None = None
+        self.manifests: Mapping[int, Manifest | None] = {}  # of the packs, by run: those beside come after the own
         self._kept: OrderedDict[int, WorkRow] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
         self._waiting: list[Sequence[int]] = []
@@ -50,19 +66,24 @@ class SeenRows(QObject):
         self._soon = QTimer(self, singleShot=True, interval=0)
         self._soon.timeout.connect(self._read)
 
-    def clear(self, manifest: Manifest | None = None) -> None:
-        """Forget all rows; those to come are of a run of this pack."""
-        self.manifest, self._is_reading = manifest, False
+    def clear(self, manifests: Mapping[int, Manifest | None]) -> None:
+        """Forget all rows; those to come are of a run, with what the runs of other packs say of its images."""
+        self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
     def get(self, row_id: int) -> WorkRow | None:
-        """A row, None while it is not read."""
+        """A row of the list, None while it is not read with what other packs say."""
         row = self._alive.get(row_id)
-        if row is not None:
-            self._keep(row)
+        if row is None or len(row.beside) < len(self.manifests) - 1:
+            return None
+        self._keep(row)
         return row
+
+    def known(self, row_id: int) -> WorkRow | None:
+        """A row of the list or of another pack that somebody holds."""
+        return self._alive.get(row_id)
 
     def want(self, row_ids: Sequence[int]) -> None:
         """Read these rows soon, all of them at once. Of what waits, only what was wanted last is read."""
@@ -74,7 +95,8 @@ class SeenRows(QObject):
         """The row of a stored result, which may be there already."""
         row = self._alive.get(stored.row_id)
         if row is None:
-            row = WorkRow(stored.row_id, stored.outcome, self.manifest, stored.verdict, stored.is_read)
+            manifest = self.manifests.get(stored.run_id)
+            row = WorkRow(stored.row_id, stored.outcome, manifest, stored.verdict, stored.is_read)
             self._alive[stored.row_id] = row
         return row
 
@@ -82,7 +104,7 @@ class SeenRows(QObject):
         """The image was done again: whether its row is one of these."""
         row = self._alive.get(row_id)
         if row is not None:
-            row.take(WorkRow(row_id, outcome, self.manifest))
+            row.take(WorkRow(row_id, outcome, row.manifest))
         elif self._is_reading:
             self._outdated.add(row_id)
         return row is not None
@@ -96,21 +118,28 @@ class SeenRows(QObject):
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
         self._waiting.clear()
-        missing = [row_id for row_id in wanted if row_id not in self._alive and row_id not in self._gone]
+        missing = [row_id for row_id in wanted if self.get(row_id) is None and row_id not in self._gone]
         if not missing:
             return
         self._is_reading = True
+        beside = tuple(self.manifests)[1:]
         self._background.ask(
-            lambda services: services.work_list.results(missing),
+            lambda services: services.work_list.results(missing, beside=beside),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
             failed=self._not_read,
         )
 
     def _has_read(self, asked: Sequence[int], found: Sequence[StoredResult]) -> None:
+        beside = tuple(self.manifests)[1:]
+        others = {(stored.run_id, stored.outcome.ref.key): stored for stored in found if stored.run_id in beside}
         for stored in found:
-            if stored.row_id not in self._outdated:  # it is read again when it is painted
-                self._keep(self.row_of(stored))
+            of_image = [others.get((run_id, stored.outcome.ref.key)) for run_id in beside]
+            read = {one.row_id for one in (stored, *of_image) if one}
+            if stored.run_id not in beside and read.isdisjoint(self._outdated):  # else it is read again when painted
+                row = self.row_of(stored)
+                row.beside = tuple(self.row_of(other) if other else None for other in of_image)
+                self._keep(row)
         gone = set(asked) - {stored.row_id for stored in found}
         self._gone |= gone
         self._end_reading()
@@ -135,6 +164,7 @@ class WorkRow:
 
     manifest  the pack's, whose texts and calibration belong to the result
     is_read   whether a person has read it, with or without a verdict
+    beside    what the other packs of the run say of the image, None where one says nothing
     finding   the one that decides the class, None without a score
     state     a number that no other row has, nor this one once it took another outcome
     """
@@ -144,6 +174,7 @@ class WorkRow:
     manifest: Manifest | None = None
     verdict: Verdict | None = None
     is_read: bool = False
+    beside: tuple[WorkRow | None, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
     state: int = field(init=False)
@@ -183,8 +214,83 @@ class WorkRow:
         return self.outcome.inference_ms if isinstance(self.outcome, Screened) else -1.0
 
 
+def pack_title(translator: Translator, manifest: Manifest | None) -> str:
+    """What a pack is called where several say something of an image."""
+    return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Other pack")
+
+
 def image_title(translator: Translator, row_id: int, outcome: Outcome, *, hides_patient: bool = False) -> str:
     """What an image is called in the list: the patient's name, else that of the file; its number if both are hidden."""
     if hides_patient:
         return translator.text("Image {number}", number=row_id)
     return person(outcome.ref.header.patient_name) or file_name(outcome.ref)
+
+
+# ---- The columns, and what stands in the cells.
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Column:
+    """One column: its title and the text of a cell."""
+
+    key: ListColumn | Literal["pack"]
+    title: Callable[[Translator], str]
+    text: Callable[[Translator, WorkRow], str]
+
+
+def score_cell(translator: Translator, row: WorkRow) -> str:
+    """The score by its own threshold."""
+    point = row.finding.point if row.finding else None
+    return score_text(translator, row.score, point) if row.score >= 0 else "–"
+
+
+def _class_text(translator: Translator, row: WorkRow) -> str:
+    word = category_word(translator, row.category, row.manifest)
+    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
+
+
+def beside_text(translator: Translator, row: WorkRow) -> str:
+    """What one of several packs says of an image: the class by its own words, and the score by its own threshold."""
+    words = _class_text(translator, row)
+    return f"{words}  {score_cell(translator, row)}" if row.finding else words
+
+
+def _time_text(translator: Translator, row: WorkRow) -> str:
+    return number(translator, row.inference_ms, digits=1) if row.inference_ms >= 0 else "–"
+
+
+def _status_text(translator: Translator, row: WorkRow) -> str:
+    said = notes_of(row.outcome) or ((row.reason,) if row.reason else ())
+    return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
+
+
+COLUMNS: Final[tuple[Column, ...]] = (
+    Column("image", lambda t: t.text("Image"), lambda _, __: ""),
+    Column(
+        "patient",
+        lambda t: t.text("Patient"),
+        lambda t, row: image_title(t, row.row_id, row.outcome),
+    ),
+    Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
+    Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
+    Column("class", lambda t: t.text("Class"), _class_text),
+    Column("score", lambda t: t.text("Score"), score_cell),
+    Column("backend", lambda t: t.text("Run on"), lambda t, row: backend_name(t, row.backend)),
+    Column("ms", lambda t: t.text("ms"), _time_text),
+    Column("status", lambda t: t.text("Status"), _status_text),
+)
+KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
+
+
+def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
+    """The columns; of several packs each is named, and all but the first have a column after the others."""
+    if len(packs) < 2:
+        return COLUMNS
+    titles = [partial(pack_title, manifest=manifest) for manifest in packs]
+    own = (replace(column, title=titles[0]) if column.key == "class" else column for column in COLUMNS)
+    return *own, *(Column("pack", title, partial(_text_beside, number)) for number, title in enumerate(titles[1:]))
+
+
+def _text_beside(number: int, translator: Translator, row: WorkRow) -> str:
+    other = row.beside[number]
+    return beside_text(translator, other) if other else "–"

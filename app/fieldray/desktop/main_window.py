@@ -243,8 +243,9 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card_of_run(self) -> None:
-        """The model card of the pack whose results are shown."""
-        if model := self._bench.screening.run_model:
+        """The model card of the pack whose result is shown."""
+        row, models = self._bench.image.row, self._bench.screening.run_models
+        if model := next((model for model in models if model and row and model.manifest is row.manifest), None):
             self._bench.packs.card_read.emit(model.card)
 
     def _ask(self) -> None:

@@ -36,6 +36,7 @@ class OpenImage(QObject):
         super().__init__()
         self._background, self._board, self._channel = background, board, channel
         self.row: WorkRow | None = None
+        self.packs: tuple[WorkRow, ...] = ()  # what each pack says of the image, `row` among them
         self.pyramid: Pyramid | None = None
         self.network_image: Pyramid | None = None
         self.problem: Reason | None = None
@@ -43,8 +44,13 @@ class OpenImage(QObject):
         self.is_loading = self.is_screening = False
 
     def show(self, row: WorkRow | None) -> None:
-        """Open another image, or none."""
-        self.row, self.pyramid, self.network_image, self.problem = row, None, None, None
+        """Open another image, or none; or what another pack says of the open one, whose pixels stay in sight."""
+        if row is None or row not in self.packs:
+            self.packs = (row, *filter(None, row.beside)) if row is not None else ()
+        before = self.row if self.row is not row and self.row in self.packs else None
+        if before is None or row is None or before.outcome.ref.turn != row.outcome.ref.turn:
+            self.pyramid = None
+        self.row, self.network_image, self.problem = row, None, None
         self.preview_note = None
         self.is_loading = row is not None
         self._background.forget(self._channel)

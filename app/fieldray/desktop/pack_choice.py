@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.intent import PackInUse, PacksInReach
 from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.packs_beside import PacksBeside, is_of
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, PackNotTrusted
@@ -56,6 +57,9 @@ class PackChoice(QObject):
         self._noticed: PackQuestion | None = None  # it waits behind a notice
         self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
         self.may_switch = True  # no run is under way
+        self.beside = PacksBeside(background, board)
+        for signal in (self.model_changed, self.listed):
+            self.beside.changed.connect(signal)
 
     # ---- what happens
 
@@ -104,6 +108,13 @@ class PackChoice(QObject):
             done=lambda model: self._loaded(candidate, model, point),
             failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
         )
+
+    def use_again(self, models: Sequence[Model], *, point: str) -> None:
+        """Use the packs of a run as far as they are here: the first one, at this point, and the others with it."""
+        self.beside.taken = ()
+        for number, model in enumerate(models):
+            if found := next((entry for entry in self.candidates if is_of(model, entry)), None):
+                self.beside.tick(found, is_on=True) if number else self.use(found, point=point)
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
         """As `use`, for a pack that a person chose at another time, for a folder or for all."""
@@ -178,24 +189,22 @@ class PackChoice(QObject):
         return manifest.point(manifest.labels[0].code, self.point_name)
 
     @property
+    def models(self) -> tuple[Model, ...]:
+        """The pack in use, and those that screen in the same pass; none where none is in use."""
+        return (self.model, *self.beside.models) if self.model is not None else ()
+
+    @property
     def in_reach(self) -> PacksInReach:
         """What an intent must know of the packs."""
         places = (self.source, *self.candidates) if self.source_is_here else self.candidates
-        used, source = None, self.source
-        if self.model is not None and source is not None:
-            manifest = self.model.manifest
-            used = PackInUse(
-                name=source.lasting_name,
-                version=manifest.version,
-                model_sha256=self.model.model_sha256,
-                ages_years=manifest.accepted.ages_years,
-                source=source,
-            )
+        is_used = self.model is not None and self.source is not None
+        is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
         return PacksInReach(
-            used=used,
+            used=PackInUse.of(self.source, self.model) if is_used else None,  # type: ignore[arg-type]
+            beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
             ready=tuple(entry for entry in places if entry and self._is_ready(entry)),
             is_persons_choice=self.is_persons_choice,
-            is_settled=self.is_listed and self.loading is None and self.question is None,
+            is_settled=self.is_listed and not is_busy,
         )
 
     def is_in_use(self, name: str) -> bool:
@@ -219,6 +228,7 @@ class PackChoice(QObject):
 
     def settle(self) -> None:
         """Nothing runs: with no pack in use, or its drive gone, go over to the site's default, else to none."""
+        self._fit_beside()
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
         default = self.default
@@ -230,6 +240,9 @@ class PackChoice(QObject):
             self._say_none()
 
     # ---- inside
+
+    def _fit_beside(self) -> None:
+        self.beside.fit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
@@ -248,6 +261,7 @@ class PackChoice(QObject):
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if entry.folder != self.source.folder]
+        self._fit_beside()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
         if best and self.may_switch:
             self.use(best, asked_for=False)
@@ -269,13 +283,14 @@ class PackChoice(QObject):
         self.look()  # the list says who is trusted
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
-        if not _is_of(model, candidate):
+        if not is_of(model, candidate):
             self._say_another_there(candidate)
             return
         was_unavailable = not self.source_is_here
         known = {entry.name for entry in model.manifest.operating_points}
         self.loading, self.source, self.model = None, candidate, model
         self.point_name = point if point in known else None
+        self._fit_beside()
         if was_unavailable:
             self._say(lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name))
         else:
@@ -345,7 +360,7 @@ class PackChoice(QObject):
             )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
-        if self.model is None and _is_of(model, candidate):
+        if self.model is None and is_of(model, candidate):
             self.source, self.model, self.point_name, self.is_persons_choice = candidate, model, None, False
             self.model_changed.emit()
 
@@ -411,12 +426,6 @@ def _is_about(question: PackQuestion) -> bool:
     listed = {"fingerprint": candidate.fingerprint, "version": candidate.version}
     is_same = all(found.get(name, value) == value for name, value in listed.items())
     return is_same and (question.kind != "legacy" or candidate.trust == "legacy")
-
-
-def _is_of(model: Model, candidate: PackCandidate) -> bool:
-    manifest = model.manifest
-    listed = candidate.pack_id, candidate.version, candidate.fingerprint
-    return (manifest.pack_id, manifest.version, model.fingerprint) == listed
 
 
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:

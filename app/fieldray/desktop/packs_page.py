@@ -14,8 +14,10 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, fit_dialog
+from fieldray.desktop.list_reader import WorkRow, beside_text, pack_title
+from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
-from fieldray.desktop.style import Theme, icon
+from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     DocumentView,
     Page,
@@ -43,6 +45,7 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 _BUTTON_SIDES: Final = 30  # left and right of its words
+_ICON: Final = 24
 
 
 class PackDialog(QDialog):
@@ -159,6 +162,7 @@ class PacksPage(Page):
         in_use = label(text("In use"), role="muted")
         if model is None:
             return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
+        beside = [", ".join(pack_title(self._translator, one.manifest) for one in self._packs.beside.models)]
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
@@ -167,6 +171,11 @@ class PacksPage(Page):
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),
+            *(
+                label(text("And in the same pass: {packs}", packs=others), role="heading")
+                for others in beside
+                if others
+            ),
             lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
             *purpose(self._translator, manifest),
@@ -230,9 +239,12 @@ class PacksPage(Page):
             words += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             words.append(path_words(candidate.folder, role="muted"))
+        words.append(beside := BesideBox(candidate, self._packs, translator))
         row = lay_row(None, sign, (lay_column(None, *words), 1), *self._buttons(candidate))
         row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
-        return card(row)
+        made = card(row)
+        beside.refresh()  # once it has a parent: without one it would be a window
+        return made
 
     def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
         translator, buttons = self._translator, []
@@ -320,6 +332,7 @@ class PackCard(QFrame):
         choose: Callable[[], None],
         *,
         show_card: Callable[[], None],
+        beside: BesideBox,
         is_used: bool,
     ) -> None:
         super().__init__()
@@ -338,7 +351,9 @@ class PackCard(QFrame):
         # A long name is cut, as the title above has it whole, and does not widen the page.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, show_card)
-        lay_column(self, *words, 1, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        self.beside = beside
+        lay_column(self, *words, 1, beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        beside.refresh()
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -368,3 +383,66 @@ def purpose(translator: Translator, manifest: Manifest) -> list[PlainLabel]:
         *(label(*lines, role="warning") for lines in warnings),
         label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
     ]
+
+
+# ---- Several packs in one pass.
+
+
+class BesideBox(QCheckBox):
+    """Whether the next runs screen with a pack, too. Not there for the one in use, and one that needs a question."""
+
+    def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
+        super().__init__(translator.text("Screen with this pack too"))
+        self._candidate, self._packs = candidate, packs
+        self.clicked.connect(lambda is_on: packs.beside.tick(candidate, is_on=is_on))
+        packs.model_changed.connect(self.refresh)
+        packs.listed.connect(self.refresh)
+
+    def refresh(self) -> None:
+        """Tick it, and hide it, as the packs are now."""
+        used = self._packs.in_reach.used
+        self.setChecked(self._packs.beside.has(self._candidate))
+        self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
+
+
+class PackButtons(QWidget):
+    """A button for each pack that says something of the open image: figures and heat map are of the one chosen."""
+
+    def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self._image, self._translator, self._theme = image, translator, theme
+        self._column, self._said = lay_column(self, spacing=4), list[tuple[WorkRow, str, str]]()
+        self.buttons: list[PlainButton] = []
+
+    def refresh(self) -> None:
+        """Write what each pack says of the open image; nothing where there is one pack."""
+        packs, translator = self._image.packs, self._translator
+        said = [(row, pack_title(translator, row.manifest), beside_text(translator, row)) for row in packs]
+        if said != self._said:  # the focus stays on one that was pressed
+            discard(*self.buttons)
+            self._said, self.buttons = said, [self._button(*one) for one in said]
+        for row, button in zip(packs, self.buttons, strict=True):
+            button.setChecked(row is self._image.row)
+        self.setVisible(len(packs) > 1)
+        self._elide()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._elide()
+
+    def _elide(self) -> None:
+        for (_, *lines), button in zip(self._said, self.buttons, strict=True):
+            elide(button, *lines, room=self.width() - _ICON - _BUTTON_SIDES)
+
+    def _button(self, row: WorkRow, *lines: str) -> PlainButton:
+        button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")
+        button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        button.setAccessibleName(" ".join(lines))
+        set_tip(button, *lines)
+        self._column.addWidget(button)
+        return button
+
+    def _turn_to(self, row: WorkRow) -> None:
+        if row is not self._image.row:
+            self._image.show(row)
+        self.refresh()

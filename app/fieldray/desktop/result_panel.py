@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBox
 from fieldray.desktop.judging import Judging
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.packs_page import card_button
+from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.style import ClassMark, Theme, colour, colours, icon, scaled
 from fieldray.desktop.verdict_bar import VerdictBar
 from fieldray.desktop.widgets import (
@@ -127,6 +127,7 @@ class ResultPanel(QScrollArea):
         name_surface(page, "panel")
         self.wishes: list[PlainButton] = []
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
+        self.packs = PackButtons(image, translator, folds.theme)
         self._head = self._make_head()
         self._kept = label(role="warning")
         self._result, self._measured = QWidget(), QWidget()
@@ -146,7 +147,7 @@ class ResultPanel(QScrollArea):
             prior,
             self._pack,
         )
-        self._layout = lay_column(page, self._empty, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
+        self._layout = lay_column(page, self._empty, self.packs, *parts, 1, margins=(16, 14, 16, 14), spacing=10)
         self.setWidget(page)
         image.changed.connect(self.refresh)
         image.loaded.connect(self._show_kept)
@@ -168,6 +169,7 @@ class ResultPanel(QScrollArea):
         ):
             widget.setVisible(row is not None)
         self._show_kept()
+        self.packs.refresh()
         if row is None:
             return
         self._mark.show_class(row.category)

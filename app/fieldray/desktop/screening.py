@@ -40,6 +40,7 @@ _RUN_NOTES: Final = (
     "watch",
     "watch_waits",
 )
+BESIDE: Final = "of a further pack "  # what the keys of notes on its run begin with
 _KEYS: Final = {"watch_goes_on": "watch_waits", "watch_stopped": "watch"}  # whose place these notes take
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
@@ -59,8 +60,8 @@ class Screening(QObject):
         super().__init__()
         self._background, self._board, self._packs = background, board, packs
         self._playbook = IntentPlaybook()
-        self._model: Model | None = None
-        self._used: Model | None = None
+        self._models: tuple[Model, ...] = ()  # of the next run
+        self._used: tuple[Model, ...] = ()
         self._batch: Batch | None = None
         self._next: tuple[Path, ...] = ()
         self._next_watches = self.watches = self._has_arrived = False
@@ -71,7 +72,7 @@ class Screening(QObject):
         self.state: State = "empty"
         self.run_id: int | None = None
         self.manifest: Manifest | None = None
-        self.run_model: Model | None = None
+        self.run_models: tuple[Model | None, ...] = ()
         self.progress: Progress | None = None
         self.past: Run | None = None
         packs.listed.connect(self._see_packs)
@@ -81,12 +82,17 @@ class Screening(QObject):
     # ---- what can be done now
 
     @property
+    def run_model(self) -> Model | None:
+        """The first pack of the run in sight, as far as it is at hand."""
+        return next(iter(self.run_models), None)
+
+    @property
     def is_busy(self) -> bool:
         return self.state in _BUSY
 
     @property
     def can_start(self) -> bool:
-        return bool(self.paths) and not self.is_busy and self._model is not None
+        return bool(self.paths) and not self.is_busy and bool(self._models)
 
     @property
     def question(self) -> IntentQuestion | None:
@@ -150,16 +156,18 @@ class Screening(QObject):
 
     # ---- what happens
 
-    def show_past(self, run: Run, model: Model | None) -> None:
+    def show_past(self, run: Run, *models: Model | None) -> None:
         """A run of the past is in sight: it can be saved and audited, and Start screens its folders again.
 
-        model  of the pack that made its results, None where it is not at hand
+        models  the packs that made its results, each None where it is not at hand
         """
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
+        self._board.supersede(BESIDE)
         self._do(self._playbook.drop())
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
-        self.manifest, self.run_model = model.manifest if model else known_manifest(run.spec.trust), model
+        self.run_models, model = models, models[0]
+        self.manifest = model.manifest if model else known_manifest(run.spec.trust)
         self.run_id, self.progress = run.run_id, None
         is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
@@ -167,7 +175,7 @@ class Screening(QObject):
     def forget_run(self) -> None:
         """The run in sight was deleted."""
         self._do(self._playbook.drop())
-        self.paths, self.past, self.run_id, self.run_model, self.manifest = (), None, None, None, None
+        self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
         self._enter("empty")
 
@@ -245,8 +253,8 @@ class Screening(QObject):
 
     def _see_packs(self) -> None:
         """The pack in use is that of the next run."""
-        if self._model is not self._packs.model:
-            self._model = self._packs.model
+        if self._models != self._packs.models:
+            self._models = self._packs.models
             self._warm_up()
             self.changed.emit()
         self._do(self._playbook.see(self._packs.in_reach, default=self._packs.default_names))
@@ -299,12 +307,12 @@ class Screening(QObject):
             self._enter(state)
 
     def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
-        model = self._model
-        assert model is not None
+        models = self._models
         for key in ("run", "question", *_RUN_NOTES):
             self._board.withdraw(key)
+        self._board.supersede(BESIDE)
         self._board.supersede(_failed(intent.paths))
-        self.paths, self.manifest, self.run_model = intent.paths, model.manifest, model
+        self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
         self.progress = self.run_id = self.past = None
         self.watches, self._since_s = intent.watches, time.time()
         self._remember(intent, remembered)
@@ -312,7 +320,7 @@ class Screening(QObject):
         self.tell_watch()
         self.started.emit()
         point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
-        self._use(model)
+        self._use(models)
         self._background.ask(
             lambda services: services.session.start(
                 intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
@@ -335,13 +343,13 @@ class Screening(QObject):
 
     def _warm_up(self) -> None:
         """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
-        if self._model is not None and not self.is_busy:
-            self._use(self._model)
+        if self._models and not self.is_busy:
+            self._use(self._models)
 
-    def _use(self, model: Model) -> None:
-        if self._used is not model:
-            self._used = model
-            self._ask(lambda services: services.session.use_pack(model))
+    def _use(self, models: tuple[Model, ...]) -> None:
+        if self._used != models:
+            self._used = models
+            self._ask(lambda services: services.session.use_pack(models[0], beside=models[1:]))
 
     def _ask(self, work: Callable[[Services], object]) -> None:
         self._background.ask(work, channel="run")

@@ -10,7 +10,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QMenu, QProgressBar, QSizePolicy, QStatusBar, QWidget
 
+from fieldray.backends import CPU
 from fieldray.desktop.controller import Controller
+from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme, icon
@@ -276,6 +278,8 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     if packs.model is None:
         return translator.text("No pack chosen"), translator.text("Whose images are these?")
     name = translator.pick(packs.model.manifest.names)
+    if others := ", ".join(pack_title(translator, model.manifest) for model in packs.beside.models):
+        return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
         return f"{name} {packs.model.manifest.version}", unsigned(translator)
     return f"{name} {packs.model.manifest.version}", translator.reason(patients(packs.model.manifest.accepted))
@@ -295,7 +299,9 @@ def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """What runs the model now, and its state."""
-    used = next((event for event in backends.values() if event.in_use), None)
+    # A further pack, which the CPU runs, says nothing of the device of the first one.
+    found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
+    used = next((event for event in found if event.in_use), None)
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")

@@ -411,7 +411,8 @@ class Viewer(QWidget):
         self.update()
 
     def _image_changed(self) -> None:
-        self.state, self._undo, self._drag, self._mark = ViewState(), [], None, None
+        if self._open_image.pyramid is None:
+            self.state, self._undo, self._drag, self._mark = ViewState(), [], None, None
         self.shows_network_view = False
         row = self._open_image.row
         self._heat_map = heat_map_of(row) if row is not None else None

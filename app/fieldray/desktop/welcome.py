@@ -12,7 +12,8 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.packs_page import PackCard
+from fieldray.desktop.list_reader import pack_title
+from fieldray.desktop.packs_page import BesideBox, PackCard
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
@@ -93,7 +94,7 @@ class Welcome(QWidget):
         if question is not None:
             lead = translator.text("Choose the pack for {folder}.", folder=_folders(question))
         elif packs.model is not None:
-            name = f"{translator.pick(packs.model.manifest.names)} {packs.model.manifest.version}"
+            name = " + ".join(pack_title(translator, model.manifest) for model in packs.models)
             lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
         self._lead.setText(plain(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
@@ -134,6 +135,7 @@ class Welcome(QWidget):
                 self._translator,
                 partial(self._choose, question, entry),
                 show_card=partial(packs.show_card, entry),
+                beside=BesideBox(entry, packs, self._translator),
                 is_used=used is not None and used.folder == entry.folder,
             )
             for entry in found
@@ -147,7 +149,7 @@ class Welcome(QWidget):
 
     def _order_tabs(self) -> None:
         """Cards that were rebuilt come last otherwise."""
-        buttons = (button for shown in self.cards for button in (shown.card_button, shown.button))
+        buttons = (button for shown in self.cards for button in (shown.beside, shown.card_button, shown.button))
         rest = self.default_box, self.open_button, self._files_button, self._watch_button, self.again_button
         for before, after in itertools.pairwise((*buttons, *rest)):
             self.setTabOrder(before, after)
@@ -163,15 +165,14 @@ class Welcome(QWidget):
 def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, translator: Translator) -> QMessageBox:
     """The question that PNG and JPEG files leave open: how old the patients are. It names all that it is about."""
     text, intent = translator.text, question.intent
-    assert intent.pack is not None
-    youngest, oldest = intent.pack.ages_years or (0, 0)
+    youngest, oldest = intent.ages_years or (0, 0)
     images = text("Images: {folder}", folder=_folders(question))
     if intent.images:
         images = text("Images: {folder} ({count} in the list)", folder=_folders(question), count=intent.images)
     more = text(
         "PNG and JPEG files do not say how old a patient is. Your answer is written into every result. The pack in "
         "use is {pack}.",
-        pack=f"{translator.pick(intent.pack.source.names)} {intent.pack.version}",
+        pack=" + ".join(f"{translator.pick(pack.source.names)} {pack.version}" for pack in intent.packs),
     )
     answers = {
         text("Yes, all of them"): lambda: screening.answer(question, True),

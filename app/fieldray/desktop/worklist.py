@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -35,7 +35,7 @@ from fieldray.desktop.widgets import (
     set_tip,
 )
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate, strong
-from fieldray.desktop.worklist_model import KEYS, WorkListModel
+from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter
 from fieldray.domain.model import Manifest
@@ -199,7 +199,7 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_width = SHAPE_ROOM
+        self.class_width, self.beside_widths = SHAPE_ROOM, list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -213,14 +213,26 @@ class WorkTable(QTableView):
         model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
-        """Show the columns there is room for; a person's own choice stays."""
+        """Show the columns there is room for; a person's own choice stays. Those of other packs follow the score."""
+        beside = self._fit_beside(width)
         for column, key in enumerate(KEYS):
-            shown = self._chosen_columns.get(key, width >= _SHOWN_FROM.get(key, 0))
+            room = width if key == "image" else width - beside
+            shown = self._chosen_columns.get(key, room >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(column, not shown)
         self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
         others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
-        is_tight = width - sum(others) - self.class_width < _NAME and not self._rows.is_by_larger
+        is_tight = width - sum(others) - beside - self.class_width < _NAME and not self._rows.is_by_larger
         self.setColumnWidth(KEYS.index("class"), SHAPE_ROOM if is_tight else self.class_width)
+
+    def _fit_beside(self, width: int) -> int:
+        """The width of the columns of other packs together: with little room they have shapes and scores alone."""
+        widths, header, first = self.beside_widths, self.horizontalHeader(), KEYS.index("score") + 1
+        if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_width + sum(widths):
+            widths = [SHAPE_ROOM] * len(widths)
+        for number, wide in enumerate(widths):
+            self.setColumnWidth(len(KEYS) + number, wide)
+            header.moveSection(header.visualIndex(len(KEYS) + number), first + number)
+        return sum(widths)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.fit_columns(self.width())
@@ -252,13 +264,21 @@ class WorkTable(QTableView):
         columns.setMinimumSectionSize(48)
         columns.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         columns.setHighlightSections(False)
+        columns.setTextElideMode(Qt.TextElideMode.ElideRight)
         columns.setSectionsClickable(True)
         columns.setSortIndicatorShown(True)
         columns.setSortIndicatorClearable(True)
         columns.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
-        columns.sortIndicatorChanged.connect(self.model().sort)
+        columns.sortIndicatorChanged.connect(self._sort)
         columns.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         columns.customContextMenuRequested.connect(self._choose_columns)
+
+    def _sort(self, column: int, order: Qt.SortOrder) -> None:
+        """By a column; the list is in the order of the first pack, so those of others bring this order back."""
+        if column >= len(KEYS):
+            self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        else:
+            self._rows.sort(column, order)
 
     def _choose_columns(self, at: QPoint) -> None:
         menu = QMenu(self)
@@ -316,11 +336,12 @@ class WorkList(QWidget):
         model.study_found.connect(self.choose)
 
     def _fit_classes(self) -> None:
-        """Room for what the run's pack calls its classes."""
-        if self._model.manifest is self._named:
+        """Room for what the run's packs call their classes."""
+        packs = self._model.manifest, *self._model.beside
+        if packs == self._named:
             return
-        self._named = self._model.manifest
-        self.table.class_width = class_width(self._translator, self.table.font(), self._named)
+        self._named, font = packs, self.table.font()
+        self.table.class_width, *self.table.beside_widths = (class_width(self._translator, font, one) for one in packs)
         self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:

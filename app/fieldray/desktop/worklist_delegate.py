@@ -17,11 +17,11 @@ from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.image_painting import draw_thumbnail
-from fieldray.desktop.list_reader import WorkRow, image_title
+from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
 from fieldray.desktop.style import Theme, colour, draw_class, draw_verdict, scaled
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
-from fieldray.desktop.worklist_model import GROUP_ROLE, KEYS, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_model import GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
 from fieldray.formatting import category_word, date, file_name, person, unsigned
@@ -56,7 +56,8 @@ class _Cell:
 
     @property
     def look(self) -> tuple[Hashable, ...]:
-        return self.row.state, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group
+        states = (self.row.state, *(other.state if other else None for other in self.row.beside))
+        return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group
 
 
 class WorkListDelegate(QStyledItemDelegate):
@@ -74,7 +75,8 @@ class WorkListDelegate(QStyledItemDelegate):
         if row is None:  # it is being read
             self._paint_ground(painter, option.rect, None, is_selected=bool(option.state & _SELECTED))
             return
-        key, rect, ratio = KEYS[index.column()], option.rect, painter.device().devicePixelRatioF()
+        column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
+        key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS))  # the number of a pack beside
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         cell = _Cell(row, key, text, option.font, is_selected, index.data(VERDICT_ROLE), index.data(GROUP_ROLE))
@@ -105,6 +107,8 @@ class WorkListDelegate(QStyledItemDelegate):
             self._paint_patient(painter, self._beside_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
             self._paint_class(painter, box, cell.row, cell.font)
+        elif cell.key.isdigit():
+            self._paint_beside(painter, box, cell.row.beside[int(cell.key)], cell.font)
         else:
             self._line(painter, box, cell.text, "text", cell.font, right=cell.key in ("score", "ms"))
 
@@ -190,6 +194,17 @@ class WorkListDelegate(QStyledItemDelegate):
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
         self._line(painter, beside, words, row.category, strong(font))
+
+    def _paint_beside(self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont) -> None:
+        """What another pack says: its class, and below it its score."""
+        if row is None:
+            self._line(painter, box, "–", "muted", font)
+            return
+        has_words = box.width() + 2 * _GAP > SHAPE_ROOM
+        below = box.adjusted(_SHAPE + 6 if has_words else 0, ROW_HEIGHT // 2, _GAP, -4)
+        self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if row.finding else box, row, font)
+        if row.finding:
+            self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.list_reader import SeenRows, WorkRow, image_title
+from fieldray.desktop.list_reader import COLUMNS, KEYS, Beside, SeenRows, WorkRow, columns_of
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
-from fieldray.formatting import backend_name, category_word, date, number, score_text, unsigned, view_label
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
@@ -46,34 +45,6 @@ _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Column:
-    """One column: its title and the text of a cell."""
-
-    key: ListColumn
-    title: Callable[[Translator], str]
-    text: Callable[[Translator, WorkRow], str]
-
-
-def _score_text(translator: Translator, row: WorkRow) -> str:
-    point = row.finding.point if row.finding else None
-    return score_text(translator, row.score, point) if row.score >= 0 else "–"
-
-
-def _class_text(translator: Translator, row: WorkRow) -> str:
-    word = category_word(translator, row.category, row.manifest)
-    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
-
-
-def _time_text(translator: Translator, row: WorkRow) -> str:
-    return number(translator, row.inference_ms, digits=1) if row.inference_ms >= 0 else "–"
-
-
-def _status_text(translator: Translator, row: WorkRow) -> str:
-    said = notes_of(row.outcome) or ((row.reason,) if row.reason else ())
-    return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
-
-
 def verdict_words(translator: Translator, state: State) -> str:
     """How it stands with the verdict on an image."""
     words: dict[State, str] = {
@@ -82,24 +53,6 @@ def verdict_words(translator: Translator, state: State) -> str:
         "not_saved": translator.text("verdict not saved"),
     }
     return words[state]
-
-
-COLUMNS: Final[tuple[Column, ...]] = (
-    Column("image", lambda t: t.text("Image"), lambda _, __: ""),
-    Column(
-        "patient",
-        lambda t: t.text("Patient"),
-        lambda t, row: image_title(t, row.row_id, row.outcome),
-    ),
-    Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
-    Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
-    Column("class", lambda t: t.text("Class"), _class_text),
-    Column("score", lambda t: t.text("Score"), _score_text),
-    Column("backend", lambda t: t.text("Run on"), lambda t, row: backend_name(t, row.backend)),
-    Column("ms", lambda t: t.text("ms"), _time_text),
-    Column("status", lambda t: t.text("Status"), _status_text),
-)
-KEYS: Final = tuple(column.key for column in COLUMNS)
 
 
 class WorkListModel(QAbstractTableModel):
@@ -127,7 +80,7 @@ class WorkListModel(QAbstractTableModel):
         self._translator, self._background, self._board = translator, background, board
         self._verdicts = verdicts
         self._rows = SeenRows(background, board, self)
-        self._ids, self._begins = _NO_ROWS, _NO_GROUPS
+        self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._counts: Mapping[Category, int] = {}
         self._is_another = False
         self.is_whole, self.is_by_larger = True, False
@@ -142,10 +95,13 @@ class WorkListModel(QAbstractTableModel):
 
     # ---- what is in it
 
-    def open(self, run_id: int | None, manifest: Manifest | None = None) -> None:
-        """List a run, made with a pack if that is at hand, its first rows before all the others; nothing for None."""
+    def open(self, run_id: int | None, manifest: Manifest | None = None, beside: Beside = ()) -> None:
+        """List a run, made with a pack if that is at hand, its first rows before all the others; nothing for None.
+
+        beside  the runs of other packs over the same images, which have a column each
+        """
         self.is_by_larger = manifest is not None and manifest.is_bare
-        self._forget(manifest)
+        self._forget({run_id: manifest, **dict(beside)} if run_id is not None else {})
         self.is_whole = run_id is None
         self._stop()
         self.run_id, self._is_new = run_id, True
@@ -173,7 +129,7 @@ class WorkListModel(QAbstractTableModel):
         row_id = judged.row_id
         if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row_id})
-        row = self._rows.get(row_id)
+        row = self._rows.known(row_id)
         if row is not None and judged == Judged(row_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
             row.is_read = row.is_read or row.verdict is not None
@@ -196,7 +152,12 @@ class WorkListModel(QAbstractTableModel):
     @property
     def manifest(self) -> Manifest | None:
         """Of the run's pack, which may name its classes."""
-        return self._rows.manifest
+        return next(iter(self._rows.manifests.values()), None)
+
+    @property
+    def beside(self) -> tuple[Manifest | None, ...]:
+        """Of the other packs over the same images; each has a column after all others."""
+        return tuple(self._rows.manifests.values())[1:]
 
     def counts(self) -> dict[Category, int]:
         """The number of images by class, whatever is filtered."""
@@ -291,20 +252,21 @@ class WorkListModel(QAbstractTableModel):
         return 0 if parent.isValid() else len(self._ids)
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        return 0 if parent.isValid() else len(COLUMNS)
+        return 0 if parent.isValid() else len(self._columns)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         row = self.row_at(index)
         if row is None or role == ROW_ROLE:
             return row
-        column, translator = COLUMNS[index.column()], self._translator
+        column, translator = self._columns[index.column()], self._translator
         state = self._verdicts.state_of(row.row_id, row.outcome, row.verdict) if column.key == "patient" else None
         if role in (VERDICT_ROLE, GROUP_ROLE):
             return state if role == VERDICT_ROLE else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return plain(column.text(translator, row))
-        if role == Qt.ItemDataRole.ToolTipRole and row.reason:
-            return plain_tip(translator.reason(row.reason))
+        if role == Qt.ItemDataRole.ToolTipRole and (row.reason or column.key == "pack"):
+            why = translator.reason(row.reason) if row.reason and column.key != "pack" else column.text(translator, row)
+            return plain_tip(why)
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
@@ -316,9 +278,12 @@ class WorkListModel(QAbstractTableModel):
         return None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        if orientation == Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
-            return COLUMNS[section].title(self._translator)
-        return None
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        title = self._columns[section].title(self._translator)
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return plain_tip(title)
+        return plain(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
@@ -329,10 +294,11 @@ class WorkListModel(QAbstractTableModel):
 
     # ---- inside
 
-    def _forget(self, manifest: Manifest | None) -> None:
+    def _forget(self, manifests: Mapping[int, Manifest | None]) -> None:
         self.beginResetModel()
         self._ids, self._begins, self._counts, self.is_whole = _NO_ROWS, _NO_GROUPS, {}, True
-        self._rows.clear(manifest)
+        self._rows.clear(manifests)
+        self._columns = columns_of(tuple(manifests.values()))
         self.endResetModel()
         self.counts_changed.emit()
 
@@ -429,11 +395,17 @@ class WorkListModel(QAbstractTableModel):
         return row
 
     def _rows_arrived(self) -> None:
-        if len(self._ids):
-            self.dataChanged.emit(self.index(0, 0), self.index(len(self._ids) - 1, len(COLUMNS) - 1))
+        self._all_changed()
         self.loaded.emit()
 
+    def _all_changed(self) -> None:
+        if len(self._ids):
+            self.dataChanged.emit(self.index(0, 0), self.index(len(self._ids) - 1, self.columnCount() - 1))
+
     def _row_changed(self, row_id: int) -> None:
+        """A row, or what another pack says of one."""
         index = self.index_of(row_id)
         if index.isValid():
-            self.dataChanged.emit(index, index.siblingAtColumn(len(COLUMNS) - 1))
+            self.dataChanged.emit(index, index.siblingAtColumn(self.columnCount() - 1))
+        elif self.beside:
+            self._all_changed()

@@ -23,6 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.purpose import shared_ages
 from fieldray.domain.run import RunSpec, Wishes
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -137,8 +138,8 @@ def assessments_of(
         assess(model, operating_point=point if has_it or not any(has) else None)
         for model, has_it in zip(models, has, strict=True)
     )
-    known = [ages for one in made if one.ages_confirmed and (ages := one.model.manifest.accepted.ages_years)]
-    if known and max(youngest for youngest, _ in known) > min(oldest for _, oldest in known):
+    known = shared_ages(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
+    if known and known[0] > known[1]:
         raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
     return made
 

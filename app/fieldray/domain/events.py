@@ -50,7 +50,8 @@ class DeviceChanged:
 class RunChanged:
     """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know.
 
-    pack  the number of the pack whose run it is, of those of a pass; the first one's tells how all of them stand
+    pack    the number of the pack whose run it is, of those of a pass; the first one's tells how all of them stand
+    beside  the numbers of the runs of the other packs, with the first one's alone
     """
 
     run_id: int
@@ -58,6 +59,7 @@ class RunChanged:
     reason: Reason | None = None
     notes: tuple[Reason, ...] = ()
     pack: int = 0
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,15 @@ def patients(accepted: HeaderRules) -> Reason:
     return reason("for_ages", youngest=youngest, oldest=oldest)
 
 
+def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The youngest and oldest age that all of several packs are for, the youngest above the oldest where there is none.
+
+    None where all of them are for any age.
+    """
+    known = [ages for ages in several if ages]
+    return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
+
+
 def performance(manifest: Manifest) -> tuple[Reason, ...]:
     """What was measured on images of the pack's own hospital and of another one; that nothing was is said, too."""
     own = tuple(_measured(manifest, _OWN, "measured_own"))

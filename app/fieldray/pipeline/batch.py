@@ -346,8 +346,11 @@ class Batch:
                 self._take_over(store, item)
                 done += len(item)
             elif item and (watch is None or watch.keeps(item.doubtful, is_new=not all(item.are_resumed))):
-                for run, outcome, is_resumed in zip(self._runs, item.outcomes, item.are_resumed, strict=True):
-                    self._publish(run.save(store, outcome, is_resumed=is_resumed))
+                saved = list(zip(self._runs, item.outcomes, item.are_resumed, strict=True))
+                # The first pack's last: where it is listed, what the others say is there.
+                events = [run.save(store, outcome, is_resumed=known) for run, outcome, known in reversed(saved)]
+                for event in reversed(events):
+                    self._publish(event)
                 done += 1
             self._follow_pause(store, pace, done)
             if progress.is_due():
@@ -362,7 +365,7 @@ class Batch:
         self._publish(self._statistics.speed())
 
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
-        for run, own, others in zip(self._runs, bundle.own, bundle.others, strict=True):
+        for run, own, others in reversed(list(zip(self._runs, bundle.own, bundle.others, strict=True))):
             taken = run.take_over(store, own, others)
             events = told_of_each(store, taken) if self._work.resuming.tells_each else [taken]
             for event in events:
@@ -398,8 +401,8 @@ class Batch:
             self._notes[run.number] += run.end(store, self._end_state, self.reason)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
-        self.state = state
-        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self.reason, notes=notes))
+        self.state, beside = state, self.run_ids[1:]
+        self._publish(RunChanged(run_id=self.run_id, state=state, reason=self.reason, notes=notes, beside=beside))
 
     def _fail(self, why: Reason) -> None:
         """End the run for a reason; the first one counts."""

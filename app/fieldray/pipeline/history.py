@@ -54,11 +54,13 @@ class PastRun:
 
     model   the pack that made the results, None where it is not at hand: then there are no heat maps
     doubts  what speaks against the run as a whole
+    beside  the runs of other packs over the same images, each with its pack
     """
 
     run: Run
     model: Model | None
     doubts: tuple[Reason, ...] = ()
+    beside: tuple[tuple[Run, Model | None], ...] = ()
 
 
 class History:
@@ -84,8 +86,13 @@ class History:
         """
         with HistoryQuery(self._database) as query:
             run = run_of(query, run_id)
-            found = pack_of(run.spec, model)
-            return PastRun(run=run, model=found, doubts=doubts_of(query, run, found.manifest if found else None))
+            found, others = pack_of(run.spec, model), query.runs_together(run_id)[1:]
+            return PastRun(
+                run=run,
+                model=found,
+                doubts=doubts_of(query, run, found.manifest if found else None),
+                beside=tuple((other, pack_of(other.spec, model)) for other in others),
+            )
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
@@ -179,10 +186,13 @@ class WorkList:
             if self._reading is not None:
                 self._reading.interrupt()
 
-    def results(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]:
-        """Those of these results that are in the store, with the verdicts on them."""
+    def results(self, row_ids: Sequence[int], *, beside: Sequence[int] = ()) -> tuple[StoredResult, ...]:
+        """Those of these results that are in the store, with the verdicts on them.
+
+        After them what the runs of other packs, `beside`, say of the same images.
+        """
         with WorkListQuery(self._database) as query:
-            return query.results(row_ids)
+            return (*query.results(row_ids), *(query.beside(row_ids, beside) if beside else ()))
 
     def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
         """The verdict on this outcome in this row, even if the row holds another outcome by now."""

@@ -230,11 +230,13 @@ class Session:
         with self._lock:
             if self._is_running:
                 raise UsageProblem(reason("again_busy"))
-            model = self._model_to_run()
+            models = self._model_to_run(), *self._beside
             with ResultQuery(self.database) as query:
                 run = query.run(query.row(row_id).run_id)
-            assessment = replace(assessment_of_run(run.spec, model), wishes=wishes)
-            engine = self._open(model)
+            hashes = [model.model_sha256 for model in models]
+            place = hashes.index(run.spec.model_sha256) if run.spec.model_sha256 in hashes else 0
+            assessment = replace(assessment_of_run(run.spec, models[place]), wishes=wishes)
+            engine = self._open_all(models[0])[place]
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
@@ -247,7 +249,7 @@ class Session:
             keeps = bool(self._settings["keep_previews"])
             store.replace(row_id, found, run=run, keeps_preview=keeps)
         found = without_preview(found)
-        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False))
+        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False, pack=place))
         return found
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:

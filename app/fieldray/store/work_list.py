@@ -76,6 +76,11 @@ _JUDGED: Final = """
     ON results.id = verdicts.result_id AND results.result_hash = verdicts.result_hash WHERE results.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
+_BESIDE: Final = """
+    SELECT other.id FROM results AS own CROSS JOIN results AS other
+    ON other.run_id IN (SELECT value FROM json_each(:runs)) AND other.image_key = own.image_key
+    WHERE own.id IN (SELECT value FROM json_each(:rows)) AND other.absent_s IS NULL
+"""
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
@@ -204,6 +209,11 @@ class WorkListQuery(ResultQuery):
         values = {"key": key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
         found = self._results(self._all(_OF_A_PATIENT.format(listed), **values))
         return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
+
+    def beside(self, row_ids: Sequence[int], run_ids: Sequence[int]) -> tuple[StoredResult, ...]:
+        """What these runs say of the images in these rows."""
+        found = self._all(_BESIDE, rows=json.dumps(row_ids), runs=json.dumps(run_ids))
+        return self.results([row["id"] for row in found])
 
     def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
         """The result of an image of a run; None where it has none, or where the image is not present."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from fake_rooms import candidate, manifest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import RememberedPack
 from fieldray.reasons import reason
 
-AGES = {"children": (1, 5), "adults": (18, 95)}
+AGES = {"children": (1, 5), "adults": (18, 95), "youths": (15, 95), "anybody": None}
 ONE, OTHER = Path("/one"), Path("/other")
 
 
@@ -347,3 +348,51 @@ class Walk(RuleBasedStateMachine):
 
 TestWalk = Walk.TestCase
 TestWalk.settings = settings(max_examples=300, stateful_step_count=50)
+
+
+def with_others(first: PackCandidate, *others: PackCandidate) -> PacksInReach:
+    return replace(reach(first), beside=tuple(map(used, others)))
+
+
+YOUTHS, ANYBODY = listed("youths"), listed("anybody")
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "asked"),
+    [
+        (ADULTS, (YOUTHS,), None),  # whoever is 18 to 95 is 15 to 95
+        (ADULTS, (ANYBODY,), None),
+        (YOUTHS, (ADULTS,), (18, 95)),
+        (ANYBODY, (ADULTS,), (18, 95)),
+        (YOUTHS, (ANYBODY, ADULTS), (18, 95)),
+    ],
+)
+def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_them(
+    first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
+) -> None:
+    playbook = IntentPlaybook()
+    playbook.see(with_others(first, *others), default=(first.lasting_name, ""))
+    (look,) = playbook.open([ONE])
+    assert isinstance(look, Look)
+    known = RememberedPack(first.lasting_name, ages_confirmed=True)
+    commands = playbook.looked(look.intent, known, True)
+    if asked is not None:
+        assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
+        commands = playbook.answer(question(playbook), True)
+    (run,) = commands
+    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    assert run.intent.packs == (used(first), *map(used, others))
+
+
+def test_a_pack_that_is_ticked_while_ages_are_asked_for_makes_another_question() -> None:
+    playbook, _ = opened(None)
+    playbook.see(reach(YOUTHS), default=("", ""))
+    (look,) = playbook.start([ONE])
+    playbook.looked(look.intent, None, True)  # type: ignore[union-attr]
+    first = question(playbook)
+    assert (first.kind, first.intent.ages_years) == ("ages", (15, 95))
+    playbook.see(with_others(YOUTHS, ADULTS), default=("", ""))
+    assert playbook.answer(first, True) == (), "it was said of 15 to 95"
+    assert question(playbook).intent.ages_years == (18, 95)
+    (run,) = playbook.answer(question(playbook), False)
+    assert isinstance(run, Screen) and not run.intent.ages_confirmed

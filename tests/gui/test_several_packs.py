@@ -1,0 +1,277 @@
+"""Several packs in one pass, as a person ticks them: what each says in list and panel, and what cannot go together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desk import Desk, dialogs, press, texts
+from fake_rooms import CELLS, POINT, SPEC, FakeRooms, candidate, manifest, model, refused, screened
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QImage
+from PySide6.QtWidgets import QMessageBox
+
+from fieldray.desktop.list_reader import KEYS
+from fieldray.desktop.packs_page import BesideBox, PackButtons
+from fieldray.desktop.worklist_delegate import SHAPE_ROOM
+from fieldray.domain.events import Drive, DrivesChanged
+from fieldray.domain.finding import Finding, Screened, decide
+from fieldray.domain.model import HeaderRules
+from fieldray.domain.run import Verdict
+from fieldray.errors import PackProblem
+from fieldray.pipeline.history import PastRun
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.store.results import ResultQuery
+from fieldray.store.work_list import HistoryQuery
+
+MOUNT = Path("/media/stick")
+FOLDERS = {pack_id: Path(f"/program/models/{pack_id}-1.0.0") for pack_id in ("adults", "tuberculosis", "children")}
+AGES = {"adults": (18, 95), "tuberculosis": (15, 95), "children": (1, 5)}
+HASHES = {"adults": SPEC.model_sha256, "tuberculosis": "f" * 64, "children": "c" * 64}
+TB_POINT = replace(POINT, name="tb", threshold=0.2, unsure_low=0.15, unsure_high=0.2, titles={"en": "wide"})
+TB_CLASSES = {"abnormal": {"en": "Signs of tuberculosis"}}
+BESIDE = len(KEYS)  # the column of the first further pack
+
+
+def described(pack_id: str) -> dict[str, object]:
+    own = {"operating_points": (TB_POINT,), "class_names": TB_CLASSES} if pack_id == "tuberculosis" else {}
+    names, accepted = {"en": pack_id.capitalize()}, HeaderRules(ages_years=AGES[pack_id])
+    return {"pack_id": pack_id, "version": "1.0.0", "accepted": accepted, "names": names, **own}
+
+
+def said_of_tuberculosis(number: int, score: float) -> Screened:
+    """Warm in another place than `screened` is, and judged at another point."""
+    maps = np.full((1, CELLS, CELLS), -4.0, np.float32)
+    maps[0, 2:4, 10:12] = 4.0
+    finding = Finding(label="opacity", score=score, point=TB_POINT, decision=decide(score, TB_POINT))
+    return replace(
+        screened(number, 0.5), findings=(finding,), class_maps=maps, pack_name="tuberculosis-1.0.0",
+        model_sha256=HASHES["tuberculosis"],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings({"language": "en", "theme": "light", "pack": "adults"})
+
+
+@pytest.fixture
+def rooms() -> FakeRooms:
+    """Three packs, and three images: of the second one tuberculosis says what adults do not."""
+    made = FakeRooms()
+    made.library.always = []
+    for pack_id, folder in FOLDERS.items():
+        of = manifest(**described(pack_id))
+        made.library.always.append(
+            candidate(str(folder), pack_id=pack_id, version="1.0.0", names=of.names, manifest=of)
+        )
+        made.library.models[folder] = replace(model("builtin", **described(pack_id)), model_sha256=HASHES[pack_id])
+    made.outcomes = [screened(1, 0.9), screened(2, 0.1), refused(3)]
+    made.beside["tuberculosis-1.0.0"] = [said_of_tuberculosis(1, 0.1), said_of_tuberculosis(2, 0.3), refused(3)]
+    return made
+
+
+def box(desk: Desk, pack_id: str) -> BesideBox:
+    """That of a pack's card on the page where a folder is opened."""
+    found = [entry for entry in desk.bench.packs.candidates if entry.can_screen]
+    place = [entry.pack_id for entry in found].index(pack_id)
+    return desk.window.welcome.cards[place].beside
+
+
+def tick(desk: Desk, pack_id: str) -> None:
+    box(desk, pack_id).click()
+    desk.until(lambda: not desk.bench.packs.beside.loading)
+
+
+def ticked(desk: Desk) -> list[str]:
+    return [one.manifest.pack_id for one in desk.bench.packs.beside.models]
+
+
+def cell(desk: Desk, row_id: int, column: int = BESIDE) -> str:
+    rows = desk.bench.rows
+    return str(rows.data(rows.index_of(row_id).siblingAtColumn(column)))
+
+
+def button_of(desk: Desk, name: str) -> PackButtons:
+    return next(one for one in desk.window.result.packs.buttons if one.accessibleName().startswith(name))
+
+
+@pytest.fixture
+def screened_by_two(desk: Desk) -> Desk:
+    tick(desk, "tuberculosis")
+    assert ticked(desk) == ["tuberculosis"]
+    desk.screen()
+    desk.finish()
+    return desk
+
+
+def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(screened_by_two: Desk) -> None:
+    desk = screened_by_two
+    session, rows = desk.rooms.session, desk.bench.rows
+    assert [one.pack_name for one in session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
+    # Rows 1 to 3 are of the further pack, which is saved first; the list is that of the first one, in its order.
+    shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
+    assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
+        ("abnormal", "image-00001.dcm"), ("normal", "image-00002.dcm"), ("refused", "image-00003.dcm"),
+    ]  # fmt: skip
+    abnormal, normal, unusable = (row.row_id for row in shown)
+    assert rows.headerData(BESIDE, Qt.Orientation.Horizontal) == "Tuberculosis 1.0.0"
+    assert rows.headerData(KEYS.index("class"), Qt.Orientation.Horizontal) == "Adults 1.0.0"
+    assert cell(desk, abnormal).startswith("Normal") and "0.10" in cell(desk, abnormal)
+    assert cell(desk, normal).startswith("Signs of tuberculosis")  # 0.3 is above 0.2, and below the adults' 0.41
+    assert "0.30" in cell(desk, normal)
+    assert cell(desk, unusable) == "Refused"
+    header = desk.window.work_list.table.horizontalHeader()
+    assert header.visualIndex(BESIDE) == KEYS.index("score") + 1
+    header.setSortIndicator(BESIDE, Qt.SortOrder.DescendingOrder)
+    desk.until_listed(3)
+    assert header.sortIndicatorSection() == -1 and rows.row_at(rows.index(0, 0)).row_id == abnormal
+
+
+def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_by_two: Desk) -> None:
+    table = screened_by_two.window.work_list.table
+    table.fit_columns(600)
+    assert table.columnWidth(BESIDE) > 2 * SHAPE_ROOM
+    table.fit_columns(300)
+    assert not table.isColumnHidden(BESIDE) and table.columnWidth(BESIDE) == SHAPE_ROOM
+    row_id = screened_by_two.bench.rows.row_at(screened_by_two.bench.rows.index(1, 0)).row_id
+    tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(BESIDE).data(Qt.ItemDataRole.ToolTipRole)
+    assert tip.startswith("Signs of tuberculosis")
+
+
+def is_warmest(desk: Desk, place: tuple[float, float]) -> bool:
+    """Whether the heat map in sight is strongest in about that row and column of the class map."""
+    image = desk.window.viewer._heat_map.image.convertToFormat(QImage.Format.Format_RGBA8888)
+    opacity = np.frombuffer(image.constBits(), np.uint8).reshape(image.height(), image.width(), 4)[..., 3]
+    strongest = np.argwhere(opacity == opacity.max()).mean(axis=0) * CELLS / opacity.shape - 0.5
+    return bool(np.abs(strongest - place).max() < 0.7)
+
+
+def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_by_two: Desk) -> None:
+    desk = screened_by_two
+    rows, viewer, panel = desk.bench.rows, desk.window.viewer, desk.window.result
+    row = rows.row_at(rows.index(0, 0))
+    desk.open_row(row.row_id)
+    assert [button.accessibleName() for button in panel.packs.buttons] == [
+        "Adults 1.0.0 Abnormal  0.90", "Tuberculosis 1.0.0 Normal  0.10",
+    ]  # fmt: skip
+    assert button_of(desk, "Adults").isChecked() and "Score 0.90" in texts(panel)
+    assert "“screening”" in texts(panel) and is_warmest(desk, (8, 4))
+    viewer.zoom(2)
+    pyramid, state = desk.bench.image.pyramid, viewer.state
+    button_of(desk, "Tuberculosis").click()
+    assert desk.bench.image.pyramid is pyramid and viewer.state == state  # the same pixels, as they were seen
+    assert is_warmest(desk, (2.5, 10.5))
+    desk.until(lambda: "Score 0.10" in texts(panel))
+    assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
+    tb_row = row.beside[0]
+    desk.bench.judging.choose("agree")
+    desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.row_id) == Verdict(choice="agree"))
+    desk.until(lambda: tb_row.verdict == Verdict(choice="agree"))
+    with ResultQuery(desk.rooms.database) as query:
+        assert [query.row(one.row_id).verdict for one in (row, tb_row)] == [None, Verdict(choice="agree")]
+    button_of(desk, "Adults").click()
+    desk.until(lambda: not desk.bench.image.is_loading and "Score 0.90" in texts(panel))
+    assert desk.bench.image.row is row and row.verdict is None and is_warmest(desk, (8, 4))
+    button_of(desk, "Adults").click()
+    assert button_of(desk, "Adults").isChecked() and viewer.state == state
+    button_of(desk, "Tuberculosis").click()
+    desk.window.work_list.step(1)
+    desk.until(lambda: desk.bench.image.row is rows.row_at(rows.index(1, 0)))
+    assert button_of(desk, "Adults").isChecked() and viewer.state != state
+
+
+def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None:
+    tick(desk, "children")
+    desk.until_told("children-1.0.0 is for patients of other ages than adults-1.0.0")
+    assert not ticked(desk) and not box(desk, "children").isChecked()
+    tick(desk, "tuberculosis")
+    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "children"))
+    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "children")
+    desk.until_told("tuberculosis-1.0.0 is for patients of other ages than children-1.0.0")
+    assert not ticked(desk)
+
+
+def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
+    desk.rooms.lacks_ages = True
+    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "tuberculosis"))
+    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "tuberculosis")
+    desk.rooms.beside["adults-1.0.0"] = desk.rooms.outcomes
+    tick(desk, "adults")
+    desk.choose()
+    desk.answer("tuberculosis-1.0.0")  # 15 to 95: that says nothing of the adults' 18
+    desk.until(lambda: desk.asks == "ages")
+    asked = desk.dialog(QMessageBox)
+    assert "Are all patients aged 18 to 95 years?" in texts(asked)
+    assert "Tuberculosis 1.0.0 + Adults 1.0.0" in texts(asked)
+    press(asked, "Yes, all of them")
+    desk.until_listed(3)
+    assert desk.rooms.session.ages_confirmed == [True]
+    assert not dialogs(desk.window, QMessageBox)
+
+
+def test_a_card_that_says_the_ages_of_all_packs_asks_for_no_more(desk: Desk) -> None:
+    desk.rooms.lacks_ages = True
+    tick(desk, "tuberculosis")
+    desk.bench.settings.choose_pack("", "")
+    desk.bench.packs.listed.emit()
+    desk.choose()
+    desk.answer("adults-1.0.0")
+    desk.until_listed(3)
+    assert desk.rooms.session.ages_confirmed == [True]  # 18 to 95 lie within 15 to 95
+
+
+def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
+    desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
+    tick(desk, "tuberculosis")
+    desk.until_told("tuberculosis-1.0.0 does not screen in this pass.", "is not the one that was signed")
+    assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
+    of = manifest(**described("tuberculosis"))
+    folder = MOUNT / "fieldray" / "tuberculosis-1.0.0"
+    there = candidate(str(folder), pack_id="tuberculosis", version="1.0.0", origin="drive", names=of.names, manifest=of)
+    desk.rooms.library.on_drives[MOUNT] = [there]
+    desk.rooms.library.models[folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
+    desk.bench.take(DrivesChanged(drives=(Drive(mount_point=str(MOUNT), name="stick"),)))
+    desk.until(lambda: desk.bench.packs.source == there)
+    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "adults"))
+    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "adults")
+    desk.bench.packs.beside.tick(there, is_on=True)
+    desk.until(lambda: ticked(desk) == ["tuberculosis"])
+    desk.bench.take(DrivesChanged())
+    desk.until_told("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
+    assert not ticked(desk)
+
+
+def test_a_ticked_pack_is_taken_back_and_the_pack_in_use_has_no_box(desk: Desk) -> None:
+    assert box(desk, "adults").isHidden() and not box(desk, "tuberculosis").isHidden()
+    tick(desk, "tuberculosis")
+    assert "+ Tuberculosis 1.0.0" in texts(desk.window.toolbar)
+    tick(desk, "tuberculosis")
+    assert not ticked(desk) and "Tuberculosis" not in texts(desk.window.toolbar)
+    tick(desk, "tuberculosis")
+    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "tuberculosis"))
+    desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "tuberculosis")
+    assert not ticked(desk)  # it is the first one now
+
+
+def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screened_by_two: Desk) -> None:
+    desk = screened_by_two
+    tick(desk, "tuberculosis")
+    models = desk.rooms.library.models
+    run_id = desk.bench.rows.run_id
+    with HistoryQuery(desk.rooms.database) as query:
+        run, other = query.runs_together(run_id)
+    past = PastRun(run=run, model=models[FOLDERS["adults"]], beside=((other, models[FOLDERS["tuberculosis"]]),))
+    desk.bench.past_runs.opened.emit(past, 0)
+    desk.until_listed(3)
+    assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
+    desk.until_told("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")
+    press(desk.window.banners, "Use its packs")
+    desk.until(lambda: ticked(desk) == ["tuberculosis"])
+    desk.until(lambda: "These results are from" not in desk.told)
+    desk.window.actions_by_name["start"].trigger()
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
+    assert [one.pack_name for one in desk.rooms.session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
