@@ -214,13 +214,6 @@ def test_reduced_by_so_much_the_network_sees_the_same(name: str, tmp_path: Path)
     assert _difference(full, reduced) <= difference
 
 
-def test_what_is_read_in_full_is_what_was_written(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(_both(_with_overlay(tmp_path / "image.dcm"))[0].pixels, IMAGE)
-    for levels in (1, 2, 6):
-        full, _ = _both(_wavelet_file(tmp_path / "image.dcm", GREY_16, num_resolutions=levels))
-        np.testing.assert_array_equal(full.pixels, GREY_16)
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -154,14 +154,6 @@ def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
     assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.metrics == {"auc": 0.95}
 
 
-def test_a_pack_without_gate_golden_and_edgetpu_file(tmp_path: Path) -> None:
-    bare = replace(manifest(), ood_gate=None, operating_points=())
-    folder = write_pack(tmp_path, manifest=bare, files={"litert": MODEL_BYTES}, card="card", golden=None, key=key())
-    model = read_files(folder, read_verified_manifest(folder)).model("signed")
-    assert (model.golden, model.manifest.ood_gate, list(model.files)) == (None, None, ["litert"])
-    assert sorted(_content(folder)) == ["MODEL_CARD.md", "manifest.json", "manifest.sig", "model.tflite"]
-
-
 def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
     make_pack(tmp_path, version="1.10.0")
     with pytest.raises(PackProblem) as caught:
@@ -219,35 +211,33 @@ def _refused(folder: Path, **changes: object) -> str:
     return caught.value.reason.text
 
 
-def test_a_folder_of_that_name_that_is_no_pack_is_kept(tmp_path: Path) -> None:
-    thesis = tmp_path / "test-chest-1.2.3" / "thesis.docx"
-    thesis.parent.mkdir()
-    thesis.write_bytes(b"precious")
-    _refused(tmp_path)
-    assert _content(tmp_path) == {"test-chest-1.2.3/thesis.docx": b"precious"}
+def _is_no_pack(folder: Path) -> None:
+    (folder / "test-chest-1.2.3").mkdir()
+    (folder / "test-chest-1.2.3" / "thesis.docx").write_bytes(b"precious")
 
 
-@pytest.mark.parametrize("name", ["thesis.docx", "images/a.dcm", ".hidden"])
-def test_a_pack_with_something_beside_its_files_is_kept(tmp_path: Path, name: str) -> None:
-    beside = make_pack(tmp_path) / name
-    beside.parent.mkdir(exist_ok=True)
-    beside.write_bytes(b"precious")
+def _has_more(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        beside = make_pack(folder) / name
+        beside.parent.mkdir(exist_ok=True)
+        beside.write_bytes(b"precious")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_is_no_pack, ""),
+        *((_has_more(name), Path(name).parts[0]) for name in ("thesis.docx", "images/a.dcm", ".hidden")),
+        (lambda folder: make_pack(folder, key_number=2), "another key"),
+        (lambda folder: (make_pack(folder) / "MODEL_CARD.md").write_text("edited by hand"), "MODEL_CARD.md"),
+    ],
+)
+def test_what_this_key_did_not_write_whole_is_kept(tmp_path: Path, make: Callable[[Path], None], said: str) -> None:
+    make(tmp_path)
     before = _content(tmp_path)
-    assert Path(name).parts[0] in _refused(tmp_path, metrics={"auc": 0.95})
-    assert _content(tmp_path) == before
-
-
-def test_a_pack_by_another_key_is_kept(tmp_path: Path) -> None:
-    make_pack(tmp_path, key_number=2)
-    before = _content(tmp_path)
-    assert "another key" in _refused(tmp_path)
-    assert _content(tmp_path) == before
-
-
-def test_a_pack_whose_card_was_edited_is_kept(tmp_path: Path) -> None:
-    (make_pack(tmp_path) / "MODEL_CARD.md").write_text("edited by hand")
-    before = _content(tmp_path)
-    assert "MODEL_CARD.md" in _refused(tmp_path)
+    assert said in _refused(tmp_path, metrics={"auc": 0.95})
     assert _content(tmp_path) == before
 
 
