@@ -284,29 +284,3 @@ def test_texts_are_in_any_language_beside_english(tmp_path: Path, tag: str) -> N
         FIRST.replace('id = "first"', f'id = "first"\nnames = {{ en = "A", {tag} = "B" }}')
     )
     assert read_recipe(tmp_path / "recipe.toml").pack.names == {"en": "A", tag: "B"}
-
-
-QUICK = """
-[input]
-height = 32
-width = 32
-[network]
-blocks = [1]
-width = 0.125
-[training]
-epochs = 2
-images_per_epoch = 64
-threads = 1
-"""
-
-
-@pytest.mark.adapt
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_first_recipe_becomes_a_pack(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "images", count=90, side=96)
-    (tmp_path / "first.toml").write_text(FIRST + QUICK)
-    adapt("run", tmp_path / "first.toml", say=lambda _: None, progress=lambda *_: None)
-    assert (tmp_path / "packs" / "first-0.1.0" / "manifest.json").is_file()
-    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "running" not in report and "blocks = [1]" in report

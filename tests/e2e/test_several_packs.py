@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.store.work_list import HistoryQuery
 from phantoms import write_dicom
-from program import Fieldray, lines_of, start, told_until_killed, write_images
+from program import Fieldray, lines_of, write_images
 from report_programs import missing
 from shipped_packs import ADULTS, CHILDREN, TUBERCULOSIS
 from tiny_packs import fingerprint, write_tiny_pack
@@ -133,24 +132,3 @@ def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fie
     assert done.returncode == 2
     assert "No patient is of the ages that all of these packs are for" in done.stderr
     assert fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS), "--ages-confirmed").returncode == 0
-
-
-def test_killed_and_resumed_with_two_packs_no_image_is_lost_or_repeated(
-    tmp_path: Path, home: Path, fieldray: Fieldray
-) -> None:
-    names = {path.name for path in write_images(tmp_path / "images", 40)}
-    tiny = [write_tiny_pack(tmp_path / name, pack_id=name) for name in ("one", "two")]
-    arguments = ("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), "--json", "-")
-    told_until_killed(start(*arguments), lines=15)
-    done = fieldray(*arguments)
-    assert done.returncode == 0, done.stderr
-    told = Counter((line["pack"], Path(line["path"]).name) for line in lines_of(done.stdout))
-    assert told == Counter((f"{name}-1.0.0", image) for name in ("one", "two") for image in names)
-    assert sum(line["taken_over_by"] is not None for line in lines_of(done.stdout)) >= 15
-    with HistoryQuery(home / "results.sqlite") as query:
-        runs = query.runs()
-        assert len(runs) == 2
-        for run in runs:
-            assert Counter(found.outcome.ref.path.name for found in query.rows(run.run_id)) == Counter(names)
-    shown = fieldray("history", "show", runs[0].run_id)
-    assert f"In one pass with run {runs[1].run_id}, pack {runs[1].spec.pack_name}" in shown.stdout

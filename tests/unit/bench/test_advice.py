@@ -57,12 +57,15 @@ PLACES = StorageFacts(
 NO_EDGETPU = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
 TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
-ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
 
 
 def facts(**changes: Any) -> HostFacts:
     well = HostFacts(machine=MACHINE, software=SOFTWARE, storage=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
     return replace(well, **changes)
+
+
+def machine(**changes: Any) -> dict[str, Any]:
+    return {"machine": replace(MACHINE, **changes)}
 
 
 def told(*weights: str, **changes: Any) -> list[str]:
@@ -99,30 +102,42 @@ def test_a_missing_runtime_is_said_once() -> None:
     assert told("stop", **changes) == ["no_runtime"]
 
 
+ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
+THERE = CoralStatus(usb=(EDGETPU,), answer=ANSWER, reason=None)
+SLOW = replace(THERE, usb=(replace(EDGETPU, port_mbit=480),), notes=(reason("coral_usb2"),))
+BARRED = CoralStatus(usb=(EDGETPU,), answer=None, reason=reason("coral_no_permission"))
+LUNGS = PackFacts(name="lungs-1.0.0", origin="builtin", problem=reason("pack_not_classifier", kind="lung-fields"))
+NO_FILE = replace(TRIAL, has_edgetpu_file=False)
+
+
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("changes", "codes"),
     [
-        ({"processor": ProcessorFacts(name="old", vectors=())}, "host_no_vectors"),
-        ({"power": PowerFacts(governor="powersave", is_saving=True)}, "host_governor"),
-        ({"power": PowerFacts(plan="power saver", is_saving=True)}, "host_power_plan"),
-        ({"is_on_battery": True}, "host_battery"),
-        ({"free_memory_mb": 900}, "host_memory"),
-        ({"busy": 0.7}, "host_busy"),
-        ({"usable_threads": 2}, "host_few_threads"),
+        (machine(processor=ProcessorFacts(name="old", vectors=())), ["host_no_vectors"]),
+        (machine(power=PowerFacts(governor="powersave", is_saving=True)), ["host_governor"]),
+        (machine(power=PowerFacts(plan="power saver", is_saving=True)), ["host_power_plan"]),
+        (machine(is_on_battery=True), ["host_battery"]),
+        (machine(free_memory_mb=900), ["host_memory"]),
+        (machine(busy=0.7), ["host_busy"]),
+        (machine(usable_threads=2), ["host_few_threads"]),
+        (machine(processor=ProcessorFacts(), power=PowerFacts(), clock_mhz=0, highest_clock_mhz=0), []),
+        ({"storage": replace(PLACES, free_mb=200)}, ["host_disk"]),
+        ({"storage": replace(PLACES, packs=(*PLACES.packs, LUNGS))}, []),  # it helps others
+        ({"edgetpu": SLOW}, ["coral_usb2"]),
+        ({"edgetpu": BARRED}, ["coral_no_permission"]),
+        ({"edgetpu": THERE}, []),
+        ({"edgetpu": THERE, "trial": NO_FILE}, ["coral_not_compiled"]),
+        ({"trial": NO_FILE}, []),
     ],
 )
-def test_what_to_change_on_the_machine(changes: dict[str, Any], code: str) -> None:
-    assert told("change", machine=replace(MACHINE, **changes)) == [code]
-    assert can_screen(findings(facts(machine=replace(MACHINE, **changes))))
+def test_what_to_change(changes: dict[str, Any], codes: list[str]) -> None:
+    assert told("change", **changes) == codes
+    assert can_screen(findings(facts(**changes)))
 
 
-def test_what_the_system_does_not_tell_is_no_fault() -> None:
-    silent = replace(MACHINE, processor=ProcessorFacts(), power=PowerFacts(), clock_mhz=0, highest_clock_mhz=0)
-    assert told("stop", "change", machine=silent) == []
-
-
-def test_a_full_disk() -> None:
-    assert told("change", storage=replace(PLACES, free_mb=200)) == ["host_disk"]
+def test_what_is_well_of_an_edgetpu_and_without_one() -> None:
+    assert "host_edgetpu_well" in told("well", edgetpu=SLOW)
+    assert "packs that come with the program run on the CPU" in reason("host_no_edgetpu").text
 
 
 def test_a_pack_that_would_not_load_is_named() -> None:
@@ -130,33 +145,6 @@ def test_a_pack_that_would_not_load_is_named() -> None:
     storage = replace(PLACES, packs=(*PLACES.packs, untrusted))
     (text,) = [one.reason.text for one in findings(facts(storage=storage)) if one.weight == "change"]
     assert "other-2.0.0" in text and "no signature" in text
-
-
-def test_a_pack_that_helps_others_is_no_fault() -> None:
-    lungs = PackFacts(name="lungs-1.0.0", origin="builtin", problem=reason("pack_not_classifier", kind="lung-fields"))
-    assert told("stop", "change", storage=replace(PLACES, packs=(*PLACES.packs, lungs))) == []
-
-
-def test_an_edgetpu_in_a_slow_port() -> None:
-    slow = CoralStatus(
-        usb=(replace(EDGETPU, port_mbit=480),), answer=ANSWER, reason=None, notes=(reason("coral_usb2"),)
-    )
-    assert told("change", edgetpu=slow) == ["coral_usb2"]
-    assert "host_edgetpu_well" in told("well", edgetpu=slow)
-
-
-def test_an_edgetpu_that_may_not_be_used() -> None:
-    barred = CoralStatus(usb=(EDGETPU,), answer=None, reason=reason("coral_no_permission"))
-    assert told("change", edgetpu=barred) == ["coral_no_permission"]
-    assert can_screen(findings(facts(edgetpu=barred)))
-
-
-def test_an_edgetpu_for_which_the_pack_has_no_file() -> None:
-    there, trial = CoralStatus(usb=(EDGETPU,), answer=ANSWER, reason=None), replace(TRIAL, has_edgetpu_file=False)
-    assert told("change", edgetpu=there) == []
-    assert told("change", edgetpu=there, trial=trial) == ["coral_not_compiled"]
-    assert told("change", trial=trial) == []
-    assert "packs that come with the program run on the CPU" in reason("host_no_edgetpu").text
 
 
 def test_the_serious_comes_first() -> None:

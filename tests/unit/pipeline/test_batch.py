@@ -23,7 +23,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
@@ -149,12 +149,6 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
     last = run.of(Progress)[-1]
     assert (last.done, last.total, last.total_is_final) == (5, 5, True)
     assert run.of(Speed)[-1].memory_mb == 100.0
-
-
-def test_an_empty_folder_finishes(tmp_path: Path) -> None:
-    run = Run(tmp_path, []).finish()
-    assert (run.states, run.names) == (["running", "finished"], [])
-    assert run.of(Progress)[-1].total == 0
 
 
 def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
@@ -535,14 +529,3 @@ def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: P
     assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]
     assert all(event.is_resumed for event in second.of(OutcomeReady))
-
-
-def test_a_run_that_fails_is_not_left_running_in_the_store(tmp_path: Path) -> None:
-    def listener(event: Event) -> None:
-        if isinstance(event, OutcomeReady):
-            raise StorageProblem(reason("disk_full", path="lines"))
-
-    run = Run(tmp_path, ["dark.png"], listener=listener).finish()
-    with ResultQuery(run.database) as decoder:
-        stored = decoder.run(run.batch.run_id)
-    assert (stored.state, stored.reason) == ("failed", reason("disk_full", path="lines"))
