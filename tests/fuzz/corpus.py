@@ -18,7 +18,6 @@ from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
 from fuzz.structures.kept_files import of_run
 from fuzz.structures.messages import framed
 from fuzz.structures.target import ACCEPTED
-from long_headers import dicom_file, element, index_file, record
 
 _INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _EXPLICIT_PIXELS: Final = struct.pack("<HH4sI", 0x7FE0, 0x0010, b"OW", 2) + b"\0\0"
@@ -107,8 +106,6 @@ def _chunk(**changes: Any) -> bytes:
     return stream.getvalue()
 
 
-_NAMED: Final = record(element(0x00041500, b"IMAGES\\ONE"))
-
 CASES: Final[Mapping[str, Case]] = {
     # numbers of a header that no DICOM file can hold: they became numbers of hundreds of digits
     "rows of three hundred digits": Case(
@@ -120,21 +117,6 @@ CASES: Final[Mapping[str, Case]] = {
     "a codestream of JPEG-LS without an end": Case("dicom-pixels", lambda: _jpeg_ls(is_signed=False), ("damaged",)),
     "the same of signed values, which pydicom decodes": Case(
         "dicom-pixels", lambda: _jpeg_ls(is_signed=True), ("damaged",)
-    ),
-    # DICOMDIRs that stood for nothing, or for one file twice
-    "an index without records": Case("dicomdir", lambda: index_file(b""), ("index_empty",)),
-    "an index without a sequence": Case("dicomdir", lambda: dicom_file(media_class=_INDEX_CLASS), ("index_empty",)),
-    "an index that lists nothing but itself": Case(
-        "dicomdir", lambda: index_file(record(element(0x00041500, b"DICOMDIR"))), ("index_empty",)
-    ),
-    "an index that breaks off in a record": Case("dicomdir", lambda: index_file(_NAMED * 2)[:-3], ("index_cut",)),
-    "an index that breaks off without stated lengths": Case(
-        "dicomdir",
-        lambda: dicom_file(struct.pack("<HHI", 4, 0x1220, 0xFFFFFFFF) + _NAMED, media_class=_INDEX_CLASS),
-        ("index_cut",),
-    ),
-    "an index that climbs out twice by one name": Case(
-        "dicomdir", lambda: index_file(record(element(0x00041500, b"..\\X")) * 2), ("outside_folder",)
     ),
     # a complaint of msgspec that quotes a key which looks like the place of a fault: it was looked up and not there
     "a key that looks like a place": Case(
