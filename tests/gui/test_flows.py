@@ -149,6 +149,15 @@ def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.told)
 
 
+def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
+    desk.screen("/first")
+    notes = reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)
+    desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=notes))
+    desk.until_told("9 results were taken over", "with other pixels: 2")
+    desk.screen("/second")
+    desk.until(lambda: "taken over" not in desk.told and "other pixels" not in desk.told)
+
+
 def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_screened_again(desk: Desk) -> None:
     desk.screen()
     for row_id, code in ((71, "missing"), (72, "drive_error"), (73, "no_permission")):

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-# Notes that a run may carry, by code.
-_RUN_NOTES: Final = (
-    "run_elsewhere",
-    "not_present",
-    "own_reports",
-    "unlike_images",
-    "asked_for_images",
-    "drift_evidence",
-    "watch",
-    "watch_waits",
-)
 BESIDE: Final = "of a further pack "  # what the keys of notes on its run begin with
 _KEYS: Final = {"watch_goes_on": "watch_waits", "watch_stopped": "watch"}  # whose place these notes take
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
@@ -68,6 +57,7 @@ class Screening(QObject):
         self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._told: IntentQuestion | None = None
+        self._notes = set[str]()  # the keys of what was said of the run in sight
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
         self.run_id: int | None = None
@@ -161,9 +151,7 @@ class Screening(QObject):
 
         models  the packs that made its results, each None where it is not at hand
         """
-        for key in ("run", *_RUN_NOTES):
-            self._board.withdraw(key)
-        self._board.supersede(BESIDE)
+        self._forget_notes()
         self._do(self._playbook.drop())
         self.paths, self.past = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
@@ -174,6 +162,7 @@ class Screening(QObject):
 
     def forget_run(self) -> None:
         """The run in sight was deleted."""
+        self._forget_notes()
         self._do(self._playbook.drop())
         self.paths, self.past, self.run_id, self.run_models, self.manifest = (), None, None, (), None
         self.progress = None
@@ -203,8 +192,9 @@ class Screening(QObject):
 
     def tell(self, notes: Sequence[Reason]) -> None:
         """What a person should know of the run in sight."""
-        for note in notes:  # what a drive lacked stays until it is dismissed, as a failure does
+        for note in notes:
             key = note.text if note.code == "no_image_in" else _KEYS.get(note.code, note.code)
+            self._notes |= {key} - {note.text}  # what a drive lacked stays until it is dismissed, as a failure does
             if note.code == "watch_stopped":
                 self._board.supersede("watch")
             level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
@@ -246,6 +236,13 @@ class Screening(QObject):
         return finish
 
     # ---- inside
+
+    def _forget_notes(self) -> None:
+        """Another run comes into sight, or none."""
+        while self._notes:
+            self._board.withdraw(self._notes.pop())
+        for start in ("watch", BESIDE):
+            self._board.supersede(start)
 
     def _enter(self, state: State) -> None:
         self.state, self._packs.may_switch = state, state not in _BUSY
@@ -308,9 +305,8 @@ class Screening(QObject):
 
     def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
         models = self._models
-        for key in ("run", "question", *_RUN_NOTES):
-            self._board.withdraw(key)
-        self._board.supersede(BESIDE)
+        self._forget_notes()
+        self._board.withdraw("question")
         self._board.supersede(_failed(intent.paths))
         self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
         self.progress = self.run_id = self.past = None
