@@ -37,7 +37,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import Members, failed_ref, refs_in
 from fieldray.imaging.identify import IndexFound, ZipFound
-from fieldray.imaging.source import is_system_name
+from fieldray.imaging.source import file_problem, is_system_name
 from fieldray.offline import reach, reach_server
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
@@ -53,7 +53,6 @@ _AHEAD: Final = 16  # objects that are here, or on their way, before their image
 _PATIENCE_S: Final = 300.0
 _PAUSE_S: Final = 1.0
 _TRIES: Final = 3
-_TOTAL_PARTS: Final = 16  # of its limit, after each of which a cache is looked through
 _TAGS: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified", "modified", "created")
 
 Result = TypeVar("Result")
@@ -220,8 +219,7 @@ class ObjectServer:
                 raise
             except Exception as error:
                 if isinstance(error, FileNotFoundError | PermissionError):
-                    is_missing = isinstance(error, FileNotFoundError)
-                    raise Unreadable(reason("missing" if is_missing else "no_permission")) from error
+                    raise file_problem(error) from error
                 if self._answers():
                     tries += 1
                     if tries == _TRIES:
@@ -235,10 +233,8 @@ class ObjectServer:
         """Whether the server is there, whatever it says of the archive."""
         try:
             self._files.info(self.address)
-        except (FileNotFoundError, PermissionError):
-            return True
-        except Exception:
-            return False
+        except Exception as error:
+            return isinstance(error, FileNotFoundError | PermissionError)
         return True
 
     def _gone(self, error: Exception) -> EnvironmentProblem:
@@ -282,8 +278,15 @@ def list_objects(server: ObjectServer, members: Members, folder: Path) -> Iterat
 
     def look(address: str) -> tuple[list[ImageRef] | IndexFound | ZipFound | None, str]:
         ref = ImageRef(path=place_of(address))
+
+        def found_in(stream: BinaryIO) -> list[ImageRef] | IndexFound | ZipFound | None:
+            try:
+                return refs_in(stream, ref, is_own_report)
+            except InputProblem as problem:
+                return [failed_ref(ref, problem)]
+
         try:
-            return server.head(address, lambda stream: _refs(stream, ref))
+            return server.head(address, found_in)
         except Unreadable:  # whoever is to screen it will see
             return [ref], ""
 
@@ -295,13 +298,6 @@ def list_objects(server: ObjectServer, members: Members, folder: Path) -> Iterat
                     yield from ((ref, state) for ref in _members(server, members, address, state, folder / "zip"))
                 elif isinstance(found, list):
                     yield from ((ref, state) for ref in found)
-
-
-def _refs(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound | None:
-    try:
-        return refs_in(stream, ref, is_own_report)
-    except InputProblem as problem:
-        return [failed_ref(ref, problem)]
 
 
 def _members(server: ObjectServer, members: Members, address: str, state: str, target: Path) -> Iterator[ImageRef]:
@@ -319,11 +315,9 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
 
 
 class ObjectCache:
-    """Objects that were brought here, of all workers of this computer; the ones not used for longest go first.
+    """Objects that were brought here, of all workers of this computer, which have links of their own to what they use.
 
-    A worker has links of its own to what it uses, so that nothing goes under its hands.
-
-    folder  in one that is the user's alone
+    Those that were not used for longest go first.
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = CACHE_BYTES) -> None:
@@ -347,7 +341,7 @@ class ObjectCache:
     def _count(self, size: int) -> None:
         with self._lock:
             self._added += size
-            if self._added < self._limit_bytes // _TOTAL_PARTS:
+            if self._added < self._limit_bytes // 16:
                 return
             self._added = 0
         with contextlib.suppress(OSError):  # another worker tidies up as well
