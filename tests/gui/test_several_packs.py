@@ -264,6 +264,10 @@ def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screen
     run_id = desk.bench.rows.run_id
     with HistoryQuery(desk.rooms.database) as query:
         run, other = query.runs_together(run_id)
+    desk.window.actions_by_name["history"].trigger()
+    desk.until(lambda: desk.window.history_page.table.rowCount() == 2)
+    numbers = [desk.window.history_page.table.item(row, 0).text().split("   ")[0] for row in range(2)]
+    assert sorted(numbers) == [f"{run.run_id} + {other.run_id}", f"{other.run_id} + {run.run_id}"]
     past = PastRun(run=run, model=models[FOLDERS["adults"]], beside=((other, models[FOLDERS["tuberculosis"]]),))
     desk.bench.past_runs.opened.emit(past, 0)
     desk.until_listed(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -133,6 +134,9 @@ class HistoryPage(Page):
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
         words = (category_word(self._translator, category) for category in WORK_LIST_ORDER)
+        self._together = defaultdict[int | None, list[int]](list)  # runs of several packs over the same images
+        for found in self._listed:
+            self._together[found.run.together_id].append(found.run.run_id)
         headings = (text("Run"), text("Pack"), text("Images"), *words, text("Verdicts"), text("Folder"))
         table = reading_table(headings, [self._cells(found) for found in self._listed], most=_TABLE_HEIGHT)
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
@@ -154,8 +158,10 @@ class HistoryPage(Page):
 
     def _cells(self, found: RunSummary) -> tuple[str, ...]:
         run = found.run
+        together = self._together[run.together_id] if run.together_id is not None else ()
+        numbers = " + ".join(map(str, (run.run_id, *(number for number in together if number != run.run_id))))
         return (
-            f"{run.run_id}   {moment(self._translator, run.started_s)}",
+            f"{numbers}   {moment(self._translator, run.started_s)}",
             pack_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),

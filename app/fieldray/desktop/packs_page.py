@@ -437,7 +437,7 @@ class PackButtons(QWidget):
     def _button(self, row: WorkRow, *lines: str) -> PlainButton:
         button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")
         button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        button.setAccessibleName(" ".join(lines))
+        button.setAccessibleName(plain(" ".join(lines)))
         set_tip(button, *lines)
         self._column.addWidget(button)
         return button
