@@ -160,6 +160,7 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
     return Conversion(b"", 1 - parameters(network[0]) * 1e-9, 0.5)
 
 
+@pytest.mark.timeout(600)
 def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
     (tmp_path / "recipe.toml").write_text(RECIPE)
