@@ -95,12 +95,12 @@ class ArchiveFolder:
     # ---- the request
 
     def continue_with(self, request: ArchiveRequest) -> None:
-        """Note the request, or require that it is the one the folder was begun with.
+        """Note the request, or require that it is the one the folder was begun with, once anything came of that.
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
         place, self._asked = self.path / "archive.json", request.paths
-        if place.exists():
+        if place.exists() and (self.is_listed or self.has_results):
             require_same(self._request(place), request, self.path)
         else:
             write_atomically(place, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
@@ -126,8 +126,11 @@ class ArchiveFolder:
 
     @property
     def is_listed(self) -> bool:
-        """Whether all images are on the list."""
-        return self._list.exists()
+        """Whether all images are on the list, and there are any. Raises UsageProblem (archive_damaged)."""
+        if not self._list.exists():
+            return False
+        with ImageList(self._list) as images:
+            return len(images) > 0
 
     @property
     def listed_on(self) -> datetime.date:

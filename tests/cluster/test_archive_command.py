@@ -35,7 +35,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert done.returncode == 1, done.stderr
     assert stored(home) == stored(other)
     count = len(stored(home))
-    assert f"{count - 1} images. Of {count} files, 0 are from an earlier start." in done.stdout  # the letter is none
+    assert f"{count - 1} images. Of {count} files, 0 from an earlier start." in done.stdout  # the letter is none
     assert "1 image failed. Start the same command again to try it again." in done.stdout
     taken_over = [
         re.findall("[0-9]+ from an earlier run", fieldray("screen", images, *pack_options, environment=where).stdout)
@@ -45,9 +45,9 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     shutil.copy(next(images.glob("*0.png")), images / "damaged.png")
     again = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
     assert again.returncode == 0, again.stderr
-    assert f"Of {count} files, {count - 1} are from an earlier start." in again.stdout
+    assert f"Of {count} files, {count - 1} from an earlier start." in again.stdout
     last = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
-    said = re.search(r"All (\d+) images that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.stdout)
+    said = re.search(r"All images \((\d+)\) that were listed on 20\d\d-\d\d-\d\d have results: run \d+ .*", last.stdout)
     assert last.returncode == 0 and said and "Images added since then need another folder" in said[0]
 
 
@@ -67,7 +67,7 @@ def test_a_driver_killed_in_the_middle_is_resumed(
     kept = len(list((out / "chunks").glob("*.parquet")))
     done = fieldray(*arguments)
     assert done.returncode == 1, done.stderr
-    resumed = re.search(r"(\d+) are from an earlier start", done.stdout)
+    resumed = re.search(r"(\d+) from an earlier start", done.stdout)
     assert resumed and 2 * kept - 1 <= int(resumed[1]) <= 2 * kept, done.stdout  # one image is damaged
     assert stored(home) == stored(other)
     with ResultQuery(home / "results.sqlite") as query:

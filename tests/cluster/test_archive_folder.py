@@ -116,7 +116,10 @@ def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> Non
         operating_point=None, ages_confirmed=False, settings=(("device", "cpu"), ("keep_previews", True)),
     )  # fmt: skip
     with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(replace(request, paths=("/scnas",)))
+        folder.write_list((), tell=lambda _count: None)  # a slip binds nobody, as long as it led to no image
         folder.continue_with(request)
+        folder.write_list([(ImageRef(path=Path("/scans/a.png")), "")], tell=lambda _count: None)
         folder.continue_with(request)
         for other in (
             replace(request, settings=(("device", "cpu"), ("keep_previews", False))),

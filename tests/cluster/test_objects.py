@@ -216,6 +216,8 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     assert alone.returncode == 1, alone.stderr  # one image is damaged
     bucket.faults["in/image-005.png"] = "refused"
     begin = ("archive", "screen", "s3://box/in", "--out", images.parent / "out", "--chunk", 4, *pack_options)
+    typo = fieldray(*begin[:2], "s3://bxo/in", *begin[3:])
+    assert typo.returncode == 2 and "s3://bxo/in does not exist" in typo.stderr
     away = threading.Timer(2.0, lambda: (bucket.stop(), bucket.start()))
     away.start()
     done = fieldray(*begin)
@@ -224,6 +226,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     bucket.faults.clear()
     done = fieldray(*begin)
     assert done.returncode == 1 and "1 image failed." in done.stdout, done.stderr
+    assert "changed since it was listed needs another folder (--out)" in done.stdout
     assert [(key.replace("s3:/box/in", str(images)), *more) for key, *more in stored(home)] == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
     done = fieldray(*begin, "--send-files")

@@ -89,6 +89,9 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
+        if not folder.is_listed:
+            console.print_error("There are no images in these paths.")
+            return NOTHING_THERE
         run_id = folder.merged_run()
         if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
@@ -117,9 +120,6 @@ class _Screening:
             self._folder.open_list() as images,
             open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
         ):
-            if not len(images):
-                self._console.print_error("There are no images in these paths.")
-                return NOTHING_THERE
             reporting = Reporting(
                 save=run.save,
                 progress=self._show,
@@ -153,23 +153,31 @@ class _Screening:
     def _sum_up(self, run_id: int, counts: Any) -> None:
         from fieldray.domain.finding import image_count
         from fieldray.reports.content import NOTICE
+        from fieldray_cluster.objects import is_address
 
         print_line, last = self._console.print_line, self._last
         resumed, files = last.resumed if last else 0, sum(counts.values())
-        print_line(f"{image_count(counts)} images. Of {files} files, {resumed} are from an earlier start.")
+        images = _counted(image_count(counts), "image")
+        print_line(f"{images}. Of {_counted(files, 'file')}, {resumed} from an earlier start.")
         print_line("  ".join(f"{text} {counts[category]}" for category, text in self._texts.items()))
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")
         print_line(f"In the history as run {run_id}.")
         if failed := counts["failed"]:
             print_line(reason("archive_failed", count=failed).text)
+            if is_address(self._request.paths[0]):
+                print_line("An object that has changed since it was listed needs another folder (--out).")
         print_line(NOTICE)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
     """What is known of a folder that is done: of the images that were listed, not of those that came since."""
     with folder.open_list() as images:
-        listed = f"All {len(images)} images that were listed on {folder.listed_on.isoformat()} have results"
+        listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."
 
 

@@ -181,6 +181,7 @@ def test_what_a_person_types_passes(here: Path) -> None:
         (["screen", ".", "--out=SMB://host/share"], "SMB://host/share"),
         (["history", "export", "1", "--out", "file:///tmp/out"], "file:///tmp/out"),
         (["compare", "https://x/y", "b.png", "--out", "o"], "https://x/y"),
+        (["archive", "screen", "https://x/y", "--out", "o"], "https://x/y"),  # of objects, those of S3 alone
         (["file://host/share"], "file://host/share"),
         ([".", "file:///a%20b"], "file:///a%20b"),
     ],
