@@ -126,6 +126,7 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((images, "--run", "1", "--labels", "folders"), "name the folders"),
         (("--run", "77", "--labels", "folders"), "no run 77"),
         ((images, "--labels", "verdicts"), "has a verdict"),
+        ((images, "--labels", "folders", "--pack", "tiny"), "This command takes one pack."),
     ):
         done = fieldray("audit", *arguments, *pack_options)
         assert (done.returncode, told in done.stderr) == (2, True), (arguments, done.stderr)

@@ -112,7 +112,8 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
     assert record.told.text in said and record.told.text not in screened("history", "month", "2001-02").stdout
     assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
     assert "Nothing was screened in this month." in screened("history", "month", "2001-02").stdout
-    assert "is not a date" in screened("history", "month", "November").stderr
+    for slip in ("November", "11-2026", "2026-11-22"):
+        assert f"{slip} is not a month. Write it as year-month" in screened("history", "month", slip).stderr
 
 
 def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path, pack_options: list[str]) -> None:

@@ -111,6 +111,8 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, fi
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
+    table = fieldray("history", "list").stdout.splitlines()
+    assert sorted(line[:7] for line in table) == ["  run  ", "1 + 2  ", "2 + 1  "]
 
 
 def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
-from fieldray.commands.options import add_pack_rules, drives_with_packs, load_pack, pack_library, pack_to_measure
+from fieldray.commands.options import (
+    OnePack,
+    add_pack_rules,
+    drives_with_packs,
+    load_pack,
+    pack_library,
+    pack_to_measure,
+)
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, Report
@@ -48,9 +55,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     load = add_command(
         actions, "load", "measure the time per image while the command itself keeps the CPU busy", run=run_load
     )
-    load.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure")
+    load.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure")
     host = add_command(actions, "host", "measure what more threads or another device gains here", run=run_host)
-    host.add_argument("--pack", type=given_text, metavar="DIR|ID", help="the pack to measure with")
+    host.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
         "--float-file",
         type=given_path,

@@ -84,7 +84,10 @@ def _day(text: str) -> datetime.date:
 
 
 def _month(text: str) -> datetime.date:
-    return _day(f"{text}-01")
+    try:
+        return datetime.date.fromisoformat(f"{text}-01")
+    except ValueError:
+        raise argparse.ArgumentTypeError(reason("history_month", text=text).text) from None
 
 
 # ---- the commands
@@ -92,7 +95,7 @@ def _month(text: str) -> datetime.date:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.domain.history import RunFilter
+    from fieldray.domain.history import RunFilter, run_numbers
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
 
     wanted = RunFilter(
@@ -109,7 +112,9 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         console.print_line("No runs found.")
         return 0
     header = ("run", "started", "state", "pack", "images", *CATEGORY_TEXTS.values(), "verdicts", "folder")
-    console.print_lines(_RUN_LINE.format(*cells) for cells in (header, *map(_run_cells, found)))
+    numbers = run_numbers(found)
+    line = f"{{:>{max(5, *map(len, numbers))}}}{_RUN_LINE}"
+    console.print_lines(line.format(*cells) for cells in (header, *map(_run_cells, found, numbers)))
     return 0
 
 
@@ -225,7 +230,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 # ---- how it is printed
 
 _RUN_LINE: Final = (
-    "{:>5}  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
+    "  {:<23}  {:<11}  {:<28}  {:>7}  {:>10}  {:>8}  {:>8}  {:>7}  {:>12}  {:>7}  {:>6}  {:>12}  {:>8}  {}"
 )
 
 
@@ -236,12 +241,12 @@ def _pack(spec: RunSpec) -> str:
     return as_cell(pack_of_run(Translator("en"), spec))
 
 
-def _run_cells(summary: RunSummary) -> tuple[object, ...]:
+def _run_cells(summary: RunSummary, numbers: str) -> tuple[object, ...]:
     from fieldray.reports.content import CATEGORY_TEXTS
 
     run, counts = summary.run, summary.counts
     return (
-        run.run_id,
+        numbers,
         _moment(run.started_s),
         run.state,
         _pack(run.spec),

@@ -35,6 +35,18 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class OnePack(argparse.Action):
+    """`--pack` of a command that takes one: argparse would silently take the last of several."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, _: str | None = None
+    ) -> None:
+        """Keep the first; a second one is an error."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(reason("pack_twice").text)
+        setattr(namespace, self.dest, values)
+
+
 def add_pack_options(
     parser: argparse.ArgumentParser,
     *,
@@ -50,7 +62,7 @@ def add_pack_options(
     parser.add_argument(
         "--pack",
         type=given_text,
-        action="append" if has_several else "store",
+        action="append" if has_several else OnePack,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use, of this signer if one is named (default: {default}){several}",
     )

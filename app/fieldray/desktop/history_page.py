@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -32,7 +31,15 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
-from fieldray.domain.history import Comparison, DeletionPlan, ResultBrief, ResultPair, RunFilter, RunSummary
+from fieldray.domain.history import (
+    Comparison,
+    DeletionPlan,
+    ResultBrief,
+    ResultPair,
+    RunFilter,
+    RunSummary,
+    run_numbers,
+)
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
 from fieldray.formatting import calendar_date, category_word, moment, number, pack_of_run, run_state, score_text
@@ -134,11 +141,9 @@ class HistoryPage(Page):
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
         words = (category_word(self._translator, category) for category in WORK_LIST_ORDER)
-        self._together = defaultdict[int | None, list[int]](list)  # runs of several packs over the same images
-        for found in self._listed:
-            self._together[found.run.together_id].append(found.run.run_id)
+        cells = [self._cells(*found) for found in zip(self._listed, run_numbers(self._listed), strict=True)]
         headings = (text("Run"), text("Pack"), text("Images"), *words, text("Verdicts"), text("Folder"))
-        table = reading_table(headings, [self._cells(found) for found in self._listed], most=_TABLE_HEIGHT)
+        table = reading_table(headings, cells, most=_TABLE_HEIGHT)
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
@@ -156,10 +161,8 @@ class HistoryPage(Page):
         table.cellActivated.connect(lambda _row, _column: self._open())
         return table
 
-    def _cells(self, found: RunSummary) -> tuple[str, ...]:
+    def _cells(self, found: RunSummary, numbers: str) -> tuple[str, ...]:
         run = found.run
-        together = self._together[run.together_id] if run.together_id is not None else ()
-        numbers = " + ".join(map(str, (run.run_id, *(number for number in together if number != run.run_id))))
         return (
             f"{numbers}   {moment(self._translator, run.started_s)}",
             pack_of_run(self._translator, run.spec),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -54,6 +54,16 @@ class RunSummary:
     def judged(self) -> int:
         """The number of results that a person gave a verdict on."""
         return sum(self.verdicts.values())
+
+
+def run_numbers(listed: Sequence[RunSummary]) -> list[str]:
+    """The number of each run, before those of the listed runs of other packs over its images: "12 + 13"."""
+    together = defaultdict[int | None, list[int]](list)
+    for found in listed:
+        together[found.run.together_id].append(found.run.run_id)
+    together[None] = []
+    runs = [(found.run.run_id, together[found.run.together_id]) for found in listed]
+    return [" + ".join(map(str, (own, *(other for other in others if other != own)))) for own, others in runs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +145,7 @@ class ResultBrief:
 class Tally:
     """How many images of a time one pack put into one class, for one reason, with one verdict of a reader.
 
-    spec  of a run with this pack
-    why   of one of them; the others were refused, or failed, for the same but perhaps with another number in it
+    spec  of a run with this pack and its operating points
     """
 
     spec: RunSpec

@@ -17,6 +17,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
     "not_measured_elsewhere": "It was not measured on images of another hospital.",
     "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
+    "pack_twice": "This command takes one pack. Name a single one with --pack.",
     "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here. fieldray packs list shows those there are.",

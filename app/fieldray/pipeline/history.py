@@ -240,7 +240,7 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
 
 
 def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
-    text, images, whys, answers = translator.text, Counter[str](), Counter[str](), Counter[str | None]()
+    text, images, whys, answers = translator.text, Counter[str](), Counter[Reason](), Counter[str | None]()
     verdicts = Counter[tuple[str, str | None]]()
     for tally in tallies:
         images[tally.category] += tally.images
@@ -248,7 +248,7 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
         if tally.category in ("abnormal", "normal"):
             answers[tally.verdict] += tally.images
         if tally.why and tally.category in ("refused", "failed"):
-            whys[translator.reason(tally.why)] += tally.images
+            whys[tally.why] += tally.images
     rows = [
         (
             category_word(translator, category, manifest),
@@ -261,10 +261,24 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
     columns = text("Class"), text("Images"), text("Reader agrees"), text("Reader disagrees"), text("Reader not sure")
     title = f"{translator.pick(manifest.names)} · {name}" if manifest else name
     yield Table(title, columns, tuple(rows), widths=(48.0, 30.0, 30.0, 35.0, 35.0))
+    points = [tally.spec.operating_points for tally in tallies if not tally.why]
+    if any(one != points[0] for one in points):
+        yield Points("", (text("These results were made at more than one operating point, and are added up."),))
     if judged := answers["agree"] + answers["disagree"]:
         share = percent(translator, share_of(answers["agree"], judged, number=judged).estimate)
         said = text("Of {judged} answers that readers judged, they agreed with: {share}", judged=judged, share=share)
         yield Points("", (said, text("A reader who has seen the answer leans towards it.")))
     if whys:
-        reasons = tuple((why, count(number)) for why, number in whys.most_common())
+        reasons = tuple((translator.reason(why), count(number)) for why, number in _by_code(whys).most_common())
         yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))
+
+
+def _by_code(whys: Counter[Reason]) -> Counter[Reason]:
+    """Reasons with the same code as one, that has "…" for what is not the same in all of them."""
+    found = Counter[Reason]()
+    for code in dict.fromkeys(why.code for why in whys):
+        alike = [why for why in whys if why.code == code]
+        shared = set(alike[0].parameters).intersection(*(why.parameters for why in alike))
+        parameters = tuple((name, value if (name, value) in shared else "…") for name, value in alike[0].parameters)
+        found[Reason(code, parameters)] = sum(whys[why] for why in alike)
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -369,12 +370,12 @@ def comparison_text(comparison: Comparison) -> str:
 def month_text(month: Month) -> str:
     """What was screened in a month, as JSON in ASCII."""
     keys = "pack", "category", "why", "verdict", "images"
-    found = [
-        (one.spec.pack_name, CATEGORY_TEXTS[one.category], one.why and one.why.code, one.verdict, one.images)
-        for one in month.tallies
-    ]
+    found = Counter[tuple[str | None, ...]]()
+    for one in month.tallies:
+        code = one.why.code if one.why else None
+        found[one.spec.pack_name, CATEGORY_TEXTS[one.category], code, one.verdict] += one.images
     about = {"report": "month", "notice": NOTICE, "first_day": month.first.isoformat()}
-    images = [dict(zip(keys, values, strict=True)) for values in found]
+    images = [dict(zip(keys, (*kind, number), strict=True)) for kind, number in found.most_common()]
     return _text({**about, "images": images, "constancy": [check.text for check in month.checks]})
 
 

@@ -16,6 +16,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_is_open": "A run is under way in this window. Stop it first, or wait until it is over.",
     "history_same_run": "Choose two different runs to compare.",
     "history_date": "{text} is not a date. Write it as year-month-day, for example 2026-11-22.",
+    "history_month": "{text} is not a month. Write it as year-month, for example 2026-11.",
     "history_confirm": "Nothing was deleted. Add --yes to delete.",
     "history_which": "Name the runs to delete by their numbers, or all of them with --all.",
     "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",

@@ -316,14 +316,20 @@ _SAMPLES = """SELECT category, findings, grey, lungs FROM results
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
 
 
-# The newest result by each model of what it first saw in a time; a reason is kept as a list with its code first.
+# The newest result by each model of what it first saw in a time, by the points it was made at. A failure does not count
+# once its file is gone from the run, or was read by that model.
 _TALLIES: Final = f"""
-    SELECT MAX(spec) AS spec, results.category, MAX(results.reason) AS reason, choice, COUNT(*) AS number
+    SELECT MAX(spec) AS spec, results.category, results.reason, choice, COUNT(*) AS number
     FROM (SELECT MAX(results.id) AS newest FROM results JOIN runs ON runs.id = run_id
           GROUP BY model_sha256, {_IDENTITY} HAVING MIN(saved_s) >= ? AND MIN(saved_s) < ?)
     JOIN results ON results.id = newest JOIN runs ON runs.id = run_id
     LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
-    GROUP BY model_sha256, results.category, json_extract(results.reason, '$[0]'), choice ORDER BY number DESC
+    WHERE results.category != 'failed' OR results.absent_s IS NULL AND NOT EXISTS (
+        SELECT 1 FROM runs AS others CROSS JOIN results AS other ON other.run_id = others.id
+        WHERE others.model_sha256 = runs.model_sha256 AND other.image_key = results.image_key
+        AND other.category != 'failed' AND other.saved_s >= results.saved_s)
+    GROUP BY model_sha256, json_extract(spec, '$.operating_points'), results.category, results.reason, choice
+    ORDER BY number DESC
 """
 
 

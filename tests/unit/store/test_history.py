@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import shutil
 import sqlite3
@@ -17,17 +19,22 @@ from typing import Any
 import pytest
 
 from asked_statements import AskedStatements
-from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
+from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.history import Month
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, unfinished
+from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
+from fieldray.reports.content import month_text
+from fieldray.reports.document import lines
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
-from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from fieldray.translation import Translator
+from outcomes import failed, image_ref, operating_point, read_facts, refused, run_spec, screened
 
 AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
 SPEC, OTHER = run_spec(), run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
@@ -352,3 +359,42 @@ def test_a_month_counts_each_image_once_by_pack_where_it_was_first_seen(tmp_path
         (why,) = (one.why for one in query.tallies(now - 999, now + 999) if one.category == "refused")
         assert why is not None and why.code == "view"
         assert query.tallies(now - 9999, now - 999) == query.tallies(now + 999, now + 9999) == ()
+
+
+def test_a_month_does_not_count_what_failed_and_was_put_right(tmp_path: Path) -> None:
+    def counted() -> list[tuple[str, str, int]]:
+        with HistoryQuery(tmp_path / "results.sqlite") as query:
+            found = query.tallies(0, time.time() + 999)
+            return sorted((one.spec.pack_name, one.category, one.images) for one in found)
+
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        add(store, failed(image_ref("a.dcm")), failed(image_ref("b.dcm")))
+        add(store, failed(image_ref("a.dcm")), spec=OTHER)
+        add(store, image("a"))  # the same file, read at last
+        others = (OTHER.pack_name, "failed", 1)
+        assert counted() == [others, (SPEC.pack_name, "abnormal", 1), (SPEC.pack_name, "failed", 1)]
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute("UPDATE results SET absent_s = 1 WHERE run_id = 1")  # b.dcm is there no more
+        assert counted() == [others, (SPEC.pack_name, "abnormal", 1)]
+
+
+def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(tmp_path: Path) -> None:
+    def month() -> str:
+        with HistoryQuery(tmp_path / "results.sqlite") as query:
+            tallies = query.tallies(0, time.time() + 999)
+        first = datetime.date(2026, 11, 1)
+        found = Month(first=first, tallies=tallies, manifests={SPEC.pack_name: None}, checks=())
+        (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
+        assert refusals == 2
+        return "\n".join(lines(month_blocks(found, Translator())))
+
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        ages = [reason("age", youngest=18, oldest=120, age=age) for age in (3, 16)]
+        children = [Refused(ref=image_ref(f"{at}.dcm"), reason=why) for at, why in enumerate(ages)]
+        add(store, image("a"), *children, refused())
+        said = month()
+        assert "This pack is for patients aged 18 to 120 years. This patient is … years old." in said
+        assert "the view position is LL." in said and "more than one operating point" not in said
+        other = replace(SPEC, settings_hash="t" * 64, operating_points=(operating_point(threshold=0.55),))
+        add(store, image("b"), spec=other)
+        assert "These results were made at more than one operating point, and are added up." in month()
