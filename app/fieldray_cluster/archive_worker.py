@@ -45,6 +45,7 @@ from fieldray.workers.pool import Workers, number_of_workers, open_workers
 from fieldray_cluster.archive_request import ArchiveRequest, load_model, lost_path
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.objects import ObjectCache, ObjectServer, ReadAhead
+from fieldray_cluster.pool import AWAITS_SERVER
 
 # ---- files on their way to a worker that does not see them
 
@@ -376,8 +377,10 @@ def _outcomes(spec: PieceSpec) -> list[Outcome]:
     """Raises FieldrayError where the node cannot screen."""
     refs = [ref_of(text) for text in spec.refs]
     if spec.states is not None:
-        folder = Path(distributed.get_worker().local_directory)
+        worker = distributed.get_worker()
+        folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
+        worker.metrics = {**worker.metrics, AWAITS_SERVER: lambda _: server.is_awaited}  # whole: it is read meanwhile
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
             ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,

@@ -87,6 +87,8 @@ class ObjectServer:
     patience_s  how long it may be gone
     most_bytes  of an object
 
+    `is_awaited` says whether it is gone just now, and waited for.
+
     Raises UsageProblem (archive_no_protocol) where fsspec has nothing for the address, EnvironmentProblem where its
     configuration is of no use, InternetRefused in a process that may reach nothing.
     """
@@ -96,6 +98,7 @@ class ObjectServer:
         protocol, _, rest = self.address.partition("://")
         self._bucket, _, self._prefix = rest.partition("/")
         self._patience_s, self._most_bytes = patience_s, most_bytes
+        self.is_awaited = False
         if sys.platform == "win32":
             reach(("127.0.0.0/8",))  # an event loop talks to itself over it
         try:
@@ -214,7 +217,9 @@ class ObjectServer:
         tries = 0
         while True:
             try:
-                return attempt()
+                result = attempt()
+                self.is_awaited = False
+                return result
             except FieldrayError:
                 raise
             except Exception as error:
@@ -227,6 +232,7 @@ class ObjectServer:
                 elif time.monotonic() > until_s:
                     raise self._gone(error) from error
                 else:
+                    self.is_awaited = True
                     time.sleep(_PAUSE_S)
 
     def _answers(self) -> bool:
@@ -375,6 +381,7 @@ class ReadAhead:
         self._is_over = True
         self._room.release()
         self._threads.shutdown(cancel_futures=True)
+        self._server.is_awaited = False
         for future in self._coming.values():  # whoever waits for one ends
             future.cancel()
 

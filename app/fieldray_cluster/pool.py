@@ -56,6 +56,8 @@ LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """What Dask raises where the other side is gone."""
 DEATHS_OF_ONE: Final = 3
 """How often a process has to end over one image before the image may be blamed."""
+AWAITS_SERVER: Final = "awaits_server"
+"""What a worker tells with its signs of life while the server of its objects is gone."""
 _CONNECTIONS: Final = 5  # without any progress, before the work is given up
 _ASKS: Final = 40  # of a worker that is there and does not answer
 _FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
@@ -240,6 +242,10 @@ class WorkerRegistry:
         for address in gone:
             self.workers.pop(address, None)
             self._aside.pop(address, None)
+        for address in self.workers:
+            metrics = present[address].get("metrics")
+            if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
+                self._tell(self.node(address), reason("archive_server_awaited"))
         if self._aside and not self.workers:
             address, why = next(iter(self._aside.items()))
             raise _unfit(node_of(str(present[address]["name"])), why)

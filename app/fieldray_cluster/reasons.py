@@ -37,6 +37,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "archive_no_protocol": "{address} cannot be read: {detail}. Install what is missing beside the program, or check the address.",
     "archive_not_listed": "The server does not let you list {address}. Check the name, your credentials and your rights.",
     "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your credentials. What is done is kept: start the same command again to go on.",
+    "archive_server_awaited": "It cannot reach the server of the objects, and waits for it up to 5 minutes. Check the network there, and the configured address and credentials.",
     "archive_object_changed": "The object has changed since it was listed. To screen it as it is now, name another folder with --out.",
     "archive_object_large": "The object is too large to be brought here: {size_mb} MB, at most {limit_mb} MB.",
     "archive_worker_ended": Plural("Screening this image ended the process that did it, {times} time. The image was left out.", "Screening this image ended the process that did it, {times} times. The image was left out.", by="times"),

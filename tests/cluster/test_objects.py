@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from fieldray_cluster.objects import (
     list_objects,
     place_of,
 )
-from program import Fieldray, write_images
+from program import Fieldray, command, write_images
 
 if not all(map(importlib.util.find_spec, ("s3fs", "moto", "boto3", "flask"))):
     pytest.skip("the modules of buckets are not installed", allow_module_level=True)
@@ -224,9 +225,17 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     away.join()
     assert done.returncode == 1 and "2 images failed." in done.stdout, done.stderr
     bucket.faults.clear()
-    done = fieldray(*begin)
-    assert done.returncode == 1 and "1 image failed." in done.stdout, done.stderr
-    assert "changed since it was listed needs another folder (--out)" in done.stdout
+    bucket.stop()
+    again = subprocess.Popen(
+        command(*begin), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=-1, stderr=-1, text=True
+    )
+    assert again.stderr
+    waits = next((line for line in again.stderr if "waits for it" in line), "")
+    bucket.start()
+    output, errors = again.communicate(timeout=120)
+    assert waits.startswith("fieldray: local: It cannot reach the server") and "waits for it" not in errors
+    assert again.returncode == 1 and "1 image failed." in output, errors
+    assert "changed since it was listed needs another folder (--out)" in output
     assert [(key.replace("s3:/box/in", str(images)), *more) for key, *more in stored(home)] == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
     done = fieldray(*begin, "--send-files")
