@@ -492,8 +492,10 @@ class FakeMemory:
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
         return self.known.get(paths[0])
 
-    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None:
-        self.known.update(dict.fromkeys(paths, RememberedPack(pack, operating_point)))
+    def remember(
+        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", beside: Sequence[str] = ()
+    ) -> None:
+        self.known.update(dict.fromkeys(paths, RememberedPack(pack, operating_point, beside=tuple(beside))))
 
 
 @dataclass(eq=False)

@@ -57,6 +57,15 @@ def test_a_drive_with_a_trusted_pack_is_used(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
+def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Desk) -> None:
+    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
+    desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_name == in_use(desk)))
+    desk.until(lambda: desk.bench.packs.loading is None)
+    plug_in(desk, on_edgetpu())
+    desk.until_told("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
+    assert in_use(desk) == "made-up-1.2.0"
+
+
 def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")

@@ -279,3 +279,42 @@ def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screen
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     assert [one.pack_name for one in desk.rooms.session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
+
+
+def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
+    def of_one(said: Screened, day: str) -> Screened:
+        uid = f"9.{day}"
+        header = replace(said.ref.header, patient_id="A", patient_sex="F", study_date=day, study_instance_uid=uid)
+        return replace(said, ref=replace(said.ref, header=header))
+
+    days = ("20240405", "20210205")
+    desk.rooms.outcomes[:] = [of_one(screened(number, 0.9), day) for number, day in enumerate(days, 1)]
+    said = [of_one(said_of_tuberculosis(number, 0.3), day) for number, day in enumerate(days, 1)]
+    desk.rooms.beside["tuberculosis-1.0.0"] = said
+    tick(desk, "tuberculosis")
+    desk.choose()
+    desk.until_listed(2)
+    desk.finish()
+    rows, comparing = desk.bench.rows, desk.bench.comparing
+    newest = next(
+        row for row in map(rows.row_at, map(rows.index, range(2), (0, 0))) if "1" in row.outcome.ref.path.name
+    )
+    desk.open_row(newest.row_id)
+    for button, name in (("Tuberculosis", "tuberculosis-1.0.0"), ("Adults", "made-up-1.2.0")):
+        button_of(desk, button).click()
+        comparing.start()
+        desk.until(lambda: comparing.prior is not None and not comparing.is_searching)
+        assert comparing.prior.outcome.pack_name == desk.bench.beside.row.outcome.pack_name == name
+
+
+def test_a_folder_that_was_screened_with_two_packs_is_not_gone_on_with_by_one_without_a_word(
+    screened_by_two: Desk,
+) -> None:
+    desk = screened_by_two
+    desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ("tuberculosis",))
+    tick(desk, "tuberculosis")  # not any more
+    assert not ticked(desk)
+    desk.choose()
+    desk.until_told("The last run here was also screened with tuberculosis. This one is not.")
+    desk.finish()
+    desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ())

@@ -120,9 +120,10 @@ class Comparing(QObject):
 
     def choose_file(self, path: Path) -> None:
         """Compare with the image in a file; one of another patient is asked about first."""
-        row, run_id = self._image.row, self._rows.run_id
+        row = self._image.row
         if row is None:
             return
+        run_id = row.run_id
         self._board.withdraw("prior")
         outcome = row.outcome
 
@@ -223,7 +224,7 @@ class Comparing(QObject):
 
     def _search(self, row: WorkRow) -> None:
         """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
-        run_id, patient_id = self._rows.run_id, row.header.patient_id
+        run_id, patient_id = row.run_id, row.header.patient_id  # the priors by the pack that is in sight
         self.is_searching = True
         self._background.ask(
             lambda services: services.work_list.of_patient(run_id, patient_id) if run_id else (),

@@ -96,7 +96,7 @@ class SeenRows(QObject):
         row = self._alive.get(stored.row_id)
         if row is None:
             manifest = self.manifests.get(stored.run_id)
-            row = WorkRow(stored.row_id, stored.outcome, manifest, stored.verdict, stored.is_read)
+            row = WorkRow(stored.row_id, stored.outcome, manifest, stored.verdict, stored.is_read, stored.run_id)
             self._alive[stored.row_id] = row
         return row
 
@@ -164,6 +164,7 @@ class WorkRow:
 
     manifest  the pack's, whose texts and calibration belong to the result
     is_read   whether a person has read it, with or without a verdict
+    run_id    of its pack; None for an image of no run
     beside    what the other packs of the run say of the image, None where one says nothing
     finding   the one that decides the class, None without a score
     state     a number that no other row has, nor this one once it took another outcome
@@ -174,6 +175,7 @@ class WorkRow:
     manifest: Manifest | None = None
     verdict: Verdict | None = None
     is_read: bool = False
+    run_id: int | None = None
     beside: tuple[WorkRow | None, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)

@@ -263,7 +263,8 @@ class PackChoice(QObject):
             new = [entry for entry in new if entry.folder != self.source.folder]
         self._fit_beside()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
-        if best and self.may_switch:
+        is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
+        if best and self.may_switch and not is_chosen:
             self.use(best, asked_for=False)
         elif best:
             self._offer(best)

@@ -32,6 +32,11 @@ class PacksBeside(QObject):
     def models(self) -> tuple[Model, ...]:
         return tuple(model for _, model in self.taken)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which a folder remembers them."""
+        return tuple(entry.lasting_name for entry, _ in self.taken)
+
     def has(self, candidate: PackCandidate) -> bool:
         """Whether it is ticked."""
         return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}

@@ -331,9 +331,19 @@ class Screening(QObject):
         pack, point = intent.pack, self._packs.point_name or ""
         assert pack is not None
         known = (remembered.pack, remembered.operating_point) if remembered else self._packs.default_names
-        if (pack.name, point) != known and pack.source.trust != "legacy":
+        before, beside = remembered.beside if remembered else (), self._packs.beside.names
+        if lost := ", ".join(name.partition("@")[0] for name in before if name not in beside):
+            text = lost
+            self._board.post(
+                "beside",
+                lambda t: t.text("The last run here was also screened with {packs}. This one is not.", packs=text),
+                level="warning",
+            )
+        if ((pack.name, point), beside) != (known, before) and pack.source.trust != "legacy":
             self._background.ask(
-                lambda services: services.memory.remember(intent.paths, pack.name, operating_point=point),
+                lambda services: services.memory.remember(
+                    intent.paths, pack.name, operating_point=point, beside=beside
+                ),
                 channel="whose",
             )
 

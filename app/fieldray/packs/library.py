@@ -203,8 +203,11 @@ class PackLibrary:
         pack_id, own = manifest.description.id, manifest.fingerprint
         if trust == "builtin" or own == named:
             return
-        installed = [_readable_manifest(folder) for folder in self._installed_root.glob(f"{pack_id}-*")]
-        known = {found.fingerprint for found in installed if found and found.description.id == pack_id}
+        folders = (
+            folder for root in (self._installed_root, self._builtin_root) for folder in root.glob(f"{pack_id}-*")
+        )
+        here = map(_readable_manifest, folders)
+        known = {found.fingerprint for found in here if found and found.description.id == pack_id}
         known |= self._store.signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
             raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)

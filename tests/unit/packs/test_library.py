@@ -257,6 +257,8 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
     (home / "pack_trust.json").unlink()
     copy = shutil.copytree(folder, tmp_path / "drive" / folder.name)
     assert _code(library, copy) == "pack_unknown_key"
+    library.trust(FINGERPRINT)
+    assert library.load(copy).trust == "signed"  # by the key of the one that ships: it is no namesake of it
 
 
 def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
