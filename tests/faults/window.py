@@ -55,7 +55,9 @@ class OnePack:
     def find(self, paths: Sequence[Path]) -> RememberedPack:
         return self._chosen
 
-    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None:
+    def remember(
+        self, paths: Sequence[Path], pack: str, *, operating_point: str = "", beside: Sequence[str] = ()
+    ) -> None:
         """Nothing new is chosen."""
 
 
