@@ -218,7 +218,7 @@ COMMANDS: Final = (
             _number("--rate", 1000, "Mbit/s of their links", to="rate_mbit"),
             ("--width", {"type": amount, "default": 1.0, "metavar": "SHARE", "help": "of their channels (default: 1)"}),
             ("--modes", {"type": modes, "default": MODES, "metavar": "MODE,...", "help": "of training (default: all)"}),
-            ("--turns", {"action": "store_true", "dest": "has_turns", "help": "a central server in turns too"}),
+            ("--turns", {"action": "store_true", "dest": "has_turns", "help": "central, one transfer at a time too"}),
         ),
     ),
     Command(

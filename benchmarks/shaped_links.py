@@ -201,7 +201,7 @@ def cases(
         transfer_s = measured_transfer_s(machines, link.elements)
         for mode, server in itertools.product(modes, SERVERS):
             for takes_turns in (False, True) if has_turns and server == "central" else (False,):
-                name = f"{server}, in turns" if takes_turns else server
+                name = f"{server}, one at a time" if takes_turns else server
                 for workers in range(1, most_workers + 1):
                     notify(f"{link.name}: {mode} {name} {workers}")
                     took_s, step_s, used_s = computed_s(machines, link, workers=workers)
@@ -211,8 +211,8 @@ def cases(
                     )  # fmt: skip
                     measured = Measured(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
                     span = estimated(measured, mode=mode, server=server, workers=workers).span
-                    # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15, and in turns
-                    # each waits for those before it alone, 4.6.
+                    # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
+                    # time, each waits for those before it alone, 4.6.
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
                     bound_s += (batches if mode == "sync-split" else -(-batches // workers)) * (step_s - took_s)
                     yield (
@@ -326,7 +326,7 @@ def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str)
 
 
 def _pairs(found: Sequence[Case], link: str) -> list[tuple[str, str]]:
-    """Mode and server of the trainings, each once, those in turns too."""
+    """Mode and server of the trainings, each once, those with one transfer at a time too."""
     return list(dict.fromkeys((one.mode, one.server) for one in found if one.link == link))
 
 
