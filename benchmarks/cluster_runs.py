@@ -31,7 +31,7 @@ _PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
 _DRAWN: Final = 24
 _DRAWN_SIDE: Final = 768
 _CURVE: Final = 40
-_TELL_S: Final = 60.0
+_SHOWN_EVERY_S: Final = 60.0
 
 Said = dict[str, tuple[str, str, str]]
 
@@ -195,12 +195,12 @@ def measure_run(
         contextlib.closing(watch),
         started(command_of(images, place, options, workers=workers), place / "home") as process,
     ):
-        driver, told_s = psutil.Process(process.pid), time.perf_counter()
+        driver, shown_s = psutil.Process(process.pid), time.perf_counter()
         while process.poll() is None:
             watch.look(driver)
             time.sleep(_LOOK_S)
-            if watch.seen and time.perf_counter() - told_s > _TELL_S:
-                told_s = time.perf_counter()
+            if watch.seen and time.perf_counter() - shown_s > _SHOWN_EVERY_S:
+                shown_s = time.perf_counter()
                 notify(f"{watch.seen[-1][1]} of {count} images, {watch.seen[-1][2]:.0f} MB")
         total_s = time.perf_counter() - watch.began_s
         require_end(process)

@@ -47,13 +47,13 @@ class DrawnRun:
         self._model, self._seed = model, seed
         self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
 
-    def save(self, database: Path, count: int, *, tell: Callable[[int], None]) -> int:
-        """Save so many results in a run that was broken off; its id. `tell` gets how many there are."""
+    def save(self, database: Path, count: int, *, progress: Callable[[int], None]) -> int:
+        """Save so many results in a run that was broken off; its id. `progress` gets how many there are."""
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
             for start in range(0, count, _AT_ONCE):
                 store.save_all(run_id, list(self.outcomes(start, min(start + _AT_ONCE, count))), spec=self.spec)
-                tell(min(start + _AT_ONCE, count))
+                progress(min(start + _AT_ONCE, count))
             store.set_state(run_id, "cancelled")
         return run_id
 

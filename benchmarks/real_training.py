@@ -54,7 +54,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
             ("By the time of a worker's step", [_is_close(one.step_s, one) for one in found]),
         )
     ]
-    told = (
+    method = (
         f"Recipe {recipe.name}: {costs.batches} batches in an epoch, {4e-6 * costs.elements:.2f} MB of weights; tc "
         f"{1000 * costs.transfer_s:.2f} ms over the loopback, tg {1000 * costs.gradient_s:.1f} ms.",
         f"A worker's step is to set the weights, the gradient, and to put it in one row: {1000 * steps_s[1]:.1f} ms by "
@@ -67,7 +67,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
     return Report(
         kind="real-training",
         title="Divided training on one and two workers: predicted and measured",
-        blocks=(Points("What came of it", tuple(goals)), _table(found), Points("How it was measured", told)),
+        blocks=(Points("What came of it", tuple(goals)), _table(found), Points("How it was measured", method)),
         data={"costs": asdict(costs), "steps_s": steps_s, "cases": [asdict(one) for one in found]},
     )
 

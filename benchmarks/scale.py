@@ -56,7 +56,7 @@ def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arriva
     with own_home():
         database, began_s = results_path(), time.perf_counter()
         made = DrawnRun(model, drawn=min(24, 1 + count // 100))
-        run_id = made.save(database, count, tell=lambda done: notify(f"{done} of {count} results saved"))
+        run_id = made.save(database, count, progress=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s
         size = sum(file.stat().st_size for file in (database, *companions(database)) if file.exists())
         notify("reading by SQL")

@@ -123,7 +123,7 @@ class Machines:
             )
             self._processes.append(ends.enter_context(process))
 
-    def tell(self, machine: int, do: str, **order: Any) -> None:
+    def send(self, machine: int, do: str, **order: Any) -> None:
         """Give a machine an order."""
         stream = cast("IO[str]", self._processes[machine].stdin)
         stream.write(json.dumps({"do": do, **order}) + "\n")
@@ -138,7 +138,7 @@ class Machines:
 
     def ask(self, machine: int, do: str, **order: Any) -> Any:
         """Give an order, and wait for what it says."""
-        self.tell(machine, do, **order)
+        self.send(machine, do, **order)
         return self.answer(machine)
 
 
@@ -160,7 +160,7 @@ def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, 
     if not link.learner:
         return link.gradient_s, link.gradient_s, 0.0
     for worker in range(workers):
-        machines.tell(worker + 1, "gradients", repeats=_GRADIENTS)
+        machines.send(worker + 1, "gradients", repeats=_GRADIENTS)
     gradients, steps, used = zip(*(machines.answer(worker + 1) for worker in range(workers)), strict=True)
     return statistics.fmean(gradients), statistics.fmean(steps), statistics.fmean(used)
 
@@ -169,17 +169,17 @@ def trained_s(
     machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int, takes_turns: bool = False
 ) -> float:
     """Seconds of a training from the first fetch to the last gradient that was taken in."""
-    told: dict[str, Any] = {
+    order: dict[str, Any] = {
         "plan": {"workers": workers, "mode": mode, "server": server, "takes_turns": takes_turns},
         "elements": link.elements,
         "batches": batches,
         "token": secrets.token_hex(8),
     }
     hosts = range(1, workers + 1) if server == "distributed" else range(1)
-    servers = [machines.ask(host, "serve", share=share, **told) for share, host in enumerate(hosts)]
+    servers = [machines.ask(host, "serve", share=share, **order) for share, host in enumerate(hosts)]
     at = time.monotonic() + _HEAD_S
     for worker in range(workers):
-        machines.tell(worker + 1, "work", worker=worker, gradient_s=link.gradient_s, servers=servers, at=at, **told)
+        machines.send(worker + 1, "work", worker=worker, gradient_s=link.gradient_s, servers=servers, at=at, **order)
     found = [machines.answer(worker + 1) for worker in range(workers)]
     for host in hosts:
         machines.ask(host, "stop")
@@ -277,17 +277,17 @@ def report(
     blocks += [_summary(found, link.name) for link in links]
     blocks += [_table(found, link.name) for link in links]
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-    told = [
+    method = [
         f"{link.name}: {link.rate_mbit} Mbit/s both ways, {4 * link.elements / 1e6:.2f} MB of weights, tc measured "
         f"{1000 * transfers[link.name]:.1f} ms, tg {_gradients_of(found, link)}"
         for link in links
     ]
-    told += [*_HOW, f"TCP's congestion control: {control}.", f"D = {batches} batches."]
+    method += [*_HOW, f"TCP's congestion control: {control}.", f"D = {batches} batches."]
     if networks:
-        told.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
+        method.append(f"Images of {_SIDE} x {_SIDE}, {_BATCH_SIZE} in a batch; {width:g} of the published channels.")
     else:
-        told.append(f"Times {slower} times as long as published, at a rate as much lower.")
-    blocks.append(Points("How it was measured", tuple(told)))
+        method.append(f"Times {slower} times as long as published, at a rate as much lower.")
+    blocks.append(Points("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     return Report(
         kind="shaped-links", title="Divided training: predicted and measured", blocks=tuple(blocks), data=data
@@ -297,16 +297,16 @@ def report(
 def _gradients_of(found: Sequence[Case], link: Link) -> str:
     if not link.learner:
         return f"a timed wait of {1000 * link.gradient_s:.0f} ms"
-    told, own = [], [one for one in found if one.link == link.name]
+    parts, own = [], [one for one in found if one.link == link.name]
     for workers in sorted({one.workers for one in own}):
         times = [1000 * one.gradient_s for one in own if one.workers == workers]
         step_ms = 1000 * statistics.median(one.step_s for one in own if one.workers == workers)
         used_ms = 1000 * statistics.median(one.used_s for one in own if one.workers == workers)
-        told.append(
+        parts.append(
             f"by {workers} at once {statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f}), a whole "
             f"step {step_ms:.0f} ms, a gradient's processor time {used_ms:.0f} ms"
         )
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 _HOW: Final = (

@@ -232,10 +232,10 @@ class _Learner:
         return self._replica
 
 
-def _plan(told: dict[str, Any]) -> Any:
+def _plan(order: dict[str, Any]) -> Any:
     from fieldray_cluster.training.tasks import Plan
 
-    return Plan(**told)
+    return Plan(**order)
 
 
 if __name__ == "__main__":

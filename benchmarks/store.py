@@ -176,13 +176,13 @@ def _size(path: Path) -> int:
 def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
     path = folder / DATABASE_NAME
     DrawnRun(model, drawn=min(24, 1 + rows // 100)).save(
-        path, rows, tell=lambda done: notify(f"{done} of {rows} saved")
+        path, rows, progress=lambda done: notify(f"{done} of {rows} saved")
     )
     _give_verdicts(path)
     before = _sample(path)
     steps: list[Timed] = []
 
-    def tell(share: float) -> None:
+    def show(share: float) -> None:
         notify(f"{share:.0%}")
 
     def timed(name: str, act: Callable[[], Any], what: Callable[[Any], str]) -> None:
@@ -191,9 +191,9 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         came = act()
         steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
 
-    timed("checked", lambda: check(path, tell=tell), lambda found: f"{found.results} results, whole")
+    timed("checked", lambda: check(path, progress=show), lambda found: f"{found.results} results, whole")
     copy = folder / "copy"
-    timed("backed up", lambda: backup(path, copy, has_pictures=True, tell=tell), lambda files: f"{len(files)} files")
+    timed("backed up", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
     timed("made small", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
     timed("put back", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
     after = _sample(path)

@@ -50,17 +50,17 @@ def wait_for_end(processes: list[psutil.Process]) -> None:
     assert not alive
 
 
-def told_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
+def lines_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
     """Kill the program after so many lines; all the lines it got out."""
     assert process.stdout
-    told = [process.stdout.readline() for _ in range(lines)]
+    read = [process.stdout.readline() for _ in range(lines)]
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     with process:
-        told += process.stdout.readlines()
+        read += process.stdout.readlines()
         wait_for_end(children)
     # The last line may be cut in the middle by the kill.
-    return [line for line in told if line.endswith("\n")]
+    return [line for line in read if line.endswith("\n")]
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

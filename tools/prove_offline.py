@@ -42,7 +42,7 @@ _FAMILY: Final = re.compile(r"(?:\bsocket\(|\bsocketpair\(|sa_family=)(AF_\w+|0x
 _UNIX_PATH: Final = re.compile(r'connect\(.*sun_path=(@?"[^"]+")')
 _RINGS: Final = re.compile(r"\bio_uring_setup\(.*\) = \d+$", re.MULTILINE)
 _TIMEOUT_S: Final = 600.0
-_TELLING: Final = re.compile(
+_TELEMETRY: Final = re.compile(
     r"telemetry|sentry|analytics|posthog|mixpanel|datadog|newrelic|bugsnag|crashpad|breakpad|urllib3|requests|httpx"
     r"|aiohttp|websocket|grpc|boto|paramiko|Qt6?Network|QtWebEngine|libcurl",
     re.IGNORECASE,
@@ -232,8 +232,8 @@ def screen() -> Iterator[str]:
     server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(write)
     try:
-        with os.fdopen(read) as told:
-            number = told.readline().strip()
+        with os.fdopen(read) as reports:
+            number = reports.readline().strip()
         yield f":{number}" if number else ""
     finally:
         server.terminate()
@@ -243,7 +243,7 @@ def screen() -> Iterator[str]:
 # ---- what is found
 
 
-def telling_files(frozen: Path) -> list[str]:
+def files_that_report(frozen: Path) -> list[str]:
     """Files and packed modules of the installed program whose names speak of reporting home or of network clients."""
     names = [path.relative_to(frozen).as_posix() for path in frozen.rglob("*")]
     with contextlib.suppress(ImportError):
@@ -251,7 +251,7 @@ def telling_files(frozen: Path) -> list[str]:
         import parts
 
         names += sorted(parts.modules(frozen))
-    return [name for name in names if _TELLING.search(name)]
+    return [name for name in names if _TELEMETRY.search(name)]
 
 
 def calls_home(folder: Path) -> Seen:
@@ -314,7 +314,7 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
         failures.append("a program that calls home was not seen")
     sys.stdout.write(f"unix sockets led to: {', '.join(sorted(places)) or 'nothing'}\n")
     if frozen:
-        found = telling_files(frozen)
+        found = files_that_report(frozen)
         sys.stdout.write(f"files and modules that could report home: {', '.join(found) or 'none'}\n")
         failures += [f"in the installed program: {name}" for name in found]
     return failures, figures

@@ -146,7 +146,7 @@ def pack_of_run(translator: Translator, spec: RunSpec) -> str:
     return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
-def told_apart(packs: Sequence[tuple[str, str]]) -> list[str]:
+def pack_headings(packs: Sequence[tuple[str, str]]) -> list[str]:
     """What packs are called beside each other. Each has a name, and an id with its version.
 
     Those of one name, as two versions of a pack are, are called by the latter.

@@ -239,7 +239,7 @@ def _refuse_internet(event: str, arguments: tuple[object, ...]) -> None:
     if (
         event in _WATCHED
         and _is_internet(event, arguments)
-        and not ((_reachable or _names) and _is_told(event, arguments))
+        and not ((_reachable or _names) and _is_permitted(event, arguments))
     ):
         raise InternetRefused(f"Fieldray connects to nothing: {event} was refused")
 
@@ -258,7 +258,7 @@ def _is_internet(event: str, arguments: tuple[object, ...]) -> bool:
     return True
 
 
-def _is_told(event: str, arguments: tuple[object, ...]) -> bool:
+def _is_permitted(event: str, arguments: tuple[object, ...]) -> bool:
     """Whether a process of a cluster asks for what it was told to reach; a socket alone reaches nothing."""
     if event == "socket.__new__":
         return arguments[1] in _INTERNET

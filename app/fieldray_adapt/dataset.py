@@ -434,8 +434,8 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
         named = {name for label in labels for name in (*label.positive, *label.negative)}
         found = set().union(*(row.classes for row in rows))
         classes = ", ".join(sorted(found & named or found)[:8])
-        told = f"from {rows[0].origin} on, classes: {classes}"
-        yield Problem(at, f"has images of one side of every label only ({told}); set evaluated = false")
+        span = f"from {rows[0].origin} on, classes: {classes}"
+        yield Problem(at, f"has images of one side of every label only ({span}); set evaluated = false")
 
 
 def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:

@@ -88,11 +88,11 @@ def figures_elsewhere(
 def _shortcuts(own: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]) -> dict[str, float]:
     """AUC of the border's pixels alone and of a thumbnail of images, fitted on the same images as the network."""
     training = own.samples("training")
-    told, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
-    truth = training.targets[told, column] >= 0.5
+    labelled, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
+    truth = training.targets[labelled, column] >= 0.5
     return {
         name: metrics.auc(
-            shortcut_scores(pixels(training.images[told]), truth, pixels(images[asked])), targets[asked] >= 0.5
+            shortcut_scores(pixels(training.images[labelled]), truth, pixels(images[asked])), targets[asked] >= 0.5
         )
         for name, pixels in SHORTCUTS.items()
     }

@@ -406,13 +406,13 @@ def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
 
 def leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
     """A data_leak for each patient with images in two parts ("none" is no part)."""
-    told = set[str]()
+    reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}
     for row, part in zip(rows, parts, strict=True):
         if part == "none" or not row.patient:
             continue
         other, first = seen.setdefault(row.patient, (part, row))
-        if other != part and row.patient not in told:
-            told.add(row.patient)
+        if other != part and row.patient not in reported:
+            reported.add(row.patient)
             sides = {"first": f"{first.origin} ({other})", "second": f"{row.origin} ({part})"}
             yield reason("data_leak", patient=row.patient, **sides)

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Image
-from fieldray.domain.metrics import told
+from fieldray.domain.metrics import as_text
 from fieldray.domain.model import (
     Calibration,
     Estimate,
@@ -54,7 +54,7 @@ from fieldray_adapt.steps import answers_of, converted, last_network
 Facts = Mapping[str, Any]
 
 _CLOSE: Final = 0.05
-_TELLING: Final = 0.65
+_SHORTCUT_AUC: Final = 0.65
 _FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
 _MANY_REFUSED: Final = 0.05
 
@@ -65,7 +65,7 @@ def filled(name: str, **facts: Any) -> str:
         loader=PackageLoader("fieldray_adapt"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"told": told, "form": format}
+    environment.filters |= {"as_text": as_text, "form": format}
     return environment.get_template(name).render(facts)
 
 
@@ -125,7 +125,7 @@ def _verdict(area: float, shortcuts: Facts) -> str:
     best = max(shortcuts.values())
     if best > area - _CLOSE:
         return "**These come close to the network: a figure on this data set says little about lungs.**"
-    if best > _TELLING:
+    if best > _SHORTCUT_AUC:
         return (
             "**The network is above both, but these are far above 0.5: the data set gives its classes away by more "
             "than the lungs, and any figure on it is optimistic.**"
@@ -142,7 +142,7 @@ def warnings_of(labels: Mapping[str, Facts], gate: Facts, *, meanings: Mapping[s
     for code, figures in labels.items():
         test, best = figures["test"], max(figures["shortcuts"].values())
         area = test["auc"]["value"]
-        if best > _TELLING or best > area - _CLOSE:
+        if best > _SHORTCUT_AUC or best > area - _CLOSE:
             which = "pack_shortcut_close" if best > area - _CLOSE else "pack_shortcut"
             found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
         if (fewer := min(test["positive"], test["negative"])) < _FEW:
@@ -293,12 +293,12 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
 
 def _warning_texts(labels: Sequence[LabelRule], results: Mapping[str, Any]) -> dict[str, str] | None:
     """A line for each warning, in every language of the program; None where there is none."""
-    told = {}
+    texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
         found = warnings_of(results["labels"], results["gate"], meanings=meanings)
-        told[translator.language] = "\n".join(map(translator.reason, found))
-    return told if any(told.values()) else None
+        texts[translator.language] = "\n".join(map(translator.reason, found))
+    return texts if any(texts.values()) else None
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:

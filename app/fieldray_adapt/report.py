@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain import metrics
-from fieldray.domain.metrics import told
+from fieldray.domain.metrics import as_text
 from fieldray.domain.model import Calibration
 from fieldray_adapt.dataset import dataset_of
 from fieldray_adapt.files import content_digest, publish
@@ -126,11 +126,11 @@ def _images(data: Mapping[str, Any]) -> list[Part]:
 
 
 def _gate(gate: Mapping[str, Any]) -> list[Part]:
-    rows = {"test images refused": told(gate["images_refused"])}
+    rows = {"test images refused": as_text(gate["images_refused"])}
     if "ood_refused" in gate:
         side = f"{gate['side']} x {gate['side']} pixels" if gate["side"] else "their own size"
-        rows["out-of-distribution images refused"] = told(gate["ood_refused"])
-        rows[f"test images refused when first shrunk to {side}"] = told(gate["images_refused_at_equal_resolution"])
+        rows["out-of-distribution images refused"] = as_text(gate["ood_refused"])
+        rows[f"test images refused when first shrunk to {side}"] = as_text(gate["images_refused_at_equal_resolution"])
     text = "The gate refuses images that are unlike the training images. Shares are given with 95 % intervals."
     return [Text(text), facts({**rows, "limit of the distance": gate["limit"]})]
 
@@ -183,13 +183,13 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
     known = ~np.isnan(targets)
     scores = metrics.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
     test, both = found["test"], found["float_against_int8"]
-    points = [[name, *(told(point[key]) for key in _POINT_KEYS)] for name, point in test["points"].items()]
+    points = [[name, *(as_text(point[key]) for key in _POINT_KEYS)] for name, point in test["points"].items()]
     rows = {
-        "AUC": told(test["auc"]),
-        "AUC on the validation images": told(found["validation"]["auc"]),
+        "AUC": as_text(test["auc"]),
+        "AUC on the validation images": as_text(found["validation"]["auc"]),
         **{f"AUC of the image's {name} alone": f"{area:.3f}" for name, area in found["shortcuts"].items()},
         **{
-            f"specificity at a sensitivity of {float(at):.0%}": told(e)
+            f"specificity at a sensitivity of {float(at):.0%}": as_text(e)
             for at, e in test["specificity_at_sensitivity"].items()
         },
         "expected calibration error": f"{test['calibration_error']:.3f}",
@@ -212,7 +212,7 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
 def group_tables(groups: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """The AUC within groups of patients or images; none where there are no groups."""
     rows = [
-        [group, name, f"{own['images']:,}", f"{own['positive']:,}", told(own["auc"])]
+        [group, name, f"{own['images']:,}", f"{own['positive']:,}", as_text(own["auc"])]
         for group, members in groups.items()
         for name, own in members.items()
     ]
@@ -295,13 +295,13 @@ def _fold_section(code: str, found: Mapping[str, Any], scored: Scored) -> Sectio
     rows = [
         ["images, patients", f"{found['images']:,}, {found['patients']:,}"],
         ["with, without the finding", f"{found['positive']:,}, {found['negative']:,}"],
-        *[[f"AUC, {_STAGES[stage]}", told(made["auc"])] for stage, made in stages.items()],
-        ["AUC, int8 file minus as trained", told(found["after_training"], "+.3f")],
+        *[[f"AUC, {_STAGES[stage]}", as_text(made["auc"])] for stage, made in stages.items()],
+        ["AUC, int8 file minus as trained", as_text(found["after_training"], "+.3f")],
         ["score, int8 against float: mean difference", f"{float_against['mean_absolute_difference']:.4f}"],
         *[[f"AUC of fold {fold}, int8 file", f"{area:.3f}"] for fold, area in stages["int8"]["auc_by_fold"].items()],
         *[[f"AUC of the image's {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()],
         *[
-            [f"specificity at a sensitivity of {float(at):.0%}", told(value)]
+            [f"specificity at a sensitivity of {float(at):.0%}", as_text(value)]
             for at, value in found["specificity_at_sensitivity"].items()
         ],
     ]

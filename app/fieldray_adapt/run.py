@@ -171,7 +171,7 @@ class Run:
         with arrays_in(path) as found:
             yield found
 
-    def tell_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
+    def report_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
         """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""
         keep_epoch(folder, row)
         self.progress(what, row["epoch"], row["epochs"])

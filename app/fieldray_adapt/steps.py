@@ -111,7 +111,7 @@ def train_recipe(
             settings=settings_of(recipe, specification),
             folder=place,
             engine=recipe.training.engine,
-            progress=lambda row: run.tell_epoch(place, row, what=what),
+            progress=lambda row: run.report_epoch(place, row, what=what),
         )
 
     if not recipe.training.average_sources:

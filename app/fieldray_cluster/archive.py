@@ -349,8 +349,8 @@ class Archive:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
-            told = why or reason("archive_worker_ended", times=piece.deaths)
-            failed = (Failed(ref=ref, stage="decode", reason=told),)
+            cause = why or reason("archive_worker_ended", times=piece.deaths)
+            failed = (Failed(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, packed(failed, self._request), failed)
         else:
             self._suspect(piece)

@@ -137,10 +137,10 @@ class ArchiveFolder:
         """The day on which the list was written, by this computer's clock."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
-    def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, tell: Callable[[int], None]) -> None:
+    def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
         """Write images with the states of their objects ("" of files), all or nothing. Raises StorageProblem.
 
-        tell  receives the number so far
+        progress  receives the number so far
         """
         count = 0
         with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
@@ -148,7 +148,7 @@ class ArchiveFolder:
                 rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref), "state": state} for ref, state in group]
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
-                tell(count)
+                progress(count)
 
     def open_list(self) -> ImageList:
         """The list, once it is known what was asked for. Raises UsageProblem (archive_damaged)."""
@@ -350,7 +350,7 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
 
 
 def list_images(
-    folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, tell: Callable[[int], None]
+    folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
     """Write the list of all images under absolute paths, or under one address of objects, unless it is there.
 
@@ -363,11 +363,11 @@ def list_images(
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
             with scratch_folder() as scratch:
-                folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), tell=tell)
+                folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), progress=progress)
             return
         found = discover([Path(path) for path in paths], members=readers.members, is_own_report=is_own_report)
         own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-        folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), tell=tell)
+        folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
 
 
 def failed_in(database: Path, run_id: int) -> int:

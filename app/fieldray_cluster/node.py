@@ -267,12 +267,12 @@ log = logging.getLogger(__name__)
 class NodeProcess:
     """One process, kept alive by a thread until `close`; a worker that was told by its scheduler to end stays ended.
 
-    told  receives a line when it had to be started again
+    warn  receives a line when it had to be started again
     """
 
-    def __init__(self, settings: NodeSettings, *, told: Callable[[str], None] = log.warning) -> None:
+    def __init__(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> None:
         self._settings = settings
-        self._told = told
+        self._warn = warn
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_over = False
@@ -329,7 +329,7 @@ class NodeProcess:
                         return
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
                 name = self._settings.name or self._settings.role
-                self._told(reason("cluster_node_again", node=name, end=self._end).text)
+                self._warn(reason("cluster_node_again", node=name, end=self._end).text)
         finally:
             with self._changed:
                 self._is_over = True
@@ -393,8 +393,8 @@ class NodeGroup:
         until_s = time.monotonic() + timeout_s
         return all(node.wait(max(0.0, until_s - time.monotonic())) for node in self._nodes)
 
-    def add(self, settings: NodeSettings, *, told: Callable[[str], None] = log.warning) -> NodeProcess:
+    def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
         """Start one more."""
-        node = NodeProcess(settings, told=told)
+        node = NodeProcess(settings, warn=warn)
         self._nodes.append(node)
         return node

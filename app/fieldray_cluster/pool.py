@@ -245,7 +245,7 @@ class WorkerRegistry:
         for address in self.workers:
             metrics = present[address].get("metrics")
             if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
-                self._tell(self.node(address), reason("archive_server_awaited"))
+                self._note_once(self.node(address), reason("archive_server_awaited"))
         if self._aside and not self.workers:
             address, why = next(iter(self._aside.items()))
             raise _unfit(node_of(str(present[address]["name"])), why)
@@ -255,7 +255,7 @@ class WorkerRegistry:
         """Give a worker nothing any more; what joins in its place is asked again."""
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
-            self._tell(node_of(str(worker["name"])), why)
+            self._note_once(node_of(str(worker["name"])), why)
 
     def set_node_aside(self, node: str, why: Reason) -> None:
         """Give a node nothing any more, whatever of it joins again."""
@@ -263,7 +263,7 @@ class WorkerRegistry:
             self._aside[address] = why
             del self.workers[address]
         if self._nodes_aside.setdefault(node, why) is why:
-            self._tell(node, why)
+            self._note_once(node, why)
 
     def is_node_aside(self, node: str) -> bool:
         """Whether a node is given nothing any more."""
@@ -277,14 +277,14 @@ class WorkerRegistry:
         self._asked[address] += 1
         if isinstance(answer, LOST) and self._asked[address] < _ASKS:
             return  # it has just gone, or is asked again
-        why = misfit(answer, lambda told: self._tell(node, told))
+        why = misfit(answer, lambda why: self._note_once(node, why))
         if why and is_first:
             raise _unfit(node, why)
         self.workers[address] = worker
         if why:
             self.set_aside(address, why)
 
-    def _tell(self, node: str, why: Reason) -> None:
+    def _note_once(self, node: str, why: Reason) -> None:
         if (node, why) not in self._noted:
             self._noted.add((node, why))
             self._note(node, why)

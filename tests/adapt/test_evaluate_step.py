@@ -157,8 +157,8 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
     assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
     assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
     assert codes(label(best=0.5, area=0.9, positive=400), refused=0.06) == ["pack_gate_refuses"]
-    (told,) = warnings_of(label(best=0.88, area=0.9, positive=400), {}, meanings={"x": "затемнення"})  # type: ignore[arg-type]
-    assert Translator("uk").reason(told).startswith("затемнення: ") and "0,88" in Translator("uk").reason(told)
+    (warning,) = warnings_of(label(best=0.88, area=0.9, positive=400), {}, meanings={"x": "затемнення"})  # type: ignore[arg-type]
+    assert Translator("uk").reason(warning).startswith("затемнення: ") and "0,88" in Translator("uk").reason(warning)
 
 
 def test_what_the_gate_refuses_is_refused_at_every_point_and_abnormal_begins_where_the_zone_ends() -> None:

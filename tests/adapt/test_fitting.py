@@ -23,8 +23,8 @@ DATA = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.e
 
 
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    weights, told = initial_weights(NETWORK, seed=0), {"effort": EFFORT, "seed": 5, "settings": SETTINGS}
-    whole = fit(NETWORK, weights, data=DATA, folder=tmp_path / "whole", **told)  # type: ignore[arg-type]
+    weights, args = initial_weights(NETWORK, seed=0), {"effort": EFFORT, "seed": 5, "settings": SETTINGS}
+    whole = fit(NETWORK, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
 
     def die(row: Mapping[str, Any]) -> None:
         if row["epoch"] == 3:
@@ -32,15 +32,15 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
 
     done = list[int]()
     with pytest.raises(Killed):
-        fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=die, **told)  # type: ignore[arg-type]
-    resumed = fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **told)  # type: ignore[arg-type]
+        fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=die, **args)  # type: ignore[arg-type]
+    resumed = fit(NETWORK, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
     # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
     assert (tmp_path / CHECKPOINT).exists()  # until what came of it is kept
     done.clear()
     other = Labelled(1 - DATA.images, DATA.targets)
-    fit(NETWORK, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **told)  # type: ignore[arg-type]
+    fit(NETWORK, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row["epoch"]), **args)  # type: ignore[arg-type]
     assert done == [1, 2, 3, 4]  # other data are not fitted from it
 
 

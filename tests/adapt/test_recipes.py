@@ -154,8 +154,8 @@ def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> N
     """Else a pack made again would leave out the figures of the cross-validation that there is."""
     models = Path(__file__).parents[2] / "models"
     published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
-    told = what_is_trained(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
-    assert json.loads(json.dumps(told)) == published["trained"]
+    trained = what_is_trained(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
+    assert json.loads(json.dumps(trained)) == published["trained"]
 
 
 def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Path) -> None:

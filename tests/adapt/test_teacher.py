@@ -86,14 +86,14 @@ def test_a_label_that_other_patients_contradict_counts_for_less(file: Path, tmp_
     targets[[0, 1]] = 1 - targets[[0, 1]]  # wrong
     targets[2] = np.nan
     samples = Samples(images=images, targets=targets, sources=("a",) * 40, patients=tuple(f"p{n}" for n in range(40)))
-    told: list[tuple[str, int, int]] = []
+    rows: list[tuple[str, int, int]] = []
     cache = tmp_path / "seen.npz"
-    found = teacher_targets(samples, file, cache=cache, progress=lambda *row: told.append(row)).targets[:, 0]
+    found = teacher_targets(samples, file, cache=cache, progress=lambda *row: rows.append(row)).targets[:, 0]
     assert np.isnan(found[2])
     right = np.array([0, 1, *range(3, 40)])
     doubt = np.abs(found[right] - targets[right, 0])
     assert doubt[:2].min() > 2 * doubt[2:].max()
     assert ((found[right] > 0.5) == (targets[right, 0] > 0.5)).all()
-    assert told[-1] == ("teacher", 40, 40)
+    assert rows[-1] == ("teacher", 40, 40)
     again = teacher_targets(samples, file, cache=cache, progress=lambda *row: pytest.fail(str(row))).targets[:, 0]
     assert np.array_equal(again, found, equal_nan=True)

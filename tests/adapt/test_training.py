@@ -61,7 +61,7 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
         if row["epoch"] == stop_after:
             raise Killed
 
-    told = {
+    options = {
         "weights": initial_weights(NETWORK, seed=1),
         "training": bright_or_dark(64),
         "validation": bright_or_dark(20),
@@ -70,7 +70,7 @@ def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **cha
         "settings": EngineSettings(threads=1),
         "engine": ENGINE,
     }
-    return train(NETWORK, **{**told, **changed}, folder=folder, progress=progress)
+    return train(NETWORK, **{**options, **changed}, folder=folder, progress=progress)
 
 
 @pytest.mark.adapt

@@ -23,8 +23,8 @@ _COUNT: Final = 120
 
 _SIGNALS: Final = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 _CHILDREN: Final = {
-    f"{what}-{number.name.lower()}": (f"{number.name} to {told} in mid-run", kind, number)
-    for what, told, kind in (
+    f"{what}-{number.name.lower()}": (f"{number.name} to {who} in mid-run", kind, number)
+    for what, who, kind in (
         ("decoders", "the decoders", b"imaging"),
         ("model", "the process of the model", b"inference"),
     )
@@ -73,13 +73,13 @@ def polite(world: World, number: signal.Signals, codes: tuple[int, ...]) -> None
     """It ends in order, and the next run goes on from there without a loss."""
     expected = world.good_images(_COUNT)
     running = world.start_screen(held=True)
-    told = running.read_lines(5)
+    lines = running.read_lines(5)
     ended = running.interrupt(number, codes=codes)
     done = world.run_screen().ends_with(0).has(expected)
     if ended.code == 130:
         ended.says("run the same command again to resume")
         assert re.search(r"\b[1-9]\d* from an earlier run", done.err), tail(done.err)
-    assert {line["path"] for line in told} <= {line["path"] for line in done.lines}
+    assert {line["path"] for line in lines} <= {line["path"] for line in done.lines}
 
 
 # ---- streams
@@ -225,10 +225,10 @@ def language(world: World, environment: Mapping[str, str]) -> None:
     assert len(done.lines) == 4
     for line in done.lines:
         check_fate(line, "screened")
-    told = world.run("screen", world.images, *world.pack_options, **options).ends_with(0)
+    record = world.run("screen", world.images, *world.pack_options, **options).ends_with(0)
     # where the system's encoding is ASCII, the name's bytes are shown: the first letter is D0 B7 in UTF-8
-    assert "images/знімок.png" in told.out or "images/\\udcd0\\udcb7" in told.out, told.out
-    assert told.out.count(".png") == 4 and not told.err, told.err
+    assert "images/знімок.png" in record.out or "images/\\udcd0\\udcb7" in record.out, record.out
+    assert record.out.count(".png") == 4 and not record.err, record.err
     out = world.folder / "звіт"
     world.run("screen", world.images, *world.pack_options, "--out", out, **options).ends_with(0)
     assert len(list(out.iterdir())) == 2

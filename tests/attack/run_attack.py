@@ -46,14 +46,14 @@ def found(results: Sequence[Result], program: Sequence[str]) -> Found:
     """All of them, counted; nothing holds where none was tried."""
     verdicts = Counter(result.verdict.lower() for result in results)
     counts = {name: verdicts[name] for name in ("ok", "failed", "skipped")}
-    told = "  ".join(f"{name} {number}" for name, number in counts.items())
+    tally = "  ".join(f"{name} {number}" for name, number in counts.items())
     return Found(
         facts={
             "program": shutil.which(program[0]) or program[0],
             "counts": counts,
             "cases": [asdict(result) for result in results],
         },
-        sentence=f"{len(results)} cases in {{seconds}}: {told}",
+        sentence=f"{len(results)} cases in {{seconds}}: {tally}",
         holds=bool(results) and not counts["failed"],
     )
 

@@ -40,7 +40,7 @@ def test_what_is_missing_or_other_differs() -> None:
 def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_path: Path) -> None:
     (link,) = learnt_links(("squeezenet",), rate_mbit=100, width=0.125, batches=2, folder=tmp_path)
     assert link.elements * 32 == pytest.approx(link.transfer_s * 100e6)
-    told = {"plan": {"workers": 1, "mode": "sync-join", "takes_turns": True}, "elements": 0, "batches": 2, "token": "a"}
+    task = {"plan": {"workers": 1, "mode": "sync-join", "takes_turns": True}, "elements": 0, "batches": 2, "token": "a"}
     words = [sys.executable, "-m", "benchmarks.shaped_machine", "127.0.0.1"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as machine:
 
@@ -52,7 +52,7 @@ def test_a_machine_trains_a_network_by_the_program_s_own_server_in_turns(tmp_pat
         assert ask("learn", **link.learner) == link.elements
         gradient_s, step_s, used_s = ask("gradients", repeats=1)
         assert 0 < gradient_s < step_s and used_s > 0
-        servers = [ask("serve", share=0, **told)]
-        assert not ask("work", worker=0, gradient_s=0.0, servers=servers, at=0.0, **told)["lost"]
+        servers = [ask("serve", share=0, **task)]
+        assert not ask("work", worker=0, gradient_s=0.0, servers=servers, at=0.0, **task)["lost"]
         ask("stop")
         machine.stdin.close()

@@ -146,7 +146,7 @@ class Begun:
     def write_list(self, count: int, *special: str) -> None:
         """A list of `count` images; the last ones have these names."""
         names = [f"image-{number}" for number in range(count - len(special))] + list(special)
-        self.folder.write_list(((ImageRef(path=self.place / name), "") for name in names), tell=lambda _count: None)
+        self.folder.write_list(((ImageRef(path=self.place / name), "") for name in names), progress=lambda _count: None)
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
@@ -301,7 +301,7 @@ def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> N
     ref = ImageRef(path=begun.place / "a")
     begun.folder.keep(Piece(0, 1), packed([Refused(ref=ref, reason=reason("blank"))], begun.request))
     with pytest.raises(UsageProblem, match="begin again: name another folder"):
-        list_images(begun.folder, [str(begun.place)], Settings(), tell=lambda _count: None)
+        list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
 
 
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:

@@ -40,11 +40,11 @@ def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
 def test_the_list_gives_any_range_of_it_whatever_the_names_are(tmp_path: Path) -> None:
     names = [f"{number}" for number in range(2500)] + [os.fsdecode(b"odd \xff name"), "Знімок"]
     refs = [ImageRef(path=tmp_path / name, header=ImageHeader(patient_name="Ґ")) for name in names]
-    told: list[int] = []
+    counts: list[int] = []
     with ArchiveFolder(tmp_path / "out") as folder:
         assert not folder.is_listed
-        folder.write_list(((ref, "") for ref in refs), tell=told.append)
-        assert folder.is_listed and told == [1024, 2048, 2502]
+        folder.write_list(((ref, "") for ref in refs), progress=counts.append)
+        assert folder.is_listed and counts == [1024, 2048, 2502]
         with folder.open_list() as images:
             assert len(images) == 2502
             for piece in (Piece(0, 1), Piece(1000, 1100), Piece(1023, 2049), Piece(2400, 2502)):
@@ -83,7 +83,7 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
     refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, beside=beside)))]
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.continue_with(asked)
-        folder.write_list(((ref, "") for ref in refs), tell=lambda _count: None)
+        folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
         if problem is None:
             with folder.open_list() as images:
                 assert len(images) == 2
@@ -95,7 +95,7 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
 def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Path) -> None:
     """What is sent to a node is the file, and what is reported is the image."""
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], tell=lambda _count: None)
+        folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
         table = pq.read_table(folder.path / "list.parquet")
         other = table.set_column(0, "path", pa.array([os.fsencode(tmp_path / "secret")], pa.binary()))
         pq.write_table(other, folder.path / "list.parquet")
@@ -117,9 +117,9 @@ def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> Non
     )  # fmt: skip
     with ArchiveFolder(tmp_path / "out") as folder:
         folder.continue_with(replace(request, paths=("/scnas",)))
-        folder.write_list((), tell=lambda _count: None)  # a slip binds nobody, as long as it led to no image
+        folder.write_list((), progress=lambda _count: None)  # a slip binds nobody, as long as it led to no image
         folder.continue_with(request)
-        folder.write_list([(ImageRef(path=Path("/scans/a.png")), "")], tell=lambda _count: None)
+        folder.write_list([(ImageRef(path=Path("/scans/a.png")), "")], progress=lambda _count: None)
         folder.continue_with(request)
         for other in (
             replace(request, settings=(("device", "cpu"), ("keep_previews", False))),

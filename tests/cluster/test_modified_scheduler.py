@@ -39,16 +39,16 @@ def lies() -> dict[str, Callable[..., Any]]:
 
         dask_scheduler.handlers["gather"] = lie
 
-    def telling(message: dict[str, Any]) -> Callable[..., None]:
+    def sending(message: dict[str, Any]) -> Callable[..., None]:
         """News besides those that are true."""
 
         def change(dask_scheduler: Any) -> None:
             honest = dask_scheduler.report
 
-            def lie(told: Any, **options: Any) -> None:
+            def lie(message: Any, **options: Any) -> None:
                 for comm in dask_scheduler.client_comms.values():
-                    comm.send({**message, "key": told.get("key", "x")})
-                honest(told, **options)
+                    comm.send({**message, "key": message.get("key", "x")})
+                honest(message, **options)
 
             dask_scheduler.report = lie
 
@@ -65,10 +65,10 @@ def lies() -> dict[str, Callable[..., Any]]:
         "answers are exchanged": exchanged,
         "reports are text": answering("broadcast", "all"),
         "a report of somebody else": answering("broadcast", {SOMEWHERE: {"status": "OK", "result": b"x"}}),
-        "unknown news": telling({"op": "of-tomorrow"}),
-        "news too early": telling({"op": "key-in-memory", "workers": [7], "type": b"x"}),
-        "news of a loss": telling({"op": "lost-data"}),
-        "news of a failure": telling({"op": "task-erred", "exception": b"x", "traceback": b"y"}),
+        "unknown news": sending({"op": "of-tomorrow"}),
+        "news too early": sending({"op": "key-in-memory", "workers": [7], "type": b"x"}),
+        "news of a loss": sending({"op": "lost-data"}),
+        "news of a failure": sending({"op": "task-erred", "exception": b"x", "traceback": b"y"}),
     }
 
 

@@ -63,7 +63,7 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
 def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> None:
     heard = list[str]()
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), told=heard.append)
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), warn=heard.append)
         address, first = scheduler.address(), scheduler.pid
         psutil.Process(first).kill()
         wait_for(lambda: bool(heard) and scheduler.pid != first)

@@ -55,9 +55,9 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert "thresholds.csv" in done.stdout
     # What an audit wrote is no image, and is replaced by the next one; another file is not.
     (out / "audit.json").rename(images / "audit.json")
-    told = fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
-    assert told.returncode == 0, told.stderr
-    assert "1 result file of this program" in told.stdout
+    printed = fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
+    assert printed.returncode == 0, printed.stderr
+    assert "1 result file of this program" in printed.stdout
     (images / "audit.json").write_text("mine")
     assert (
         fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json").returncode == 2
@@ -65,7 +65,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
 
 
 @pytest.mark.parametrize(
-    ("table", "extra", "told"),
+    ("table", "extra", "said"),
     [
         ("image,label\nnormal-1.png,normal\nabnormal-1.png,\n", [], "without an image or a label: 3."),
         ("image,kind\nnormal-1.png,normal\n", [], "--label-column"),
@@ -76,14 +76,14 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     ],
 )
 def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
-    tmp_path: Path, home: Path, fieldray: Fieldray, *, table: str, extra: list[str], told: str
+    tmp_path: Path, home: Path, fieldray: Fieldray, *, table: str, extra: list[str], said: str
 ) -> None:
     images = write_classes(tmp_path / "images", each=1)
     labels = tmp_path / "labels.csv"
     labels.write_text(table)
     extra = [str(labels) if part == "labels.csv" else part for part in extra]
     done = fieldray("audit", images, "--labels", labels, *extra)
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert labels.read_text() == table
     assert not (home / "results.sqlite").exists()
 
@@ -120,7 +120,7 @@ def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
 
 def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     images = write_classes(tmp_path / "images", each=2)
-    for arguments, told in (
+    for arguments, said in (
         ((images,), "--labels says where"),
         ((), "name the folders"),
         ((images, "--run", "1", "--labels", "folders"), "name the folders"),
@@ -129,5 +129,5 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((images, "--labels", "folders", "--pack", "tiny"), "This command takes one pack."),
     ):
         done = fieldray("audit", *arguments, *pack_options)
-        assert (done.returncode, told in done.stderr) == (2, True), (arguments, done.stderr)
+        assert (done.returncode, said in done.stderr) == (2, True), (arguments, done.stderr)
     assert fieldray("audit", tmp_path / "gone", *pack_options, "--labels", "folders").returncode == 2

@@ -31,7 +31,7 @@ def chest() -> np.ndarray:
     return (chest_phantom(512, 512, 1, abnormal=False) >> 4).astype(np.uint8)
 
 
-def told(path: Path) -> dict[str, Any]:
+def facts_in(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
@@ -46,7 +46,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(
 
     done = fieldray("compare", prior, current, "--out", out, "--json", answer)
     assert done.returncode == 0, done.stderr
-    found = told(answer)
+    found = facts_in(answer)
     assert list(found) == KEYS
     assert found["comparable"]
     assert "not a course of disease" in found["notice"]

@@ -109,7 +109,7 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
     record = Record("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
     ConstancyRecords(home).add(record, {})
     said = screened("history", "month").stdout
-    assert record.told.text in said and record.told.text not in screened("history", "month", "2001-02").stdout
+    assert record.summary.text in said and record.summary.text not in screened("history", "month", "2001-02").stdout
     assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
     assert "Nothing was screened in this month." in screened("history", "month", "2001-02").stdout
     for slip in ("November", "11-2026", "2026-11-22"):
@@ -147,9 +147,9 @@ def test_classes_with_long_names_stand_in_columns(fieldray: Fieldray, images: Pa
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:
     store, pictures = home / "results.sqlite", home / "results.pictures.sqlite"
     assert asked(pictures, PICTURES) == 6
-    told = screened("history", "delete", "1", "2")
-    assert told.returncode == 2 and "12 results will be deleted for good" in told.stdout
-    assert "Add --yes" in told.stderr and len(listed(screened)) == 2
+    unconfirmed = screened("history", "delete", "1", "2")
+    assert unconfirmed.returncode == 2 and "12 results will be deleted for good" in unconfirmed.stdout
+    assert "Add --yes" in unconfirmed.stderr and len(listed(screened)) == 2
     with FileLock(home / "results.sqlite.run-2.lock", holder="4711"):
         with closing(sqlite3.connect(store)) as other, other:
             other.execute("UPDATE runs SET state = 'running' WHERE id = 2")

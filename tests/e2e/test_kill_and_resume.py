@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fieldray.domain.finding import Outcome
 from fieldray.store.results import ResultQuery
-from program import Fieldray, lines_of, start, told_until_killed, write_images
+from program import Fieldray, lines_of, lines_until_killed, start, write_images
 
 COUNT = 60
 
@@ -26,9 +26,9 @@ def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     chance = random.Random(1)
     kept: dict[str, Outcome] = {}
     for _ in range(3):
-        told = told_until_killed(start(*arguments), lines=len(kept) + chance.randint(1, 12))
+        lines = lines_until_killed(start(*arguments), lines=len(kept) + chance.randint(1, 12))
         rows = stored(home)
-        assert {Path(line["path"]).name for line in lines_of("".join(told))} <= set(rows)  # told is committed
+        assert {Path(line["path"]).name for line in lines_of("".join(lines))} <= set(rows)  # told is committed
         assert set(kept) <= set(rows)
         kept = rows
     assert 3 <= len(kept) < COUNT

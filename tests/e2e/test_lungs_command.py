@@ -79,24 +79,24 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     """To the tiny network the negative of an inverted image is no chest: turned alone, it stays refused as it lies."""
     save(tmp_path / "images" / "negative.png", 255 - chest(grey=5))
 
-    def told(*more: str | Path) -> tuple[object, list[str], object]:
+    def result(*more: str | Path) -> tuple[object, list[str], object]:
         done = fieldray("screen", tmp_path / "images", *options, *more, "--json", "-")
         assert done.returncode == 0, done.stderr
         (line,) = lines_of(done.stdout)
         return line["reason_code"], [note["code"] for note in line["notes"]], line["taken_over_by"] is not None
 
     anyway = ["screened_anyway", "inverted"]
-    assert told("--anyway") == (None, anyway, False)
+    assert result("--anyway") == (None, anyway, False)
     shown = fieldray("history", "show", "1").stdout
     assert "Screened although it was refused" in shown and "Black and white are swapped" in shown
-    assert told() == ("inverted", [], False)
-    assert told("--turn") == ("inverted", [], False)
+    assert result() == ("inverted", [], False)
+    assert result("--turn") == ("inverted", [], False)
     both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]
-    assert told("--turn", "--anyway", "--out", tmp_path / "out") == (None, both, False)
+    assert result("--turn", "--anyway", "--out", tmp_path / "out") == (None, both, False)
     (table,) = (tmp_path / "out").glob("*.csv")
     assert f'"{" ".join(both)}"' in table.read_text(encoding="utf-8-sig")
-    assert told("--anyway") == (None, anyway, True)
-    assert told() == ("inverted", [], True)
+    assert result("--anyway") == (None, anyway, True)
+    assert result() == ("inverted", [], True)
 
 
 def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:

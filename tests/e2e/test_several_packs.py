@@ -82,11 +82,11 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     urgent = ["read first", "abnormal", "not sure", "normal", "refused", "not an image"]
     places = [min(urgent.index(row["category"]) for row in rows[at : at + 3]) for at in range(0, len(rows), 3)]
     assert places == sorted(places) and places[0] < places[-1]
-    told = json.loads(document.read_text(encoding="utf-8"))
-    assert [told["about"]["pack"], *(one["pack"] for one in told["beside"])] == [
+    content = json.loads(document.read_text(encoding="utf-8"))
+    assert [content["about"]["pack"], *(one["pack"] for one in content["beside"])] == [
         ADULTS.name, TUBERCULOSIS.name, CHILDREN.name
     ]  # fmt: skip
-    assert len(told["results"]) == len(rows)
+    assert len(content["results"]) == len(rows)
     (reports,), (segments,) = out.glob("*-sr"), out.glob("*-seg")
     said = [path.read_bytes() for path in sorted(reports.iterdir())]
     screened = [row for row in rows if row["status"] == "screened"]
@@ -125,8 +125,8 @@ def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, fieldray: Fieldra
     assert all(f"\n{name}: read first " in done.stdout for name in names)
     if not missing("pdftotext"):
         (document,) = (tmp_path / "out").glob("*.pdf")
-        told = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
-        assert all(f"{name} · What came out" in told for name in names)
+        text = subprocess.run(["pdftotext", "-layout", document, "-"], capture_output=True, check=True).stdout.decode()
+        assert all(f"{name} · What came out" in text for name in names)
 
 
 def test_ages_are_not_confirmed_for_packs_that_share_no_patient(mixed: Path, fieldray: Fieldray) -> None:

@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> Found:
             figures = run.go(Silence(run))
     found = shortcomings(figures)
     verdict = ["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]
-    told = "\n".join([json.dumps(figures, indent=1), *verdict])
-    return Found(facts=figures, sentence=told.replace("{", "{{").replace("}", "}}"), holds=not found)
+    text = "\n".join([json.dumps(figures, indent=1), *verdict])
+    return Found(facts=figures, sentence=text.replace("{", "{{").replace("}", "}}"), holds=not found)
 
 
 def say_aside(text: str) -> None:

@@ -65,14 +65,14 @@ def report(facts: Mapping[str, Any]) -> Report:
         "child, MB": lambda each: f"{each['child_mb']:.0f}",
         "holds": lambda each: "; ".join(each["why"]) or "yes",
     }
-    told = (
+    run_facts = (
         f"Screened in {facts['seconds']:.0f} s: {sum(each['files'] for each in kinds):,} files, made of "
         f"{facts['originals']} by damage of {len(kinds)} kinds (seed {facts['seed']}).",
         "Holds: one outcome for each file, no unexpected error, no process left behind, the end within its time, the "
         f"program below {PARENT_MB:.0f} MB and each child process below {CHILD_MB:.0f} MB. Memory is the peak.",
         "Contained: files on which a decoder crashed, ran out of time or out of memory while the run went on.",
     )
-    blocks = (Points("What was run", told), table("Outcomes by kind of damage", kinds, columns))
+    blocks = (Points("What was run", run_facts), table("Outcomes by kind of damage", kinds, columns))
     return Report(kind="fuzz", title="Fieldray: damaged files", blocks=blocks, data=facts)
 
 

@@ -96,7 +96,7 @@ def report(facts: Mapping[str, Any]) -> Report:
         "kept": lambda each: each["kept"],
         **{name: COLUMNS[name] for name in ("findings", "inputs/s", "most, ms")},
     }
-    told = (
+    run_facts = (
         f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} inputs of "
         f"{len(targets)} parts of the program (seed {facts['seed']}), each a change of one that had reached code "
         "which no other had.",
@@ -105,7 +105,7 @@ def report(facts: Mapping[str, Any]) -> Report:
         "Places: branches of the program, pydicom and zipfile, and comparisons, as libFuzzer counts them; those that "
         "are passed while modules are imported are not among them. Kept: the inputs in tests/fuzz/kept.",
     )
-    blocks = (Points("What was run", told), table("What came of it", targets, columns))
+    blocks = (Points("What was run", run_facts), table("What came of it", targets, columns))
     return Report(kind="fuzz-guided", title="Fieldray: guided fuzzing", blocks=blocks, data=facts)
 
 

@@ -131,7 +131,7 @@ COLUMNS: Final[Mapping[str, Callable[[Any], object]]] = {
 def report(facts: Mapping[str, Any]) -> Report:
     """The figures as tables, and what their columns mean."""
     targets = facts["targets"]
-    told = (
+    run_facts = (
         f"Read in {facts['seconds']:.0f} s: {sum(each['inputs'] for each in targets):,} structures for "
         f"{len(targets)} parts of the program, each whole at first and then broken at up to five places in meaning "
         f"(seed {facts['seed']}).",
@@ -143,7 +143,7 @@ def report(facts: Mapping[str, Any]) -> Report:
     )
     reads = {"target": COLUMNS["target"], "what it reads": lambda each: TARGETS[each["target"]].reads}
     blocks = (
-        Points("What was run", told),
+        Points("What was run", run_facts),
         table("What is read", targets, reads),
         table("What came of it", targets, COLUMNS),
     )

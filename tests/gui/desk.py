@@ -89,7 +89,7 @@ class Desk:
         return question.kind if question else ""
 
     @property
-    def told(self) -> str:
+    def notices(self) -> str:
         """All words of the banners."""
         return texts(self.window.banners)
 
@@ -110,9 +110,9 @@ class Desk:
         self.until(lambda: rows.is_whole and rows.total() == count)
         self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
-    def until_told(self, *words: str) -> None:
+    def until_shown(self, *words: str) -> None:
         """Wait until the banners say all this."""
-        self.until(lambda: all(part in self.told for part in words))
+        self.until(lambda: all(part in self.notices for part in words))
 
 
 @contextmanager

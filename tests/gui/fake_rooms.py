@@ -215,22 +215,22 @@ class FakeBatch:
     publish: Publish
     run_id: int = 1
     beside: tuple[int, ...] = ()
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def pause(self) -> None:
-        self.told.append("pause")
+        self.calls.append("pause")
         self.publish(RunChanged(run_id=self.run_id, state="paused", beside=self.beside))
 
     def resume(self) -> None:
-        self.told.append("resume")
+        self.calls.append("resume")
         self.publish(RunChanged(run_id=self.run_id, state="running", beside=self.beside))
 
     def cancel(self) -> None:
-        self.told.append("cancel")
+        self.calls.append("cancel")
         self.publish(RunChanged(run_id=self.run_id, state="cancelled", beside=self.beside))
 
     def join(self, timeout_s: float | None = None) -> bool:
-        self.told.append("join")
+        self.calls.append("join")
         return True
 
 
@@ -623,10 +623,10 @@ class FakeRooms:
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
-        self.while_exporting: Callable[[Count], None] = lambda tell: tell(0, 1)
+        self.while_exporting: Callable[[Count], None] = lambda progress: progress(0, 1)
         self.load_study: KeptStudy | None = None
         self.measured: list[tuple[Path, str]] = []
-        self.while_measuring: Callable[[Count], None] = lambda tell: tell(1, 12)
+        self.while_measuring: Callable[[Count], None] = lambda progress: progress(1, 12)
         self.open_problem: FieldrayError | None = None
         self.may_open = threading.Event()
         self.may_open.set()
@@ -664,9 +664,9 @@ class FakeRooms:
             measure_load=self._measure_load,
         )
 
-    def _measure_load(self, folder: Path, signer: str, tell: Count) -> KeptStudy:
+    def _measure_load(self, folder: Path, signer: str, progress: Count) -> KeptStudy:
         self.measured.append((folder, signer))
-        self.while_measuring(tell)
+        self.while_measuring(progress)
         self.load_study = load_study()
         return self.load_study
 
@@ -677,7 +677,7 @@ class FakeRooms:
     def _export(
         self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, *hears: Any
     ) -> tuple[Path, ...]:
-        tell, _ = hears
-        self.while_exporting(tell)
+        progress, _ = hears
+        self.while_exporting(progress)
         self.exported.append((run_id, folder, tuple(formats), options))
         return (folder / "a.csv", folder / "a.json")

@@ -107,7 +107,7 @@ def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:
     show(desk, page)
     desk.bench.auditing.save(Path("/out"), "en")
-    desk.until_told("2 files or folders were saved in /out.")
+    desk.until_shown("2 files or folders were saved in /out.")
     assert desk.rooms.audit.saved == [(Path("/out"), "en")]
 
 
@@ -134,4 +134,4 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
 def test_lost_local_points_are_told_when_a_pack_is_loaded(desk: Desk) -> None:
     desk.rooms.library.lost = reason("site_points_unreadable", path="/home/site_points.json", detail="cut short")
     desk.bench.packs.use(desk.bench.packs.candidates[0])
-    desk.until_told("site_points.json cannot be read")
+    desk.until_shown("site_points.json cannot be read")

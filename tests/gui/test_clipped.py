@@ -106,8 +106,8 @@ def _lacks(part: QWidget) -> str:
             return ", ".join(_headings_cut(part))
         case _:
             return ""
-    is_told = bool(part.toolTip()) and (_ELLIPSIS in text or isinstance(part, QLineEdit))  # which writes one itself
-    return text if (is_cut and not is_told) or _is_outside(part) else ""
+    has_tip = bool(part.toolTip()) and (_ELLIPSIS in text or isinstance(part, QLineEdit))  # which writes one itself
+    return text if (is_cut and not has_tip) or _is_outside(part) else ""
 
 
 def _widest(metrics: QFontMetrics, text: str) -> int:

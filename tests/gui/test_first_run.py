@@ -116,7 +116,7 @@ def test_an_empty_folder_is_said_before_any_question_and_leaves_all_as_it_was(
     folder = tmp_path / "card"
     (folder / "below").mkdir(parents=True)
     desk.choose(str(folder))
-    desk.until_told(f"There is no image file in {folder}")
+    desk.until_shown(f"There is no image file in {folder}")
     assert desk.asks == "" and screening.question is None and len(desk.rooms.session.started_with) == started
     assert desk.window.toolbar.progress_text.text() == before
     assert desk.window.images.isVisible() is not is_first
@@ -176,7 +176,7 @@ def test_escape_at_the_question_goes_back_and_names_what_is_not_screened(desk: D
     QTest.keyClick(desk.window, Qt.Key.Key_Escape)
     assert desk.asks == "" and desk.window.images.isVisible()
     assert desk.bench.screening.state == "finished" and desk.bench.screening.paths == (Path("/images"),)
-    desk.until_told("Chosen, but not screened: /other")
+    desk.until_shown("Chosen, but not screened: /other")
     press(desk.window.banners, "Screen now")
     desk.until(lambda: desk.asks == "pack")
     assert len(rooms.session.batches) == 1
@@ -239,12 +239,12 @@ def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(d
     desk.choose("/first")
     desk.dialog(QMessageBox)
     desk.choose("/second")
-    desk.until_told("not screened: /first")
+    desk.until_shown("not screened: /first")
     desk.choose("/second")
-    assert "/second" not in desk.told
+    assert "/second" not in desk.notices
     press(desk.dialog(QMessageBox), "Yes, all of them")
     desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
-    assert "not screened: /first" in desk.told
+    assert "not screened: /first" in desk.notices
 
 
 def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
@@ -252,10 +252,10 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.finish()
     desk.bench.packs.use(desk.rooms.library.always[1])
     words = "These results are from “Children 1.0.0”. Press Start to screen with “Adults 1.0.0”."
-    desk.until(lambda: words in desk.told)
+    desk.until(lambda: words in desk.notices)
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
-    assert words not in desk.told
+    assert words not in desk.notices
     desk.until(lambda: desk.rooms.memory.known == {Path("/images"): RememberedPack("adults")})
 
 
@@ -273,8 +273,8 @@ def test_images_that_say_otherwise_are_counted(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
     desk.finish()
     said = "2 images say that they are not for this pack (age or body part). Was the right pack chosen? For patients"
-    desk.until(lambda: said in desk.told)
-    assert "1 image does not say how old the patient is" in desk.told
+    desk.until(lambda: said in desk.notices)
+    assert "1 image does not say how old the patient is" in desk.notices
 
 
 # ---- What is asked before a run: each question names what it is about, holds for that alone, and disturbs nobody.
@@ -329,13 +329,13 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     before = screening.question
     plug_in(desk)
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
-    desk.until_told("question before is closed. Choose the pack for /images.")
+    desk.until_shown("question before is closed. Choose the pack for /images.")
     screening.answer(before, True)
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert in_use(desk) == "children"
-    desk.until(lambda: "question before" not in desk.told)
+    desk.until(lambda: "question before" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:
@@ -370,7 +370,7 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
 def test_a_run_of_the_past_closes_the_question_about_another_folder(desk: Desk, asked: QMessageBox) -> None:
     open_past(desk, "/of/the/past")
     desk.until(lambda: not dialogs(desk.window, QMessageBox) and desk.asks == "")
-    desk.until_told("Chosen, but not screened: /images")
+    desk.until_shown("Chosen, but not screened: /images")
 
 
 def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
@@ -383,13 +383,13 @@ def test_nothing_is_asked_into_a_field_that_is_typed_in(desk: Desk) -> None:
     search.setFocus()
     finish_and_wait = "A question waits until you have finished here."
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: finish_and_wait in desk.told)
+    desk.until(lambda: finish_and_wait in desk.notices)
     for key in (Qt.Key.Key_Space, Qt.Key.Key_Return, Qt.Key.Key_Y):
         QTest.keyClick(QApplication.focusWidget(), key)
     assert (QApplication.focusWidget(), dialogs(desk.window, QMessageBox), desk.asks) == (search, [], "ages")
     desk.window.work_list.table.setFocus()
     box = desk.dialog(QMessageBox)
-    desk.until(lambda: finish_and_wait not in desk.told)
+    desk.until(lambda: finish_and_wait not in desk.notices)
     QTest.keyClick(box, Qt.Key.Key_Return)
     desk.until(lambda: desk.asks == "pack")
     assert len(desk.rooms.session.started_with) == 1
@@ -422,9 +422,9 @@ def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # somebody changed the drive meanwhile
     desk.rooms.library.on_drives[EDGETPU] = [replace(entry, fingerprint=other)]
     question.yes_button.click()
-    desk.until_told("The key is trusted now")
+    desk.until_shown("The key is trusted now")
     press(desk.window.banners, "Use this pack")
-    desk.until_told("another pack lies in its place")
+    desk.until_shown("another pack lies in its place")
     assert packs.question is None and in_use(desk) == ""
     assert desk.rooms.library.trusted == [entry.fingerprint]
 
@@ -433,7 +433,7 @@ def test_a_pack_that_is_not_the_one_that_was_listed_is_not_used(desk: Desk) -> N
     desk.rooms.library.models[CHILDREN] = model("builtin", **described("adults"))
     desk.choose()
     desk.answer("children-1.0.0")
-    desk.until_told("another pack lies in its place")
+    desk.until_shown("another pack lies in its place")
     desk.until(lambda: desk.asks == "pack")
     assert in_use(desk) == "" and desk.rooms.session.started_with == []
 
@@ -451,6 +451,6 @@ def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk
     question = comparing.question
     desk.open_row(2)
     desk.until(lambda: not dialogs(desk.window, QMessageBox))
-    desk.until_told("so the question about the prior image was closed")
+    desk.until_shown("so the question about the prior image was closed")
     comparing.answer(question, is_meant=True)
     assert comparing.prior is None and not comparing.priors

@@ -99,7 +99,7 @@ def test_pause_go_on_and_stop(desk: Desk) -> None:
     desk.until(lambda: desk.bench.screening.state == "running")
     toolbar.stop_button.click()
     desk.until(lambda: desk.bench.screening.state == "cancelled")
-    assert batch.told == ["pause", "resume", "cancel"]
+    assert batch.calls == ["pause", "resume", "cancel"]
     assert toolbar.start_button.isEnabled()
 
 
@@ -133,29 +133,29 @@ def test_a_failure_stays_until_it_is_dismissed(desk: Desk) -> None:
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why, notes=(gone,)))
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and screening.state == "running")
     desk.rooms.publish(RunChanged(run_id=2, state="finished", notes=(reason("no_image_in", path="/second"),)))
-    desk.until_told("There is no image file in /second")
-    shown = desk.told
+    desk.until_shown("There is no image file in /second")
+    shown = desk.notices
     assert "/first" in shown and "The disk is full" in shown and "There is no image file in /media/drive" in shown
     (failure,) = [notice for notice in desk.bench.board.notices if notice.level == "error"]
     desk.bench.board.withdraw(failure.key)
-    desk.until(lambda: "The disk is full" not in desk.told)
+    desk.until(lambda: "The disk is full" not in desk.notices)
 
 
 def test_a_failure_goes_when_the_same_is_screened_again(desk: Desk) -> None:
     desk.screen("/first")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
-    desk.until_told("The disk is full")
+    desk.until_shown("The disk is full")
     desk.bench.start()
-    desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.told)
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.notices)
 
 
 def test_what_is_said_of_a_run_goes_with_the_next_one(desk: Desk) -> None:
     desk.screen("/first")
     notes = reason("taken_over", count=9, sampled=4, whole=5), reason("instances_shared", count=2)
     desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=notes))
-    desk.until_told("9 results were taken over", "with other pixels: 2")
+    desk.until_shown("9 results were taken over", "with other pixels: 2")
     desk.screen("/second")
-    desk.until(lambda: "taken over" not in desk.told and "other pixels" not in desk.told)
+    desk.until(lambda: "taken over" not in desk.notices and "other pixels" not in desk.notices)
 
 
 def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_screened_again(desk: Desk) -> None:
@@ -164,9 +164,9 @@ def test_files_whose_drive_was_pulled_out_are_said_at_the_end_until_they_are_scr
         lost = replace(failed(row_id), reason=reason(code))
         desk.rooms.publish(OutcomeReady(run_id=1, row_id=row_id, outcome=lost))
     desk.finish()
-    desk.until_told("Files that could not be read: 2. If they are on a drive, connect it and press Start")
+    desk.until_shown("Files that could not be read: 2. If they are on a drive, connect it and press Start")
     desk.bench.start()
-    desk.until(lambda: "could not be read" not in desk.told)
+    desk.until(lambda: "could not be read" not in desk.notices)
 
 
 def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk) -> None:
@@ -189,29 +189,29 @@ def test_stop_names_the_folder_that_waited_and_offers_it(desk: Desk) -> None:
     screening.stop()
     desk.until(lambda: screening.state == "cancelled")
     assert len(desk.rooms.session.started_with) == 1
-    assert "not screened: /second" in desk.told
+    assert "not screened: /second" in desk.notices
     (notice,) = desk.bench.board.notices
     assert notice.action is not None
     notice.action.command()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
-    desk.until(lambda: "/second" not in desk.told)
+    desk.until(lambda: "/second" not in desk.notices)
 
 
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
     desk.bench.screening.choose([Path("/gone")])
     desk.until(lambda: desk.bench.screening.state == "failed")
-    assert "/gone does not exist" in desk.told
+    assert "/gone does not exist" in desk.notices
     assert desk.window.toolbar.start_button.isEnabled()
 
 
 def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
     desk.rooms.publish(StoreUnwritable(reason=reason("not_writable", path="/home/me", detail="Read-only file system")))
-    desk.until_told("Read-only file system")  # before anything is screened
+    desk.until_shown("Read-only file system")  # before anything is screened
     desk.screen()
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
-    desk.until_told("The disk is full")
+    desk.until_shown("The disk is full")
     assert "The run stopped early" in desk.window.toolbar.progress_text.text()
 
 
@@ -220,8 +220,8 @@ def test_a_fall_back_is_never_silent(desk: Desk) -> None:
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
     desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
     desk.until(lambda: desk.bench.backends.get("cpu") == after)
-    desk.until_told("The Edge TPU was unplugged.")
-    assert "No image is lost" in desk.told
+    desk.until_shown("The Edge TPU was unplugged.")
+    assert "No image is lost" in desk.notices
     button = desk.window.banners.findChild(QPushButton)
     assert button.text() == "Try again"
     button.click()
@@ -236,14 +236,14 @@ def test_a_pack_without_a_file_for_an_edge_tpu_that_is_connected_is_told(desk: D
         desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
 
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until_told("lungs-2.0.0 has no file compiled for the Edge TPU, so only")
+    desk.until_shown("lungs-2.0.0 has no file compiled for the Edge TPU, so only")
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # another pack, compiled
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
-    desk.until_told("so only the CPU can run it")
-    assert "No image is lost" not in desk.told
+    desk.until_shown("so only the CPU can run it")
+    assert "No image is lost" not in desk.notices
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 
@@ -299,7 +299,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     (anyway,) = panel.wishes
     session.again = UsageProblem(reason("again_busy"))
     anyway.click()
-    desk.until_told("A run is under way. Wait")
+    desk.until_shown("A run is under way. Wait")
     session.again = replace(screened(5, 0.9), notes=(reason("screened_anyway"), reason("view", view="LL")))
     session.may_screen.clear()
     anyway.click()
@@ -311,7 +311,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.until(lambda: "Screened although it was refused" in texts(panel))
     assert session.wishes == [(5, Wishes(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the view position is LL" in texts(panel)
-    assert "A run is under way" not in desk.told
+    assert "A run is under way" not in desk.notices
     desk.until(lambda: listed(desk)[0] in (1, 5) and listed(desk)[-1] == 7)
     rows = desk.bench.rows
     assert "Screened although" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
@@ -333,7 +333,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
     session.again = rooms.outcomes[-1]
     turn.click()
-    desk.until_told("The image was turned, but is refused all the same")
+    desk.until_shown("The image was turned, but is refused all the same")
     made = screened(5, 0.9)
     session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back"),))
     turn.click()
@@ -367,11 +367,11 @@ def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old
 def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.screen()
     desk.bench.board.post("first", lambda _: "One")
-    desk.until_told("One")
+    desk.until_shown("One")
     (button,) = desk.window.banners.findChildren(QToolButton)
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
     desk.bench.board.post("second", lambda _: "Two")
-    desk.until_told("Two")
+    desk.until_shown("Two")
     assert [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)] == places
 
 
@@ -379,10 +379,10 @@ def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) ->
     desk.screen()
     for note in (reason("run_elsewhere", process=7), reason("not_present", count=2)):
         desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
-    desk.until_told("process 7")
-    desk.until_told("2 images of this run are no longer there")
+    desk.until_shown("process 7")
+    desk.until_shown("2 images of this run are no longer there")
     desk.bench.screening.start()
-    desk.until(lambda: "no longer there" not in desk.told)
+    desk.until(lambda: "no longer there" not in desk.notices)
 
 
 def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
@@ -396,38 +396,38 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
-    def slow(tell: Count) -> None:
+    def slow(progress: Count) -> None:
         """Until somebody stops it."""
         while True:
-            tell(410, 1000)
+            progress(410, 1000)
 
     desk.rooms.while_exporting = slow
     desk.screen()
     desk.bench.export(tmp_path)
-    desk.until_told("Saving: 410 of 1000")
+    desk.until_shown("Saving: 410 of 1000")
     press(desk.window.banners, "Stop")
-    desk.until_told("Saving was stopped")
+    desk.until_shown("Saving was stopped")
     assert desk.rooms.exported == []
 
 
 def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, tmp_path: Path) -> None:
     turns = iter((True, False))
 
-    def slow_at_first(tell: Count) -> None:
+    def slow_at_first(progress: Count) -> None:
         """The first until somebody stops it."""
         is_first = next(turns)
         while is_first:
-            tell(410, 1000)
+            progress(410, 1000)
 
     desk.rooms.while_exporting = slow_at_first
     desk.screen()
     desk.bench.export(tmp_path / "first")
-    desk.until_told("Saving: 410 of 1000")
+    desk.until_shown("Saving: 410 of 1000")
     desk.bench.export(tmp_path / "second")
-    desk.until_told("Saving: 410 of 1000")
+    desk.until_shown("Saving: 410 of 1000")
     press(desk.window.banners, "Stop")
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), PLAIN)])
-    desk.until_told("2 files or folders were saved")
+    desk.until_shown("2 files or folders were saved")
 
 
 @pytest.fixture
@@ -489,7 +489,7 @@ def test_the_folder_of_what_was_saved_is_one_click_away(desk: Desk, tmp_path: Pa
     manager = _FileManager()
     QDesktopServices.setUrlHandler("file", manager, "show")  # type: ignore[call-overload]  # its stub says bytes
     desk.bench.export(tmp_path)
-    desk.until_told("saved in")
+    desk.until_shown("saved in")
     press(desk.window.banners, "Open the folder")
     QDesktopServices.unsetUrlHandler("file")
     assert manager.shown == [str(tmp_path)]
@@ -561,7 +561,7 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(
     rooms.database = tmp_path / "results.sqlite"
     rooms.open_problem = StorageProblem(reason("database_other_version", path="results.sqlite"))
     with opened(rooms, qapp, qtbot, settings) as desk:
-        desk.until_told("another version")
+        desk.until_shown("another version")
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
         desk.until(lambda: desk.bench.packs.model is not None)
@@ -574,7 +574,7 @@ def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(
 ) -> None:
     rooms.database, rooms.library.always = tmp_path / "results.sqlite", []
     with opened(rooms, qapp, qtbot, settings) as desk:
-        desk.until_told("Plug in a model drive")
+        desk.until_shown("Plug in a model drive")
         desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
         desk.choose()
         assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"

@@ -198,7 +198,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     desk.until(lambda: "This cannot be undone" in question())
     press(desk.dialog(QMessageBox), "Delete for good")
     desk.until(lambda: page.table.rowCount() == 1)
-    assert "1 run was deleted." in desk.told
+    assert "1 run was deleted." in desk.notices
     assert desk.bench.rows.total() == 0
     assert desk.bench.screening.run_id is None
     assert [found.run.run_id for found in History(store).runs()] == [1]
@@ -222,7 +222,7 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
     desk.until(other.isActiveWindow)
     RunDeleter(store).delete([1])
     desk.window.activateWindow()
-    desk.until_told("There is no run 1 in the history.")
+    desk.until_shown("There is no run 1 in the history.")
     assert desk.bench.screening.state == "empty" and desk.bench.image.row is None
     assert desk.window.work_list.table.model().rowCount() == 0
 
@@ -298,7 +298,7 @@ def test_the_report_of_a_month_is_saved_from_the_history(desk: Desk, page: Histo
         dialog = desk.dialog(QFileDialog)
         dialog.findChild(QLineEdit).setText(str(tmp_path))
         dialog.accept()
-        desk.until_told(f"1 file or folder was saved in {tmp_path}.")
+        desk.until_shown(f"1 file or folder was saved in {tmp_path}.")
         desk.bench.board.withdraw("export")
     made = sorted(path for path in tmp_path.iterdir() if path.suffix == ".pdf")
     assert made[-1].name == f"fieldray-{datetime.date.today():%Y-%m}.pdf"

@@ -62,7 +62,7 @@ def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Des
     desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_name == in_use(desk)))
     desk.until(lambda: desk.bench.packs.loading is None)
     plug_in(desk, on_edgetpu())
-    desk.until_told("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
     assert in_use(desk) == "made-up-1.2.0"
 
 
@@ -72,11 +72,11 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.state == "running")
     pull_out(desk)
-    desk.until_told("This run finishes with the pack in memory")
+    desk.until_shown("This run finishes with the pack in memory")
     assert in_use(desk) == "lungs-2.0.0"
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: in_use(desk) == "made-up-1.2.0")
-    desk.until_told("The pack in use is now made-up-1.2.0")
+    desk.until_shown("The pack in use is now made-up-1.2.0")
 
 
 def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
@@ -84,7 +84,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) ->
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen(answer="lungs-2.0.0")
     pull_out(desk)
-    desk.until_told("This run finishes")
+    desk.until_shown("This run finishes")
     plug_in(desk, on_edgetpu())
     desk.until(lambda: not desk.window.banners.isVisible())
     desk.finish()
@@ -103,18 +103,18 @@ def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     pull_out(desk)
-    desk.until_told("so its pack is not in use any more", "Made-up lungs")
+    desk.until_shown("so its pack is not in use any more", "Made-up lungs")
     assert in_use(desk) == ""
 
 
 def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.screen()
     plug_in(desk, on_edgetpu())
-    desk.until_told("A pack was found on a drive")
+    desk.until_shown("A pack was found on a drive")
     pull_out(desk)
-    desk.until(lambda: "A pack was found" not in desk.told)
+    desk.until(lambda: "A pack was found" not in desk.notices)
     plug_in(desk, on_edgetpu())
-    desk.until_told("A pack was found on a drive")
+    desk.until_shown("A pack was found on a drive")
     assert in_use(desk) == "made-up-1.2.0"
     desk.window.banners.findChild(QPushButton).click()
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
@@ -125,7 +125,7 @@ def unknown(desk: Desk) -> Desk:
     """A drive with a pack by a key that is not trusted is there."""
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
     plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
-    desk.until_told("not trusted yet")
+    desk.until_shown("not trusted yet")
     assert in_use(desk) == "made-up-1.2.0"
     return desk
 
@@ -139,7 +139,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
     (asked.yes_button if is_trusted else asked.no_button).click()
     unknown.until(lambda: unknown.bench.packs.question is None)
     unknown.until(lambda: unknown.rooms.library.trusted == [FINGERPRINT] * is_trusted)
-    unknown.until(lambda: "not trusted yet" not in unknown.told)
+    unknown.until(lambda: "not trusted yet" not in unknown.notices)
     if is_trusted:
         unknown.window.actions_by_name["packs"].trigger()
         unknown.until(lambda: "Signed by a key you trust" in texts(unknown.window.packs_page))
@@ -158,9 +158,9 @@ def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool
         unknown.dialog(PackDialog)
     question = packs.question
     pull_out(unknown)
-    unknown.until(lambda: "not trusted yet" not in unknown.told and not dialogs(unknown.window, PackDialog))
+    unknown.until(lambda: "not trusted yet" not in unknown.notices and not dialogs(unknown.window, PackDialog))
     if question is not None:
-        unknown.until_told("is not there any more")
+        unknown.until_shown("is not there any more")
         packs.answer_yes(question)
     assert in_use(unknown) == "made-up-1.2.0" and unknown.rooms.library.trusted == []
 
@@ -192,8 +192,8 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
     desk.bench.board.post("drive", lambda _: "What became of the drive before")
     plug_in(desk, pack)
-    desk.until_told("comes with the program")
-    assert "--pack" not in desk.told and "drive before" not in desk.told
+    desk.until_shown("comes with the program")
+    assert "--pack" not in desk.notices and "drive before" not in desk.notices
     packs = desk.bench.packs
     assert (
         in_use(desk) == "made-up-1.2.0"
@@ -215,7 +215,7 @@ def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:
     why = reason("pack_tampered", name="model.tflite")
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     plug_in(desk, on_edgetpu())
-    desk.until_told("is not the one that was signed")
+    desk.until_shown("is not the one that was signed")
     assert in_use(desk) == "made-up-1.2.0"
 
 
@@ -241,7 +241,7 @@ def test_a_pack_that_turns_out_broken_hides_none_beside_it(desk: Desk) -> None:
 def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
     desk.rooms.library.problems[broken().folder] = PackProblem(reason("pack_manifest", detail="nested"))
     plug_in(desk, broken(), broken("bbb"))
-    desk.until_told("nested")
+    desk.until_shown("nested")
     assert in_use(desk) == "made-up-1.2.0"
 
 
@@ -327,7 +327,7 @@ def packs_page(desk: Desk) -> PacksPage:
 
 
 def test_the_constancy_of_the_pack_in_use_is_checked(desk: Desk, rooms: FakeRooms) -> None:
-    page, passed = packs_page(desk), constancy(desk).told
+    page, passed = packs_page(desk), constancy(desk).summary
     absent = reason("constancy_not_run", device="Edge TPU", detail="No Edge TPU is connected.")
     rooms.checks = [passed, absent]
     rooms.may_check.clear()

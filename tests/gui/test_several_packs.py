@@ -186,12 +186,12 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
 
 def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None:
     tick(desk, "children")
-    desk.until_told("children-1.0.0 is for patients of other ages than adults-1.0.0")
+    desk.until_shown("children-1.0.0 is for patients of other ages than adults-1.0.0")
     assert not ticked(desk) and not box(desk, "children").isChecked()
     tick(desk, "tuberculosis")
     desk.bench.packs.use(next(entry for entry in desk.bench.packs.candidates if entry.pack_id == "children"))
     desk.until(lambda: desk.bench.packs.model.manifest.pack_id == "children")
-    desk.until_told("tuberculosis-1.0.0 is for patients of other ages than children-1.0.0")
+    desk.until_shown("tuberculosis-1.0.0 is for patients of other ages than children-1.0.0")
     assert not ticked(desk)
 
 
@@ -227,7 +227,7 @@ def test_a_card_that_says_the_ages_of_all_packs_asks_for_no_more(desk: Desk) -> 
 def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
     tick(desk, "tuberculosis")
-    desk.until_told("tuberculosis-1.0.0 does not screen in this pass.", "is not the one that was signed")
+    desk.until_shown("tuberculosis-1.0.0 does not screen in this pass.", "is not the one that was signed")
     assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
     of = manifest(**described("tuberculosis"))
     folder = MOUNT / "fieldray" / "tuberculosis-1.0.0"
@@ -241,7 +241,7 @@ def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk
     desk.bench.packs.beside.tick(there, is_on=True)
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
     desk.bench.take(DrivesChanged())
-    desk.until_told("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
+    desk.until_shown("The drive with the pack tuberculosis-1.0.0 was removed: the next run goes without it.")
     assert not ticked(desk)
 
 
@@ -272,10 +272,10 @@ def test_a_run_of_two_packs_is_opened_again_and_its_packs_taken_once_more(screen
     desk.bench.past_runs.opened.emit(past, 0)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
-    desk.until_told("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")
+    desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")
     press(desk.window.banners, "Use its packs")
     desk.until(lambda: ticked(desk) == ["tuberculosis"])
-    desk.until(lambda: "These results are from" not in desk.told)
+    desk.until(lambda: "These results are from" not in desk.notices)
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     assert [one.pack_name for one in desk.rooms.session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
@@ -315,6 +315,6 @@ def test_a_folder_that_was_screened_with_two_packs_is_not_gone_on_with_by_one_wi
     tick(desk, "tuberculosis")  # not any more
     assert not ticked(desk)
     desk.choose()
-    desk.until_told("The last run here was also screened with tuberculosis. This one is not.")
+    desk.until_shown("The last run here was also screened with tuberculosis. This one is not.")
     desk.finish()
     desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ())

@@ -91,9 +91,9 @@ def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: F
 def test_a_measurement_is_stopped_by_its_button_and_by_a_run(desk: Desk, rooms: FakeRooms) -> None:
     heard = threading.Event()
 
-    def endless(tell: object) -> None:
+    def endless(progress: object) -> None:
         while True:
-            tell(3, 12)  # type: ignore[operator]
+            progress(3, 12)  # type: ignore[operator]
             heard.set()
 
     rooms.while_measuring = endless  # type: ignore[assignment]
@@ -145,16 +145,16 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
     from fieldray.packs.library import PackLibrary
 
     PackLibrary(home).trust(fingerprint(pack))
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def stop_at_two(done: int, total: int) -> None:
-        told.append((done, total))
+        calls.append((done, total))
         if done == 2:
             raise Cancelled
 
     with pytest.raises(Cancelled):
         study_apart(pack, fingerprint(pack), stop_at_two)
-    assert told[-1] == (2, 12) and kept_study() is None
+    assert calls[-1] == (2, 12) and kept_study() is None
     assert not [path for path in home.rglob("*") if "images" in path.name]
 
 

@@ -449,7 +449,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     box.defaultButton().click()
     assert desk.window.isVisible()
     desk.open_row(2)
-    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.told
+    assert "is not saved" not in texts(bar) and "DOE PERSON 001 is not saved" in desk.notices
     desk.open_row(1)
     bar.withdraw.click()
     desk.until(lambda: not bar.withdraw.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())
@@ -504,11 +504,11 @@ def test_an_image_is_read_once_it_was_open_for_a_while_or_gone_on_from_or_judged
     desk.window.result.verdict.buttons["agree"].click()
     desk.until(lambda: mark(desk, 3) == "saved")
     desk.window.actions_by_name["unread"].trigger()
-    desk.until_told("counts as read")
+    desk.until_shown("counts as read")
     desk.window.actions_by_name["next_unread"].trigger()
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 4)
     desk.window.actions_by_name["next_unread"].trigger()
-    desk.until_told("No other image of this list is unread.")
+    desk.until_shown("No other image of this list is unread.")
     assert unread(desk, 1, 2, 3, 4) == []
     desk.window.actions_by_name["unread"].trigger()
     assert unread(desk, 1, 2, 3, 4) == [4]

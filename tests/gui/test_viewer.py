@@ -215,9 +215,9 @@ def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None
     assert painted(text) == painted(visible(text))
 
 
-@pytest.mark.parametrize(("age_years", "told"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])
-def test_an_age_beside_the_image_is_in_completed_years(age_years: float, told: str) -> None:
-    assert patient_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (told,)
+@pytest.mark.parametrize(("age_years", "text"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])
+def test_an_age_beside_the_image_is_in_completed_years(age_years: float, text: str) -> None:
+    assert patient_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (text,)
 
 
 # ---- Measuring on an image, and the magnifier.
@@ -394,10 +394,10 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
 def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
     picture = picture_of(viewer, Translator("en"))
     desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
-    desk.until_told("The image is copied as it is in sight.")
+    desk.until_shown("The image is copied as it is in sight.")
     assert QGuiApplication.clipboard().image() == picture
     desk.window.actions_by_name["packs"].trigger()
-    assert "is copied" not in desk.told
+    assert "is copied" not in desk.notices
     page = QImage(600, 900, QImage.Format.Format_RGB32)
     page.fill(Qt.GlobalColor.white)
     lay_on_page(page, picture)

@@ -39,15 +39,15 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
     assert desk.rooms.session.watched == [True]
-    desk.until_told(f"Watching {tmp_path} since ", "Last to arrive: nothing yet.")
+    desk.until_shown(f"Watching {tmp_path} since ", "Last to arrive: nothing yet.")
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
     desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
-    desk.until_told("Last to arrive: nothing new; 3 images were screened before.")
+    desk.until_shown("Last to arrive: nothing new; 3 images were screened before.")
     arrive(desk, screened(7, 0.5))
-    desk.until_told("Last to arrive: DOE PERSON 007, ")
+    desk.until_shown("Last to arrive: DOE PERSON 007, ")
     stop(desk)
-    desk.until_told("Watching was stopped. New results: 1. Files that wait for the next watch: 2.")
-    assert "Last to arrive" not in desk.told
+    desk.until_shown("Watching was stopped. New results: 1. Files that wait for the next watch: 2.")
+    assert "Last to arrive" not in desk.notices
 
 
 def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
@@ -56,20 +56,20 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
     for code, words in (("watch_waits", "cannot be read now"), ("watch_goes_on", "can be read again")):
         desk.rooms.publish(RunChanged(run_id=1, state="running", notes=(reason(code, path=str(tmp_path)),)))
         arrive(desk, screened(1, 0.5))  # what was under way
-        desk.until_told(f"{tmp_path} {words}", "Last to arrive: DOE PERSON 001")
-    assert "cannot be read now" not in desk.told
+        desk.until_shown(f"{tmp_path} {words}", "Last to arrive: DOE PERSON 001")
+    assert "cannot be read now" not in desk.notices
     stop(desk)
-    desk.until_told("Watching was stopped.")
-    assert "can be read again" not in desk.told
+    desk.until_shown("Watching was stopped.")
+    assert "can be read again" not in desk.notices
 
 
 def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) -> None:
     desk.rooms.session.outcomes = []
     watch(desk, tmp_path)
-    desk.until_told(f"Watching {tmp_path} since ")
+    desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path=tmp_path)))
-    desk.until_told("Screening ended early")
-    assert "Watching" not in desk.told
+    desk.until_shown("Screening ended early")
+    assert "Watching" not in desk.notices
 
 
 def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_names_are_hidden_in_what_arrived_last(desk: Desk, tmp_path: Path) -> No
     watch(desk, tmp_path)
     desk.window.actions_by_name["hide_patient"].trigger()
     arrive(desk, screened(7, 0.5))
-    desk.until_told("Last to arrive: Image 1, ")
+    desk.until_shown("Last to arrive: Image 1, ")
 
 
 def test_what_was_chosen_meanwhile_begins_when_the_watch_is_stopped(desk: Desk, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_what_was_chosen_meanwhile_begins_when_the_watch_is_stopped(desk: Desk, 
     watch(desk, tmp_path)
     (tmp_path / "second").mkdir()
     desk.bench.screening.choose([tmp_path / "second"], watches=True)
-    desk.until_told("will be screened after this run")
+    desk.until_shown("will be screened after this run")
     stop(desk)
     desk.until(lambda: desk.rooms.session.watched == [True, True])
 
@@ -97,7 +97,7 @@ def test_start_after_a_watch_screens_the_folder_to_its_end(desk: Desk, tmp_path:
     (tmp_path / "image.png").touch()
     desk.window.toolbar.start_button.click()
     desk.until(lambda: desk.rooms.session.watched == [True, False])
-    assert "Watching" not in desk.told
+    assert "Watching" not in desk.notices
 
 
 def test_arrivals_leave_the_image_that_is_read_where_it_is(desk: Desk, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_dropped_files_are_screened(desk: Desk) -> None:
     desk.window.dropEvent(drop)
     desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
     last = "https://example.org/b.dcm" if sys.platform == "win32" else "file://host/share"
-    assert f"{last} is an address" in desk.told
+    assert f"{last} is an address" in desk.notices
 
 
 def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk,
     dialog = desk.dialog(QFileDialog)
     dialog.findChild(QLineEdit).setText(str(tmp_path))
     dialog.accept()
-    desk.until_told("will be screened after this run")
+    desk.until_shown("will be screened after this run")
     desk.until(lambda: QApplication.focusWidget() is desk.window.work_list.table)
 
 
@@ -250,9 +250,9 @@ def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogC
         worker = threading.Thread(target=lambda: 1 / 0)
         worker.start()
         worker.join()
-        desk.until_told("ZeroDivisionError")
+        desk.until_shown("ZeroDivisionError")
         sys.excepthook(ValueError, ValueError("odd"), None)
-        desk.until_told("ValueError")
+        desk.until_shown("ValueError")
     assert "unexpected" in caplog.text
 
 
@@ -265,7 +265,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     assert "Screening is in progress" in texts(box) + box.text()
     press(box, "Stop and close")
     desk.until(lambda: desk.has_ended)
-    assert desk.rooms.session.batches[0].told == ["cancel", "join"]
+    assert desk.rooms.session.batches[0].calls == ["cancel", "join"]
     assert desk.rooms.session.is_closed
     assert desk.rooms.drives.is_closed
     assert not desk.window.isVisible()
@@ -550,13 +550,13 @@ def test_the_menu_of_the_image_is_short_and_has_every_command_of_before(desk: De
 def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
     rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, tmp_path: Path
 ) -> None:
-    rooms.database, told = tmp_path / "results.sqlite", []
-    tell = lambda window, title, words: told.append((title, words))  # noqa: E731
-    with opened(rooms, qapp, qtbot, settings, signal_end=tell) as desk:
+    rooms.database, messages = tmp_path / "results.sqlite", []
+    record = lambda window, title, words: messages.append((title, words))  # noqa: E731
+    with opened(rooms, qapp, qtbot, settings, signal_end=record) as desk:
         desk.activate()
         desk.screen()
         desk.finish()
-        assert told == []
+        assert messages == []
         elsewhere = QWidget()
         qtbot.addWidget(elsewhere)
         elsewhere.show()
@@ -566,13 +566,13 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.until(lambda: len(rooms.session.batches) == 2)
         desk.until_listed(4)
         desk.finish()
-        assert told == [("The run has ended", "Abnormal: 2, Not sure: 1, Normal: 1")]
+        assert messages == [("The run has ended", "Abnormal: 2, Not sure: 1, Normal: 1")]
         desk.bench.start()
         desk.until(lambda: len(rooms.session.batches) == 3 and not desk.bench.background._queues)
         desk.bench.screening.stop()  # who stopped it knows
         desk.until(lambda: not desk.bench.screening.is_busy)
-        assert len(told) == 1
-        signal_end(desk.window, *told[0])  # whatever this system has for it
+        assert len(messages) == 1
+        signal_end(desk.window, *messages[0])  # whatever this system has for it
 
 
 def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk) -> None:

@@ -304,8 +304,8 @@ def test_a_row_that_is_read_stays_among_the_unread_until_they_are_chosen_again(
     model.filter(verdict="any", text="PX-1002")
     listed.settle()
     model.find_unread(-1)
-    listed.until(lambda: "No other image of this list is unread." in told(listed))
+    listed.until(lambda: "No other image of this list is unread." in notice(listed))
 
 
-def told(listed: StoredList) -> str:
+def notice(listed: StoredList) -> str:
     return " ".join(notice.text(Translator("en")) for notice in listed.board.notices)

@@ -52,7 +52,7 @@ class Running:
         self._world = world
         self._files = files
         self._is_held = held
-        self._told = b""
+        self._read = b""
         self._watch = MemoryWatch(process.pid)
 
     @property
@@ -69,7 +69,7 @@ class Running:
             line = self.pipe.readline() if ready else b""
             assert line, f"ended early: {tail(self._files[1].read_text(errors='replace'))}"
             text += line
-        self._told += text
+        self._read += text
         return json_lines(text.decode("utf-8", "surrogateescape"))
 
     def children(self) -> list[int]:
@@ -89,7 +89,7 @@ class Running:
         """Wait for its end. Raises AssertionError when time is up, or a process of it is there 5 s after its end."""
         try:
             if self._is_held:
-                self._told += self._read_rest()
+                self._read += self._read_rest()
             self.process.wait(self._world.left_s())
         except subprocess.TimeoutExpired as error:
             raise TimeIsUp(f"still running: {tail(self._files[1].read_text(errors='replace'))}") from error
@@ -100,7 +100,7 @@ class Running:
         out, err = (path.read_bytes() if path.exists() else b"" for path in self._files)
         return Record(
             code=self.process.returncode,
-            out=(self._told + out).decode("utf-8", "surrogateescape"),
+            out=(self._read + out).decode("utf-8", "surrogateescape"),
             err=err.decode("utf-8", "surrogateescape"),
             images=self._world.images,
             parent_mb=self._watch.parent_mb,

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from powercut.exporting import DOCUMENTS, QUICK, check_export, export, prepare_export
 from powercut.keeping import check_kept, check_packs, install, keep, prepare_keeping, prepare_packs
-from powercut.place import Place, Tell, Told
+from powercut.place import Emit, Log, Place
 from powercut.program import Program
 from powercut.screening import (
     check_run,
@@ -40,8 +40,8 @@ class Act:
     """
 
     prepare: Callable[[Place], None]
-    check: Callable[[Place, Told, End], None]
-    perform: Callable[[Place, Tell], None] | None = None
+    check: Callable[[Place, Log, End], None]
+    perform: Callable[[Place, Emit], None] | None = None
     command: Callable[[Place], Sequence[str]] | None = None
     changes_whole: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from typing import Final
 from powercut.acts import ACTS, Act
 from powercut.disk import MODELS, SECTORS, Disk, Luck, Model, State
 from powercut.figures import Figures
-from powercut.place import Lost, Place, told_in
+from powercut.place import Lost, Place, log_of
 from powercut.recording import Change
 from powercut.stage import Fault, Stage
 
@@ -50,27 +50,27 @@ def cut(
     act.prepare(place)
     disks = {model: Disk(place.root, model) for model in MODELS}
     watched = Disk(place.root, "ordered")
-    before = place.told.read_bytes()
+    before = place.log_path.read_bytes()
     done = stage.perform(name, fault=fault)
     if done.crash or (done.problem and not fault):
         raise AssertionError(f"{name} was not performed: {done.problem} {done.crash}")
     changes = stage.changes
-    told = [before, *(change.data for change in changes if change.kind == "told")]
+    logged = [before, *(change.data for change in changes if change.kind == "told")]
     figures.counts = {"changes": len(changes)}
     versions = _versions(watched, changes, act)
     _require_recorded(watched.now(), place)
     moments = _moments(len(changes), random.Random(f"{seed} {name}"), lucks=lucks, most=most)
     seen: set[int] = set()
-    for moment, tells, state in _cuts(disks, changes, moments):
-        if (known := hash((tells, frozenset(state.items())))) in seen:
+    for moment, count, state in _cuts(disks, changes, moments):
+        if (known := hash((count, frozenset(state.items())))) in seen:
             continue
         seen.add(known)
         figures.states[moment.model] += 1
         with figures.judging(moment, under=f"{moment.model}: "):
             place.write(state)
             # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`
-            _require_versions(act, state, versions if fault else versions[tells : tells + 2])
-            act.check(place, told_in(b"".join(told[: tells + 1])), "power")
+            _require_versions(act, state, versions if fault else versions[count : count + 2])
+            act.check(place, log_of(b"".join(logged[: count + 1])), "power")
     return figures
 
 
@@ -87,14 +87,14 @@ def _cuts(
     disks: Mapping[Model, Disk], changes: Sequence[Change], moments: Sequence[Moment]
 ) -> Iterator[tuple[Moment, int, State]]:
     """Each moment with how often something was told before it, and what is on the disk."""
-    done, tells = 0, 0
+    done, count = 0, 0
     for moment in moments:
         while done < moment.changes:
-            tells += changes[done].kind == "told"
+            count += changes[done].kind == "told"
             for disk in disks.values():
                 disk.apply(changes[done])
             done += 1
-        yield moment, tells, moment.state(disks[moment.model])
+        yield moment, count, moment.state(disks[moment.model])
 
 
 def _with_any_index(state: State, chance: random.Random) -> Iterator[tuple[tuple[str, ...], bytes | None]]:

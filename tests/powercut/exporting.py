@@ -15,7 +15,7 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.export import export_run
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Lost, Place, Tell, Told, image_of, outcome_of, require_whole
+from powercut.place import NAMES, Emit, Log, Lost, Place, image_of, outcome_of, require_whole
 
 QUICK: Final = ("csv", "json", "sr")
 DOCUMENTS: Final = ("pdf", "pdf-studies")
@@ -27,7 +27,7 @@ def prepare_export(place: Place) -> None:
     place.screen()
 
 
-def export(place: Place, tell: Tell, *, formats: Sequence[str]) -> None:
+def export(place: Place, emit: Emit, *, formats: Sequence[str]) -> None:
     """Twice; what is refused is told, and the next is tried. Raises the last refusal."""
     (run,) = place.runs()
     problem = None
@@ -38,19 +38,19 @@ def export(place: Place, tell: Tell, *, formats: Sequence[str]) -> None:
                 store.set_verdict(row.row_id, Verdict(choice=choice), judged=row.outcome)
             written = export_run(place.store, run.run_id, place.out, formats, spec=place.spec)
         except StorageProblem as error:
-            tell("problem", error.reason.code)
+            emit("problem", error.reason.code)
             problem = error
         else:
-            tell("written", *(path.name for path in written))
+            emit("written", *(path.name for path in written))
     if problem:
         raise problem
 
 
-def check_export(place: Place, told: Told, end: str) -> None:
+def check_export(place: Place, log: Log, end: str) -> None:
     """What was told as written is there, nothing is half, and the next export leaves whole outputs and nothing else."""
     require_whole(place)
-    for words in told:
-        for name in words[1:] if words[0] == "written" else ():
+    for event in log:
+        for name in event[1:] if event[0] == "written" else ():
             if not (place.out / name).exists():
                 raise Lost(f"told as written, but gone: {name}")
     require_whole_outputs(place.out)

@@ -14,7 +14,7 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load
 from packs_factory import make_pack
-from powercut.place import Lost, Place, Tell, Told
+from powercut.place import Emit, Log, Lost, Place
 from tiny_packs import fingerprint
 
 _PACK: Final = "test-chest-1.2.3"
@@ -35,7 +35,7 @@ def prepare_packs(place: Place) -> None:
     PackLibrary(place.home).trust(fingerprint(place.drive / "first" / _PACK))
 
 
-def install(place: Place, tell: Tell) -> None:
+def install(place: Place, emit: Emit) -> None:
     """A pack, then another one in its place, then a newer version beside it. Raises the last refusal."""
     library, problem = PackLibrary(place.home), None
     for name in ("first", "second", "third"):
@@ -43,21 +43,21 @@ def install(place: Place, tell: Tell) -> None:
         try:
             installed = library.install(folder)
         except FieldrayError as error:
-            tell("problem", error.reason.code)
+            emit("problem", error.reason.code)
             problem = error
         else:
-            tell("installed", name, installed.name)
+            emit("installed", name, installed.name)
     if problem:
         raise problem
 
 
-def check_packs(place: Place, told: Told, end: str) -> None:
+def check_packs(place: Place, log: Log, end: str) -> None:
     """What was told as installed is there, every pack is whole, and installing all again leaves nothing else."""
     root = place.home / "packs"
     found = {path.name: _name_of(path) for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else {}
-    for words in told:
-        if words[0] == "installed" and words[2] not in found:
-            raise Lost(f"told as installed, but gone: {words[2]}")
+    for event in log:
+        if event[0] == "installed" and event[2] not in found:
+            raise Lost(f"told as installed, but gone: {event[2]}")
     library = PackLibrary(place.home)
     if len([pack for pack in library.installed() if pack.trust == "trusted"]) != len(found):
         raise Lost("a pack that is there is not listed as usable")
@@ -104,28 +104,28 @@ def prepare_keeping(place: Place) -> None:
     place.clear()
 
 
-def keep(place: Place, tell: Tell) -> None:
+def keep(place: Place, emit: Emit) -> None:
     """One thing after another. Raises the last refusal."""
     problem = None
     for name, step in _steps(place):
-        tell("begun", name)
+        emit("begun", name)
         try:
             step(place.home)
         except UsageProblem:  # what is to be taken away was refused before
             continue
         except FieldrayError as error:
-            tell("problem", error.reason.code)
+            emit("problem", error.reason.code)
             problem = error
         else:
-            tell("kept", name)
+            emit("kept", name)
     if problem:
         raise problem
 
 
-def check_kept(place: Place, told: Told, end: str) -> None:
+def check_kept(place: Place, log: Log, end: str) -> None:
     """Everything can be read, and what was told as kept is there."""
-    kept = [words[1] for words in told if words[0] == "kept"]
-    begun = {words[1] for words in told if words[0] == "begun"}
+    kept = [event[1] for event in log if event[0] == "kept"]
+    begun = {event[1] for event in log if event[0] == "begun"}
     settings, problems = load(place.home / "settings.json")
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")

@@ -25,7 +25,7 @@ from fieldray.log_file import configure_logging
 from fieldray.reports.dicom import structured  # noqa: F401 - what an act would import
 from fieldray.reports.pdf import pages  # noqa: F401
 from powercut.acts import ACTS
-from powercut.place import Place, teller
+from powercut.place import Place, emitter
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def perform(act: str, place: Place, orders: mmap.mmap) -> dict[str, object]:
         with configure_logging(place.home):
             perform_act = ACTS[act].perform
             assert perform_act
-            perform_act(place, teller(place.told))
+            perform_act(place, emitter(place.log_path))
     except FieldrayError as error:
         problem = error.reason.code, error.reason.text
     except BaseException:

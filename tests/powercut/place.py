@@ -35,8 +35,8 @@ _JUDGED: Final = ("status", "category", "score", "stage", "reason", "result_hash
 _LIMIT_S: Final = 30.0
 NAMES: Final = tuple(f"{number:03}.dcm" for number in range(8))
 
-Tell = Callable[..., None]
-Told = list[list[Any]]
+Emit = Callable[..., None]
+Log = list[list[Any]]
 
 
 class Lost(AssertionError):
@@ -50,7 +50,7 @@ class Place:
         self.root: Final = root
         self.home: Final = root / "home"
         self.out: Final = root / "out"
-        self.told: Final = root / "told"
+        self.log_path: Final = root / "told"
         self.images: Final = root.with_name("images")
         self.drive: Final = root.with_name("drive")
         for folder in (self.images, self.drive):
@@ -73,7 +73,7 @@ class Place:
         shutil.rmtree(self.root, ignore_errors=True)
         for folder in (self.root, self.home, self.out):
             folder.mkdir(mode=0o700)
-        self.told.touch()
+        self.log_path.touch()
 
     def read(self) -> dict[tuple[str, ...], bytes | None]:
         """All files by path; None is a folder."""
@@ -92,9 +92,9 @@ class Place:
                 path.write_bytes(data)
 
     @property
-    def what_was_told(self) -> Told:
+    def log(self) -> Log:
         """All that a person was told, in order."""
-        return told_in(self.told.read_bytes())
+        return log_of(self.log_path.read_bytes())
 
     # ---- screening
 
@@ -179,20 +179,20 @@ class _Stamping:
             return is_known(ref.path, stream)
 
 
-def told_in(data: bytes) -> Told:
+def log_of(data: bytes) -> Log:
     """Lines of JSON; the last one may be cut short by the power cut."""
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
-def teller(path: Path) -> Tell:
+def emitter(path: Path) -> Emit:
     """What tells a person something, at once."""
 
-    def tell(*words: object) -> None:
+    def emit(*event: object) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        os.write(handle, json.dumps(words).encode() + b"\n")
+        os.write(handle, json.dumps(event).encode() + b"\n")
         os.close(handle)
 
-    return tell
+    return emit
 
 
 def image_of(path: Path) -> ImageRef:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fieldray.store.results import ResultQuery
 from powercut.exporting import is_whole_table
-from powercut.place import Lost, Place, Told, require_whole
+from powercut.place import Log, Lost, Place, require_whole
 from program import command, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -45,7 +45,7 @@ class Program:
         options = ["--pack", pack, "--trust", fingerprint(pack), "--json", "-"]
         return command("screen", self._studies(place), *options, "--out", place.out, "--maps", place.root / "maps")
 
-    def check(self, place: Place, told: Told, end: str) -> None:
+    def check(self, place: Place, log: Log, end: str) -> None:
         """What is there is right and whole; a run that is resumed, as some are, comes to the very same list."""
         require_whole(place)
         rows = self._rows(place)

@@ -15,7 +15,7 @@ from typing import Final
 from fieldray.store.database import damage_mark
 from powercut.acts import ACTS
 from powercut.figures import Figures
-from powercut.place import Lost, Place, Told
+from powercut.place import Log, Lost, Place
 from powercut.stage import Fault, How, Performed, Stage
 
 # By the system's error: how it comes, and what the program may give as the reason. What failed once may have been
@@ -59,8 +59,8 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
         fault = Fault(first=number, how=kind.how, error=kind.error, room=chance.randrange(0, 8192))
         place.write(before)
         done = stage.perform(name, fault=fault)
-        told = place.what_was_told
-        figures.reasons.update(given := _reasons(done, told))
+        log = place.log
+        figures.reasons.update(given := _reasons(done, log))
         with figures.judging(fault):
             if done.crash:
                 raise Lost(done.crash.strip().splitlines()[-1])
@@ -68,15 +68,15 @@ def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None =
             if wrong := set(given) - kind.reasons - marked:
                 raise Lost(f"the reason given is {', '.join(sorted(wrong))}")
             _require_ended(place, kind)
-            act.check(place, told, "fault")
+            act.check(place, log, "fault")
     return figures
 
 
-def _reasons(done: Performed, told: Told) -> list[str]:
+def _reasons(done: Performed, log: Log) -> list[str]:
     """Every reason that a person was given, the one with which the act ended once."""
-    said = [words for words in told if isinstance(words, list)]
-    given = [words[1] for words in said if words[0] == "problem"]
-    given += [words[2] for words in said if words[0] == "ended" and words[2]]
+    said = [event for event in log if isinstance(event, list)]
+    given = [event[1] for event in said if event[0] == "problem"]
+    given += [event[2] for event in said if event[0] == "ended" and event[2]]
     return given or ([done.problem[0]] if done.problem else [])
 
 

@@ -21,16 +21,16 @@ from fieldray.store.deleting import RunDeleter
 from powercut.exporting import QUICK, check_export, export, prepare_export
 from powercut.figures import Figures
 from powercut.keeping import check_packs, install, prepare_packs
-from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
+from powercut.place import NAMES, Emit, Log, Lost, Place, emitter, log_of, require_complete, require_whole
 from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
 from powercut.storing import prepare_runs
 
 _LIMIT_S: Final = 120.0
 _LONGEST_LIFE_S: Final = 0.4
 # What one may be told because of the other; everything else is a fault.
-_PERHAPS_TOLD: Final = frozenset({"history_in_use", "history_no_run"})
+_PERMITTED: Final = frozenset({"history_in_use", "history_no_run"})
 
-Perform = Callable[[Place, Tell], None]
+Perform = Callable[[Place, Emit], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Rivalry:
 
     prepare: Callable[[Place], None]
     acts: tuple[Perform, Perform]
-    check: Callable[[Place, Told, Told], None]
+    check: Callable[[Place, Log, Log], None]
 
 
 def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
@@ -49,24 +49,24 @@ def rival(place: Place, name: str, *, rounds: int, seed: int) -> Figures:
     for number in range(rounds):
         rivalry.prepare(place)
         lives = [chance.uniform(0, _LONGEST_LIFE_S) if chance.random() < 0.5 else None for _ in rivalry.acts]
-        told, crashes = _perform(place, rivalry.acts, lives)
+        logs, crashes = _perform(place, rivalry.acts, lives)
         figures.counts["killed"] += sum(life is not None for life in lives)
-        given = [words[1] for lines in told for words in lines if words[0] == "problem"]
+        given = [event[1] for lines in logs for event in lines if event[0] == "problem"]
         figures.reasons.update(given)
         with figures.judging(f"round {number}"):
             if crashes:
                 raise Lost(crashes[0].strip().splitlines()[-1])
-            if unexpected := set(given) - _PERHAPS_TOLD:
+            if unexpected := set(given) - _PERMITTED:
                 raise Lost(f"told: {', '.join(sorted(unexpected))}")
-            rivalry.check(place, *told)
+            rivalry.check(place, *logs)
     return figures
 
 
 def _perform(
     place: Place, acts: Sequence[Perform], lives_s: Sequence[float | None]
-) -> tuple[tuple[Told, Told], list[str]]:
+) -> tuple[tuple[Log, Log], list[str]]:
     """What each told, and the tracebacks of what nobody expected."""
-    files = [place.told.with_name(f"told-{number}") for number in range(len(acts))]
+    files = [place.log_path.with_name(f"told-{number}") for number in range(len(acts))]
     crashed = [place.root.with_name(f"crash-{number}") for number in range(len(acts))]
     for path in (*files, *crashed):
         path.write_bytes(b"")
@@ -75,22 +75,22 @@ def _perform(
         process = os.fork()
         if not process:
             try:
-                _act(place, act, teller(file))
+                _act(place, act, emitter(file))
             except BaseException:
                 crash.write_text(traceback.format_exc())
             os._exit(0)
         processes.append(process)
     for life_s, process in sorted(zip(lives_s, processes, strict=True), key=lambda one: one[0] or _LIMIT_S):
         _end(process, began_s + (_LIMIT_S if life_s is None else life_s))
-    told = told_in(files[0].read_bytes()), told_in(files[1].read_bytes())
-    return told, [path.read_text() for path in crashed if path.stat().st_size]
+    logs = log_of(files[0].read_bytes()), log_of(files[1].read_bytes())
+    return logs, [path.read_text() for path in crashed if path.stat().st_size]
 
 
-def _act(place: Place, act: Perform, tell: Tell) -> None:
+def _act(place: Place, act: Perform, emit: Emit) -> None:
     try:
-        act(place, tell)
+        act(place, emit)
     except FieldrayError as problem:
-        tell("problem", problem.reason.code)
+        emit("problem", problem.reason.code)
 
 
 def _end(process: int, until_s: float) -> None:
@@ -106,41 +106,41 @@ def _end(process: int, until_s: float) -> None:
 # ---- what they do
 
 
-def _screen(place: Place, tell: Tell) -> None:
+def _screen(place: Place, emit: Emit) -> None:
     def publish(event: Event) -> None:
         if isinstance(event, OutcomeReady):
-            tell("seen", event.run_id, event.outcome.ref.path.name)
+            emit("seen", event.run_id, event.outcome.ref.path.name)
 
     batch = place.screen(publish)
     if batch.reason:
-        tell("problem", batch.reason.code)
+        emit("problem", batch.reason.code)
 
 
-def _delete(place: Place, tell: Tell) -> None:
+def _delete(place: Place, emit: Emit) -> None:
     RunDeleter(place.store).delete([1, 2])
-    tell("deleted", 1, 2)
+    emit("deleted", 1, 2)
 
 
 # ---- what must hold
 
 
-def _check_runs(place: Place, first: Told, second: Told) -> None:
+def _check_runs(place: Place, first: Log, second: Log) -> None:
     require_whole(place)
-    for words in (*first, *second):
-        if words[0] == "seen" and words[2] not in place.results(words[1]):
-            raise Lost(f"told, but not kept: {words[2]}")
+    for event in (*first, *second):
+        if event[0] == "seen" and event[2] not in place.results(event[1]):
+            raise Lost(f"told, but not kept: {event[2]}")
     require_complete(place.results(place.screen().run_id))
 
 
-def _check_verdicts(place: Place, first: Told, second: Told) -> None:
+def _check_verdicts(place: Place, first: Log, second: Log) -> None:
     check_verdicts(place, first, "kill")
 
 
-def _check_deleted(place: Place, first: Told, second: Told) -> None:
+def _check_deleted(place: Place, first: Log, second: Log) -> None:
     require_whole(place)
     left = {run.run_id for run in place.runs()}
-    is_told = any(words[0] == "deleted" for words in (*first, *second))
-    if left & {1, 2} not in (set(), {1, 2}) or (is_told and left & {1, 2}):
+    is_logged = any(event[0] == "deleted" for event in (*first, *second))
+    if left & {1, 2} not in (set(), {1, 2}) or (is_logged and left & {1, 2}):
         raise Lost(f"runs {sorted(left)} are left")
     require_complete(place.results(3))
     if place.results(3)[NAMES[0]].verdict is None:
@@ -160,7 +160,7 @@ RIVALRIES: Final[Mapping[str, Rivalry]] = {
     ),
     "two exports to one folder": Rivalry(
         prepare=prepare_export,
-        acts=(lambda place, tell: export(place, tell, formats=QUICK),) * 2,
+        acts=(lambda place, emit: export(place, emit, formats=QUICK),) * 2,
         check=lambda place, first, second: check_export(place, first + second, "kill"),
     ),
 }

@@ -9,7 +9,7 @@ from fieldray.domain.events import Event, OutcomeReady, Publish, RunChanged
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Lost, Place, Tell, Told, image_of, outcome_of, require_complete, require_whole, teller
+from powercut.place import NAMES, Emit, Log, Lost, Place, emitter, image_of, outcome_of, require_complete, require_whole
 
 _JUDGED: Final = NAMES[:4]
 _ROUNDS: Final = 3
@@ -31,7 +31,7 @@ def prepare_half(place: Place) -> None:
             if name == NAMES[0]:
                 store.set_verdict(row_id, Verdict(choice="disagree", note="before"), judged=outcome)
         store.set_state(run_id, "cancelled")
-    teller(place.told)("verdict", NAMES[0])
+    emitter(place.log_path)("verdict", NAMES[0])
 
 
 def prepare_verdicts(place: Place) -> None:
@@ -40,48 +40,48 @@ def prepare_verdicts(place: Place) -> None:
     place.screen()
 
 
-def screen(place: Place, tell: Tell) -> None:
+def screen(place: Place, emit: Emit) -> None:
     """All images."""
-    batch = place.screen(_announcing(tell))
+    batch = place.screen(_announcing(emit))
     if batch.reason:
         raise StorageProblem(batch.reason)
 
 
-def give_verdicts(place: Place, tell: Tell) -> None:
+def give_verdicts(place: Place, emit: Emit) -> None:
     """On images of the run that is there, three times each, some withdrawn at last; during another run."""
     first = min(run.run_id for run in place.runs())  # a rival may have begun another one already
     rows = {name: result for name, result in place.results(first).items() if name in _JUDGED}
-    batch = place.batch(_announcing(lambda *words: None), fresh=True)
+    batch = place.batch(_announcing(lambda *event: None), fresh=True)
     batch.start()
     try:
         for name, verdict in _verdicts():
             row = rows[name]
-            tell("asked", name, *_words(verdict))
+            emit("asked", name, *_words(verdict))
             try:
                 with ResultStore(place.store) as store:
                     over = {None, *(asked for asked_on, asked in _verdicts() if asked_on == name)}
                     store.set_verdict(row.row_id, verdict, judged=row.outcome, over=over)
             except StorageProblem as problem:
-                tell("problem", problem.reason.code)
+                emit("problem", problem.reason.code)
             else:
-                tell("saved", name)
+                emit("saved", name)
     finally:
         batch.join()
     if batch.reason:
         raise StorageProblem(batch.reason)
 
 
-def check_run(place: Place, told: Told, end: str) -> None:
+def check_run(place: Place, log: Log, end: str) -> None:
     """What is there is right; what was told is there unless the power went; a resumed run is complete."""
     require_whole(place)
     runs = place.runs()
     if len(runs) > 1:
         raise Lost(f"{len(runs)} runs")
-    seen = {words[1] for words in told if words[0] == "seen"}
+    seen = {event[1] for event in log if event[0] == "seen"}
     found = place.results(runs[0].run_id) if runs else {}
     if end != "power" and not seen <= set(found):
         raise Lost(f"told, but not kept: {seen - set(found)}")
-    has_half = any(words[0] == "verdict" for words in told)
+    has_half = any(event[0] == "verdict" for event in log)
     batch = place.screen()
     if batch.state != "finished":
         raise Lost(f"the resumed run is {batch.state}")
@@ -94,15 +94,15 @@ def check_run(place: Place, told: Told, end: str) -> None:
         raise Lost("the run was not resumed")
 
 
-def check_verdicts(place: Place, told: Told, end: str) -> None:
+def check_verdicts(place: Place, log: Log, end: str) -> None:
     """On every image lies the last verdict that was told as saved, or one that was asked for later."""
     require_whole(place)
     first = min(run.run_id for run in place.runs())
     rows = place.results(first)
     require_complete(rows)
     for name in _JUDGED:
-        asked = [[name, "", ""], *(words[1:] for words in told if words[:2] == ["asked", name])]
-        saved = _saved(told, name)
+        asked = [[name, "", ""], *(event[1:] for event in log if event[:2] == ["asked", name])]
+        saved = _saved(log, name)
         found = [name, *_words(rows[name].verdict)]
         if found not in asked[saved:]:
             raise Lost(f"the verdict on {name} is {found[1:]}, {saved} were saved of {asked[1:]}")
@@ -110,13 +110,13 @@ def check_verdicts(place: Place, told: Told, end: str) -> None:
     require_complete(place.results(batch.run_id))
 
 
-def _saved(told: Told, name: str) -> int:
+def _saved(log: Log, name: str) -> int:
     """Which of the verdicts that were asked for on an image was the last one that was told as saved, 0 for none."""
     number, saved = 0, 0
-    for words in told:
-        if words[:2] == ["asked", name]:
+    for event in log:
+        if event[:2] == ["asked", name]:
             number += 1
-        if words[:2] == ["saved", name]:
+        if event[:2] == ["saved", name]:
             saved = number
     return saved
 
@@ -134,11 +134,11 @@ def _words(verdict: Verdict | None) -> tuple[str, str]:
     return (verdict.choice, verdict.note) if verdict else ("", "")
 
 
-def _announcing(tell: Tell) -> Publish:
+def _announcing(emit: Emit) -> Publish:
     def publish(event: Event) -> None:
         if isinstance(event, OutcomeReady):
-            tell("seen", event.outcome.ref.path.name)
+            emit("seen", event.outcome.ref.path.name)
         if isinstance(event, RunChanged) and event.state not in ("running", "paused"):
-            tell("ended", event.state, event.reason.code if event.reason else "")
+            emit("ended", event.state, event.reason.code if event.reason else "")
 
     return publish

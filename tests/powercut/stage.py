@@ -100,11 +100,11 @@ class Stage:
     def run(self, command: Sequence[str], *, fault: Fault | None = None) -> Performed:
         """Run a program on the place, all of its processes watched; what it says on its output is told there."""
         self._order(fault, is_watched=True)
-        with self.place.told.open("ab") as told:
+        with self.place.log_path.open("ab") as log:
             done = subprocess.run(
                 command,
                 env={**os.environ, **self._environment()},
-                stdout=told,
+                stdout=log,
                 stderr=subprocess.PIPE,
                 text=True,
                 timeout=_LIMIT_S,

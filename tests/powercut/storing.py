@@ -7,7 +7,7 @@ from typing import Final
 from fieldray.domain.run import Verdict
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.results import ResultStore
-from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole
+from powercut.place import NAMES, Emit, Log, Lost, Place, require_complete, require_whole
 
 _VERDICT: Final = Verdict(choice="agree", note="before")
 
@@ -20,19 +20,19 @@ def prepare_runs(place: Place) -> None:
     _judge(place, 3)
 
 
-def delete(place: Place, tell: Tell) -> None:
+def delete(place: Place, emit: Emit) -> None:
     """The first two runs."""
     done = RunDeleter(place.store).delete([1, 2])
-    tell("deleted", *done.plan.run_ids)
+    emit("deleted", *done.plan.run_ids)
 
 
-def check_deleted(place: Place, told: Told, end: str) -> None:
+def check_deleted(place: Place, log: Log, end: str) -> None:
     """The two went together or not at all, and stay away once that was told; the third is as it was."""
     require_whole(place)
     left = sorted(run.run_id for run in place.runs())
     if left not in ([1, 2, 3], [3]):
         raise Lost(f"runs {left} are left")
-    if left != [3] and any(words[0] == "deleted" for words in told):
+    if left != [3] and any(event[0] == "deleted" for event in log):
         raise Lost("told as deleted, but there again")
     for run_id in left:
         require_complete(place.results(run_id))

@@ -124,6 +124,6 @@ def test_a_recording_holds_all_that_a_program_did_and_finds_out_the_careless_one
     found = {path: data for path, data in stage.place.read().items() if path != ("told",)}
     assert {path: data for path, data in disk.now().items() if path != ("told",)} == found
     assert found["folder", "careful"] == b"prec"
-    assert stage.place.told.read_bytes() == b"done\n"
+    assert stage.place.log_path.read_bytes() == b"done\n"
     worst = disk.state(Luck(chance=random.Random(1), share=0))
     assert (worst["folder", "careless"], worst["folder", "careful"]) == (b"", b"precious")

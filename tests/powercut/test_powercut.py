@@ -38,20 +38,20 @@ def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_t
         done = stage.perform("delete", fault=Fault(first=first, how="from then on", error=errno.ENOSPC))
         if done.problem is None:
             break
-    told = stage.place.what_was_told
-    assert told == [["deleted", 1, 2]]
+    log = stage.place.log
+    assert log == [["deleted", 1, 2]]
     for change in stage.changes:
         disk.apply(change)
     stage.place.write(disk.state(Luck(chance=random.Random(1), share=0)))
-    act.check(stage.place, told, "power")
+    act.check(stage.place, log, "power")
 
 
 def test_a_store_that_was_begun_on_a_full_disk_is_not_a_damaged_one(stage: Stage) -> None:
     """A new file is complete before it gets its name, also where nothing can be taken over from its log."""
-    act, told = ACTS["screen"], set()
+    act, codes = ACTS["screen"], set()
     for first in range(50, 75):
         act.prepare(stage.place)
         done = stage.perform("screen", fault=Fault(first=first, how="disk full", error=errno.ENOSPC, room=760))
-        told.add(done.problem and done.problem[0])
+        codes.add(done.problem and done.problem[0])
         assert stage.place.mended() == "", first
-    assert told == {"disk_full"}
+    assert codes == {"disk_full"}

@@ -65,7 +65,7 @@ def test_names_that_speak_of_reporting_home_are_found(proof: ModuleType, tmp_pat
     for name in ("_internal/numpy/core.so", "_internal/sentry_sdk/hub.py", "_internal/PySide6/QtNetwork.abi3.so"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = proof.telling_files(tmp_path)
+    found = proof.files_that_report(tmp_path)
     assert "_internal/sentry_sdk/hub.py" in found
     assert "_internal/PySide6/QtNetwork.abi3.so" in found
     assert not any("numpy" in name for name in found)

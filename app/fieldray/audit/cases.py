@@ -156,8 +156,8 @@ def _has_gap(row: Mapping[str, str], names: Mapping[str, str]) -> bool:
 
 
 def _problems(table: Path, wrong: Mapping[str, Sequence[str]]) -> UsageProblem:
-    told = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in ("gaps", "several", "two_labels")}
-    return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, wrong.values())), **told))
+    problems = {kind: "; ".join(wrong.get(kind, ())) or "–" for kind in ("gaps", "several", "two_labels")}
+    return UsageProblem(reason("audit_table_problems", path=table, count=sum(map(len, wrong.values())), **problems))
 
 
 def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:

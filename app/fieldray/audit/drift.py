@@ -66,7 +66,7 @@ class Drift:
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
-    def told(self) -> Reason:
+    def summary(self) -> Reason:
         """That it has, in a sentence."""
         return reason(
             f"drift_{self.of}",

@@ -367,13 +367,13 @@ class Order:
 STUDY: Final = Call("load", Order, KeptStudy)
 
 
-def study_apart(folder: Path, signer: str, tell: Count) -> KeptStudy:
+def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
     """Measure how a pack that a person has put to use runs here, and keep it.
 
-    `tell` hears how far it is, and ends it by raising. Raises as `Call.apart`.
+    `progress` hears how far it is, and ends it by raising. Raises as `Call.apart`.
     """
     order = Order(folder=folder, signer=signer, repeats=3)
-    return STUDY.apart(Child(f"{__name__}:handle"), order, tell=tell, timeout_s=_LONGEST_S)
+    return STUDY.apart(Child(f"{__name__}:handle"), order, progress=progress, timeout_s=_LONGEST_S)
 
 
 def _study(order: Order) -> KeptStudy:

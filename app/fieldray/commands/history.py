@@ -177,7 +177,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
         options.formats or (),
         options=report_options(options, settings, console),
         readers=lambda: open_workers(settings, number_of_workers(settings)),
-        tell=lambda done, total: console.bar(f"Reports {done}/{total}"),
+        progress=lambda done, total: console.bar(f"Reports {done}/{total}"),
         note=lambda why: console.print_error(why.text),
     )
     console.print_lines(f"Written: {path}" for path in written)

@@ -30,7 +30,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.formatting import border_text, told_apart
+from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import clear_abandoned, storage_problem
 from fieldray.plain_text import as_cell
@@ -57,17 +57,17 @@ def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) 
     if target is None or target == "-":
         yield None if target is None else console.emit
         return
-    path, problem, is_told = Path(target), None, False
+    path, problem, is_reported = Path(target), None, False
     try:
         with _stream(path, inputs) as stream:
 
             def emit(line: str) -> None:
-                nonlocal is_told
+                nonlocal is_reported
                 try:
                     stream.write(line + "\n")
                     stream.flush()  # a full disk is reported at the image that it stops
                 except OSError as error:
-                    is_told = True
+                    is_reported = True
                     raise storage_problem(error, path) from error
 
             try:
@@ -75,7 +75,7 @@ def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) 
             except FieldrayError as error:  # the lines so far stay true
                 problem = error
     except StorageProblem:
-        if not is_told:  # the line that could not be written fails once more when the stream is closed
+        if not is_reported:  # the line that could not be written fails once more when the stream is closed
             raise
     if problem:
         raise problem
@@ -132,7 +132,7 @@ class RunReport:
     ) -> None:
         self._console = console
         self._emit = emit
-        headings = told_apart([(model.manifest.names["en"], model.pack_name) for model in models])
+        headings = pack_headings([(model.manifest.names["en"], model.pack_name) for model in models])
         self._packs = [_Pack(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ class RunReport:
                 case Speed():
                     self._speed = event
                 case BackendChanged():
-                    self._tell(event)
+                    self._show_backend(event)
                 case RunChanged():
                     self._problem = event.reason
                     if event.state == "finished":  # the list would push them out of sight
@@ -217,7 +217,7 @@ class RunReport:
         self._sum_up()
         if batch.state == "finished":
             for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
-                self._tell_drift(pack, run_id, session.database)
+                self._show_drift(pack, run_id, session.database)
         if out and batch.run_id:
             self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
@@ -247,20 +247,20 @@ class RunReport:
     def _add_maps(self, session: Session, run_id: int, pack: _Pack, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
-            run_id, folder, model=pack.model, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
+            run_id, folder, pack=pack.model, progress=lambda done: self._console.bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
         return int(missing > 0)
 
-    def _tell_drift(self, pack: _Pack, run_id: int, database: Path) -> None:
+    def _show_drift(self, pack: _Pack, run_id: int, database: Path) -> None:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
         from fieldray.pipeline.auditing import drift_of
 
         for drift in drift_of(database, run_id, pack.model.manifest):
             if drift.is_out and drift.of != "evidence":  # the end of the run told that
-                self._console.print_line(pack.lead + drift.told.text)
+                self._console.print_line(pack.lead + drift.summary.text)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
         written = session.export(
@@ -268,7 +268,7 @@ class RunReport:
             out,
             formats,
             options=options,
-            tell=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
+            progress=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
             note=lambda why: self._console.print_error(why.text),
         )
         self._console.print_lines(f"Written: {path}" for path in written)
@@ -318,7 +318,7 @@ class RunReport:
         )
         self._console.bar(text)
 
-    def _tell(self, event: BackendChanged) -> None:
+    def _show_backend(self, event: BackendChanged) -> None:
         """A change of backend is never silent."""
         if event.state == "ready" and event.in_use:
             self._backends[event.backend] = event.detail

@@ -185,7 +185,7 @@ def screened(
                     options.paths,
                     operating_point=_operating_point(options, settings),
                     fresh=options.fresh,
-                    resuming=Resuming(verifies=options.verify, tells_each=emit is not None),
+                    resuming=Resuming(verifies=options.verify, reports_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     wishes=Wishes(overrules=options.anyway, turns=options.turn),
                     watches=watches,

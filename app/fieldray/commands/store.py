@@ -33,7 +33,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
     """Check the store; the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import check
 
-    found = check(_store(), tell=lambda share: _show_share(console, "store_checking", share))
+    found = check(_store(), progress=lambda share: _show_share(console, "store_checking", share))
     counts = {"results": found.results, "verdicts": found.verdicts, "pictures": found.pictures}
     console.print_line(reason("store_whole", size_mb=_megabytes(found.size_bytes), **counts).text)
     return 0
@@ -60,7 +60,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
         _store(),
         options.folder,
         has_pictures=not options.without_pictures,
-        tell=lambda share: _show_share(console, "store_copying", share),
+        progress=lambda share: _show_share(console, "store_copying", share),
     )
     console.print_lines(f"Written: {path}" for path in written)
     return 0

@@ -247,7 +247,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
             rest = _affine(places, targets, is_good, otherwise=rest)
         pull = _Pull(places, targets, found, *outline_pull(*outlines, field))
         field, is_good = _relaxed(pull, is_good, rest=rest, step=step)
-        matches = _told(places, targets, found, is_good)
+        matches = _as_matches(places, targets, found, is_good)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
     done = Alignment(
@@ -355,7 +355,7 @@ def _relaxed(
     return field, is_good
 
 
-def _told(places: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
+def _as_matches(places: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
     return [
         Match(
             row=float(place[0]),

@@ -106,7 +106,7 @@ class Controller(QObject):
         self.bridge.published.connect(self.take)
         self.screening.started.connect(self._run_started)
         self.screening.started.connect(self._look_for_folders)
-        self.packs.model_changed.connect(self._tell_other_pack)
+        self.packs.model_changed.connect(self._note_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.changed.connect(lambda: self.judging.open(self.image.row))
         self.judging.changed.connect(self.rows.verdict_changed)
@@ -207,7 +207,7 @@ class Controller(QObject):
                 self.rows.outcome_ready(event.row_id, event.outcome)
                 self._count_patient(event.outcome, event.pack)
                 if not event.is_resumed and not event.pack:
-                    self.screening.tell_watch(partial(self._title, event))
+                    self.screening.show_watch(partial(self._title, event))
             case Progress():
                 self.screening.take_progress(event)
             case Speed():
@@ -215,7 +215,7 @@ class Controller(QObject):
                 self.machine.take(event)
                 self.measured.emit(event)
             case RunChanged() if event.pack:
-                self._tell_of_pack(event.pack, event.notes)
+                self._note_pack(event.pack, event.notes)
             case RunChanged():
                 self._take_run(event)
             case BackendChanged():
@@ -231,7 +231,7 @@ class Controller(QObject):
         self.screening.take_run(event)
         self._list_run(event)
         if not self.screening.is_busy:
-            self._tell_patients()
+            self._note_patients()
             if self._lost_files:
                 self.board.post_reason("files_lost", reason("files_lost", count=self._lost_files))
         if event.state in ("finished", "failed"):
@@ -284,8 +284,8 @@ class Controller(QObject):
         self.screening.show_past(past.run, past.model, *(model for _, model in past.beside))
         beside = tuple((run.run_id, model.manifest if model else None) for run, model in past.beside)
         self.rows.open(past.run.run_id, self.screening.manifest, beside)
-        self.screening.tell(past.doubts)
-        self._tell_other_pack()
+        self.screening.show_notes(past.doubts)
+        self._note_other_pack()
 
     def _forget_deleted(self, done: Deletion) -> None:
         """What was deleted is not in sight any more."""
@@ -310,21 +310,21 @@ class Controller(QObject):
         self._patients[pack].add(outcome)
         self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients[pack].others:
-            self._tell_patients()
+            self._note_patients()
 
-    def _tell_patients(self) -> None:
+    def _note_patients(self) -> None:
         """Count what says that these are others' images than those the packs are for."""
         for number, manifest in enumerate((self.screening.manifest, *self.rows.beside)):
-            self._tell_of_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
+            self._note_pack(number, self._patients[number].notes(manifest.accepted) if manifest else ())
 
-    def _tell_of_pack(self, number: int, notes: Sequence[Reason]) -> None:
+    def _note_pack(self, number: int, notes: Sequence[Reason]) -> None:
         packs = self.screening.manifest, *self.rows.beside
         for note in notes:
             key = f"{BESIDE}{number} {note.code}" if number else note.code
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
             self.board.post(key, text, level="warning")
 
-    def _tell_other_pack(self) -> None:
+    def _note_other_pack(self) -> None:
         """Other packs are in use than those that the list in sight is from."""
         before, after = self.screening.run_models, self.packs.models
         was, now = ([(one.pack_name, one.model_sha256) if one else None for one in packs] for packs in (before, after))
@@ -362,14 +362,14 @@ class Controller(QObject):
         elif event.state == "ready":
             self.board.withdraw(_lost(event.backend))
         if event.backend == EDGE_TPU.name:
-            self._tell_not_compiled()
+            self._note_not_compiled()
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
         """Report what stops or slows a device. One that is not connected is no problem."""
         self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
-        self._tell_not_compiled()
+        self._note_not_compiled()
         if event.state == "absent" or not advice:
             self.board.withdraw(event.backend)
         else:
@@ -377,7 +377,7 @@ class Controller(QObject):
             self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
-    def _tell_not_compiled(self) -> None:
+    def _note_not_compiled(self) -> None:
         """Say while an Edge TPU is connected that the pack does not run on it."""
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"

@@ -36,7 +36,7 @@ class Judging(QObject):
         super().__init__()
         self._background, self._board, self._settings = background, board, settings
         self.verdicts = Verdicts()
-        self._told: list[tuple[Judged, object]] = []
+        self._shown: list[tuple[Judged, object]] = []
 
     @property
     def is_saving(self) -> bool:
@@ -79,7 +79,7 @@ class Judging(QObject):
             self._begin(command)
         for judged in {*about, *(command.judged for command in commands)} - {None}:
             self.changed.emit(judged)
-        self._tell()
+        self._show_unsaved()
         if not self.is_saving:
             self.settled.emit()
 
@@ -104,11 +104,11 @@ class Judging(QObject):
 
     # ---- what is not saved
 
-    def _tell(self) -> None:
+    def _show_unsaved(self) -> None:
         """A notice says it as soon as there is something new to be said, whichever image is open by then."""
         lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
         now: list[tuple[Judged, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
-        before, self._told = self._told, now
+        before, self._shown = self._shown, now
         if now == before:
             return
         if not lost:

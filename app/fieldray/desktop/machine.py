@@ -38,7 +38,7 @@ class Machine(RunRoom):
     """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last study by load, done anew on demand."""
 
     sampled = Signal()
-    _told = Signal(object, int, int)
+    _progressed = Signal(object, int, int)
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Machine(RunRoom):
         self.samples: list[Sample] = []
         self.study: KeptStudy | None = None
         self.progress = 0, 0
-        self._told.connect(self._tell)
+        self._progressed.connect(self._show_progress)
         packs.model_changed.connect(self.changed)
         screening.started.connect(self._begin)
 
@@ -77,14 +77,14 @@ class Machine(RunRoom):
         folder, signer, stop = source.folder, model.fingerprint, threading.Event()
         self._stop, self.progress = stop, (0, 0)
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if stop.is_set():
                 raise Cancelled
-            self._told.emit(stop, done, total)
+            self._progressed.emit(stop, done, total)
 
         def work(services: Services) -> KeptStudy | None:
             try:
-                return services.measure_load(folder, signer, tell)
+                return services.measure_load(folder, signer, report)
             except Cancelled:
                 return None
 
@@ -114,7 +114,7 @@ class Machine(RunRoom):
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()
 
-    def _tell(self, stop: threading.Event, done: int, total: int) -> None:
+    def _show_progress(self, stop: threading.Event, done: int, total: int) -> None:
         if stop is self._stop and not stop.is_set():
             self.progress = done, total
             self.changed.emit()

@@ -405,10 +405,10 @@ class MainWindow(QMainWindow):
 
     def dropEvent(self, event: QDropEvent) -> None:
         self._choose(_local_paths(event.mimeData().urls()))
-        self._tell_addresses(event.mimeData().urls())
+        self._refuse_addresses(event.mimeData().urls())
         event.acceptProposedAction()
 
-    def _tell_addresses(self, urls: Sequence[QUrl]) -> None:
+    def _refuse_addresses(self, urls: Sequence[QUrl]) -> None:
         """What was dropped and is no folder or file of this computer is named."""
         for url in urls:
             if not _local_paths([url]):

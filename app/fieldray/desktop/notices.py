@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication, QFrame, QSystemTrayIcon, QToolButton, QWidget
 
 from fieldray.desktop.style import Theme, icon, program_icon
-from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, set_tip, tell_system
+from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, set_tip, show_tray
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
 from fieldray.formatting import category_word
@@ -166,7 +166,7 @@ def signal_end(window: QWidget, title: str, words: str) -> None:
     sign.activated.connect(window.activateWindow)
     QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
     sign.show()
-    tell_system(sign, title, words)
+    show_tray(sign, title, words)
 
 
 def _answer(board: NoticeBoard, notice: Notice) -> None:

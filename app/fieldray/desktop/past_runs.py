@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fieldray.domain.events import Count
     from fieldray.pipeline.history import History
 
-_TOLD_EVERY_S: Final = 0.25
+_SHOWN_EVERY_S: Final = 0.25
 T = TypeVar("T")
 
 
@@ -130,7 +130,7 @@ class PastRuns(RunRoom):
             month = services.history.month(first, services.constancy)
             services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, words)
 
-        self._run(save, lambda _: _tell_saved(self._board, folder, 1), channel="history")
+        self._run(save, lambda _: _post_saved(self._board, folder, 1), channel="history")
 
     # ---- inside
 
@@ -220,7 +220,7 @@ class Auditing(RunRoom):
         self._background.ask(
             lambda services: services.audit.save(folder, report, language=language),
             channel="export",
-            done=lambda written: _tell_saved(self._board, folder, len(written)),
+            done=lambda written: _post_saved(self._board, folder, len(written)),
         )
 
     def take(self, name: str, person: str) -> None:
@@ -294,7 +294,7 @@ class Checking(RunRoom):
 class Exporting(QObject):
     """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
 
-    _told = Signal(object, int, int)
+    _progressed = Signal(object, int, int)
 
     def __init__(self, background: Background, board: NoticeBoard) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class Exporting(QObject):
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
-        self._told.connect(self._show)
+        self._progressed.connect(self._show)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Write a run into a folder in the background."""
@@ -313,7 +313,7 @@ class Exporting(QObject):
         self._show(stop, 0, 0)
         self._background.ask(
             lambda services: self._work(
-                stop, lambda tell: services.export(run_id, folder, formats, options, tell, notes.append)
+                stop, lambda report: services.export(run_id, folder, formats, options, report, notes.append)
             ),
             channel="export",
             done=lambda written: self._saved(stop, folder, written, notes),
@@ -333,20 +333,20 @@ class Exporting(QObject):
 
     def _work(self, stop: threading.Event, export: Callable[[Count], tuple[Path, ...]]) -> tuple[Path, ...] | None:
         """The files, None where a person stopped it."""
-        told_s = time.monotonic()
+        shown_s = time.monotonic()
 
-        def tell(done: int, total: int) -> None:
-            nonlocal told_s
+        def report(done: int, total: int) -> None:
+            nonlocal shown_s
             if stop.is_set():
                 raise Cancelled
-            if time.monotonic() - told_s > _TOLD_EVERY_S:
-                told_s = time.monotonic()
-                self._told.emit(stop, done, total)
+            if time.monotonic() - shown_s > _SHOWN_EVERY_S:
+                shown_s = time.monotonic()
+                self._progressed.emit(stop, done, total)
 
         self._is_idle.clear()
         try:
-            tell(0, 0)  # it may have been stopped while it waited
-            return export(tell)
+            report(0, 0)  # it may have been stopped while it waited
+            return export(report)
         except Cancelled:
             return None
         finally:
@@ -371,7 +371,7 @@ class Exporting(QObject):
         for note in notes:
             self._board.post_reason(f"export {dict(note.parameters)['file']}", note, level="warning")
         if written:
-            _tell_saved(self._board, folder, len(written))
+            _post_saved(self._board, folder, len(written))
         else:
             self._board.post_reason("export", reason("nothing_saved"), level="warning")
 
@@ -380,7 +380,7 @@ class Exporting(QObject):
         self._board.post_error("export", error)
 
 
-def _tell_saved(board: NoticeBoard, folder: Path, count: int) -> None:
+def _post_saved(board: NoticeBoard, folder: Path, count: int) -> None:
     """Say where something was saved, and show it in the system's own window."""
     address = QUrl.fromLocalFile(str(folder))
     action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))

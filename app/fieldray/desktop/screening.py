@@ -56,7 +56,7 @@ class Screening(QObject):
         self._next_watches = self.watches = self._has_arrived = False
         self._since_s, self._stop = 0.0, Action(lambda t: t.text("Stop"), self.stop)
         self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
-        self._told: IntentQuestion | None = None
+        self._seen: IntentQuestion | None = None
         self._notes = set[str]()  # the keys of what was said of the run in sight
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
@@ -185,12 +185,12 @@ class Screening(QObject):
         if event.reason is not None:
             self._board.supersede("watch")  # nothing is watched any more
             self._post_failure(event.reason)
-        self.tell(event.notes)
+        self.show_notes(event.notes)
         if not self.is_busy:
             self._batch = None
             self._after_run()
 
-    def tell(self, notes: Sequence[Reason]) -> None:
+    def show_notes(self, notes: Sequence[Reason]) -> None:
         """What a person should know of the run in sight."""
         for note in notes:
             key = note.text if note.code == "no_image_in" else _KEYS.get(note.code, note.code)
@@ -200,7 +200,7 @@ class Screening(QObject):
             level: Level = "warning" if note.code in ("drift_evidence", "watch_waits") else "info"
             self._board.post_reason(key, note, level=level)
 
-    def tell_watch(self, last: LocalText | None = None) -> None:
+    def show_watch(self, last: LocalText | None = None) -> None:
         """Where a folder is watched: since when, and what came last that was not screened before."""
         since, now, known = self._since_s, time.time(), self.progress.done if self.progress else 0
         nothing = reason("watch_known", count=known) if known else reason("watch_nothing")
@@ -221,7 +221,7 @@ class Screening(QObject):
         """How far the batch is."""
         before, self.progress = self.progress, event
         if not self._has_arrived and event.done != (before.done if before else 0):
-            self.tell_watch()
+            self.show_watch()
         self.changed.emit()
 
     def end(self) -> Callable[[], None]:
@@ -271,8 +271,8 @@ class Screening(QObject):
                     self._say_other_pack(command.intent.paths)
                 case SayLost():
                     self._name_unscreened(command.intent.paths)
-        if self._told != self.question:  # after the start, which empties the list: no image of the run before is opened
-            self._told = self.question
+        if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
+            self._seen = self.question
             self.asked.emit()
 
     def _look(self, intent: Intent) -> None:
@@ -294,7 +294,7 @@ class Screening(QObject):
             self._do(self._playbook.looked(intent, remembered, lacks_ages or are_empty))
             return
         self._do(self._playbook.drop(instead=intent.paths))
-        self.tell([reason("no_image_in", path=path) for path in intent.paths])
+        self.show_notes([reason("no_image_in", path=path) for path in intent.paths])
         self._restore()
 
     def _restore(self) -> None:
@@ -313,7 +313,7 @@ class Screening(QObject):
         self.watches, self._since_s = intent.watches, time.time()
         self._remember(intent, remembered)
         self._enter("starting")
-        self.tell_watch()
+        self.show_watch()
         self.started.emit()
         point, ages_confirmed = self._packs.point_name, bool(intent.ages_confirmed)
         self._use(models)

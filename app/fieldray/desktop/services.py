@@ -97,8 +97,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: check(session, constancy),
-        export=lambda run_id, folder, formats, options, tell, note: session.export(
-            run_id, folder, formats, options=options, tell=tell, note=note, is_apart=True
+        export=lambda run_id, folder, formats, options, progress, note: session.export(
+            run_id, folder, formats, options=options, progress=progress, note=note, is_apart=True
         ),
         known_load=kept_study,
         measure_load=study_apart,

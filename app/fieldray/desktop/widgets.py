@@ -147,7 +147,7 @@ def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
     target.setToolTip(plain_tip(*lines))
 
 
-def tell_system(sign: QSystemTrayIcon, title: str, words: str) -> None:
+def show_tray(sign: QSystemTrayIcon, title: str, words: str) -> None:
     """Show a message of the system's, of the program's own words: some systems take it for markup."""
     sign.showMessage(plain(title), plain(words), sign.icon())
 

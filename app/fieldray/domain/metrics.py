@@ -115,7 +115,7 @@ class Share:
         return Estimate(self.value, self.low, self.high)
 
 
-def told(found: Mapping[str, float], form: str = ".3f") -> str:
+def as_text(found: Mapping[str, float], form: str = ".3f") -> str:
     """An estimate as JSON holds it, in words: the counts of a share, the value and its interval."""
     counts = f"{found['count']} of {found['of']}: " if "of" in found else ""
     return f"{counts}{found['value']:{form}} ({found['low']:{form}} to {found['high']:{form}})"

@@ -129,12 +129,12 @@ class StoredResult:
 class Resuming:
     """How results of earlier runs are taken over.
 
-    verifies    for a file that is known by its whole content alone, not by a sample of it
-    tells_each  each is told with its outcome, or only how many of each kind there are (`events.ResultsTakenOver`)
+    verifies      for a file that is known by its whole content alone, not by a sample of it
+    reports_each  each is reported with its outcome, or only how many of each kind (`events.ResultsTakenOver`)
     """
 
     verifies: bool = False
-    tells_each: bool = True
+    reports_each: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ def discover(
     members: Members | None = None,
     is_own_report: Callable[[bytes], bool] = lambda _head: False,
     is_known: IsKnown = lambda _path, _stream: False,
-    tell: Callable[[Reason], None] = lambda _why: None,
+    notify: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
     """References to every image under `paths`, found while they are asked for.
 
@@ -61,7 +61,7 @@ def discover(
                    process
     is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
     is_known       whether an open file holds an image that the caller has already: no reference is given for it
-    tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
+    notify         receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
     """
@@ -69,7 +69,7 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
-    return _Search(opener, members or members_here(opener), is_own_report, is_known).run(tops, tell)
+    return _Search(opener, members or members_here(opener), is_own_report, is_known).run(tops, notify)
 
 
 def members_here(opener: Opener = open_file) -> Members:
@@ -111,16 +111,16 @@ class _Search:
         self._top = Path()
         self._fruitful: set[Path] = set()
 
-    def run(self, tops: Sequence[tuple[Path, bool]], tell: Callable[[Reason], None]) -> Iterator[ImageRef]:
+    def run(self, tops: Sequence[tuple[Path, bool]], notify: Callable[[Reason], None]) -> Iterator[ImageRef]:
         self._tops = tuple(os.path.realpath(path) for path, _ in tops)
         for path, is_folder in tops:
             yield from self._met(path, self._under(path, is_folder=is_folder))
         yield from self._again()
         for path, _ in tops:
             if path not in self._fruitful:
-                tell(reason("no_image_in", path=path))
+                notify(reason("no_image_in", path=path))
         if self._own_reports:
-            tell(reason("own_reports", count=self._own_reports))
+            notify(reason("own_reports", count=self._own_reports))
 
     def _met(self, top: Path, refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
         self._top = top

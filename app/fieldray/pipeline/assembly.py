@@ -66,7 +66,7 @@ def assemble(
         packs=[_pack_work(paths, lane.assessment, database) for lane in lanes],
         discover=functools.partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
-        else lambda is_known: search(paths, is_known=is_known, tell=noticed.append) if found is None else iter(found),
+        else lambda is_known: search(paths, is_known=is_known, notify=noticed.append) if found is None else iter(found),
         noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=workers.content_hash,

@@ -152,11 +152,11 @@ def doubts_of(query: HistoryQuery, run: Run, manifest: Manifest | None) -> tuple
     manifest  of the pack that made the results; without it nothing is known of the latter
     """
     shared = query.shared_instances(run.run_id)
-    told = (reason("instances_shared", count=shared),) if shared else ()
+    notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
-        return told
+        return notes
     drifts = _drifts(query, run, manifest.labels[0].code, manifest)
-    return (*told, *(found.told for found in drifts if found.of == "evidence" and found.is_out))
+    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))
 
 
 def stored_run(database: Path, run_id: int) -> Run:

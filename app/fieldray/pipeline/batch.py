@@ -24,7 +24,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
-from fieldray.pipeline.keeping import Bundle, Earlier, KeptRun, PackWork, Unchanged, open_store, told_of_each
+from fieldray.pipeline.keeping import Bundle, Earlier, KeptRun, PackWork, Unchanged, open_store, outcomes_ready
 from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.pipeline.watching import Watch
 from fieldray.reasons import Reason, reason
@@ -367,7 +367,7 @@ class Batch:
     def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
         for run, own, others in reversed(list(zip(self._runs, bundle.own, bundle.others, strict=True))):
             taken = run.take_over(store, own, others)
-            events = told_of_each(store, taken) if self._work.resuming.tells_each else [taken]
+            events = outcomes_ready(store, taken) if self._work.resuming.reports_each else [taken]
             for event in events:
                 self._publish(event)
 

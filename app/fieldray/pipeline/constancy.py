@@ -93,7 +93,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
     @property
-    def told(self) -> Reason:
+    def summary(self) -> Reason:
         """What came out, and when the next check is due."""
         return reason(
             "constancy_failed" if self.different else "constancy_first" if self.is_first else "constancy_passed",
@@ -132,7 +132,7 @@ class ConstancyRecords:
             return (reason("constancy_never", pack=model.pack_name),)
         due = min(one.due for one in last.values())
         late = [reason("constancy_due", due=due)] if due <= datetime.date.today() else []
-        return (*(one.told for one in last.values()), *late)
+        return (*(one.summary for one in last.values()), *late)
 
     def add(self, record: Record, answers: Answers) -> None:
         """Keep a check, and its answers where it is the first one."""
@@ -184,14 +184,14 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     """
     if (model := session.model) is None:
         raise PackProblem(reason("no_pack"))
-    known, told = {**records.read().answers, **shipped_set().answers}, list[Reason]()
+    known, results = {**records.read().answers, **shipped_set().answers}, list[Reason]()
     try:
         for device in [entry for entry in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(entry.roles)]:
             session.choose_devices(device.name)
             try:
                 answers = screened(session, model)
             except BackendProblem as problem:
-                told.append(reason("constancy_not_run", device=device.title, detail=problem.reason.text))
+                results.append(reason("constancy_not_run", device=device.title, detail=problem.reason.text))
                 continue
             is_first = (of := subject(model)) not in known
             wanted = known.setdefault(of, answers)
@@ -200,10 +200,10 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
             record = Record(of, device.name, time.time(), VERSION, len(wanted), len(other), largest, is_first)
             records.add(record, answers)
             said = ({"image": name, "expected": wanted[name], "found": answers.get(name, "-")} for name in other)
-            told += [record.told, *(reason("constancy_image", **one) for one in said)]
+            results += [record.summary, *(reason("constancy_image", **one) for one in said)]
     finally:
         session.choose_devices()
-    return tuple(told)
+    return tuple(results)
 
 
 def screened(session: Session, model: Model) -> Answers:

@@ -67,7 +67,7 @@ def export_run(
     options: ReportOptions = PLAIN,
     packs: Sequence[KnownPack] = (),
     readers: OpenReaders | None = None,
-    tell: Count = lambda _done, _total: None,
+    progress: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format; with the runs of other packs over the same images.
@@ -78,7 +78,7 @@ def export_run(
     spec      to know the run by: after a backup was put back, another one may have its number
     packs     those in use; the run's own pack is looked for among the installed ones where it is another
     readers   opens what reads images; without it none is read
-    tell      called with the number of results written and of all, before each; to stop, it raises Cancelled
+    progress  called with the number of results written and of all, before each; to stop, it raises Cancelled
     note      hears what is left out of an output that should have it
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
     Raises UsageProblem for a format that is not available here, or an output that would replace something else;
@@ -102,17 +102,17 @@ def export_run(
         done, total = itertools.count(), len(exporters) * sum(sum(one.counts.values()) for one in (first, *beside))
         places, captures = _places(folder, run, exporters), frozenset[int]()
         for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            results = _told(query.listed_together([one.run_id for one in runs]), lambda: tell(next(done), total))
+            results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in places if path.exists())  # a folder without files is none
 
 
-def _told(results: Iterable[StoredResult], tell: Callable[[], None]) -> Iterator[StoredResult]:
+def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
     """The results, each told before it is written."""
     for result in results:
-        tell()
+        progress()
         yield result
 
 
@@ -306,7 +306,7 @@ def write_maps(
     *,
     manifest: Manifest,
     readers: Workers,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Write the maps of every image of a run that has some.
 
@@ -320,7 +320,7 @@ def write_maps(
         Of the pack that made the results.
     readers
         Reads the images again.
-    tell
+    progress
         Hears how many images were gone through.
 
     Returns
@@ -343,7 +343,7 @@ def write_maps(
         answers = side_by_side(lambda one: write(*one), work, pool, ahead=2 * readers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
-            tell(done)
+            progress(done)
     return written, missing
 
 
@@ -416,11 +416,11 @@ def export_apart(
     options: ReportOptions,
     packs: Sequence[KnownPack],
     settings: Settings,
-    tell: Count,
+    progress: Count,
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """As `export_run`, with the workers that the settings ask for; `tell` is called ten times a second,
+    """As `export_run`, with the workers that the settings ask for; `progress` is called ten times a second,
     `note` at the end.
 
     `child` is the process to be started; without it, one for `SERVICE`.
@@ -442,7 +442,7 @@ def export_apart(
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
-        done = EXPORT.apart(child or Child(SERVICE), order, tell=tell, timeout_s=_LONGEST_S)
+        done = EXPORT.apart(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
         clear_abandoned(folder)  # killed, it could not discard what was half done
     for one in done.notes:
@@ -457,7 +457,7 @@ def _export(order: Order) -> Exported:
     step_back()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         nonlocal step
         if (reached := _STEPS * done // max(1, total)) > step:
             step = reached
@@ -477,7 +477,7 @@ def _export(order: Order) -> Exported:
         ),
         packs=order.packs,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
-        tell=tell,
+        progress=progress,
         note=notes.append,
     )
     return Exported(written=written, notes=tuple(notes))

@@ -111,7 +111,7 @@ class History:
             tallies = query.tallies(since, until)
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
-        checks = tuple(one.told for one in constancy.read().records if since <= one.at_s < until)
+        checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
         return Month(first=first, tallies=tallies, manifests=manifests, checks=checks)
 
     def save_month(self, path: Path, month: Month, translator: Translator) -> None:
@@ -234,9 +234,9 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
-    text, told = translator.text, tuple(map(translator.reason, month.checks))
+    text, checks = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
-    return (*blocks, Points(text("Constancy"), told or (text("No check of constancy was made in this month."),)))
+    return (*blocks, Points(text("Constancy"), checks or (text("No check of constancy was made in this month."),)))
 
 
 def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:

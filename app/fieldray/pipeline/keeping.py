@@ -143,7 +143,7 @@ class KeptRun:
             self._asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
 
 
-def told_of_each(store: ResultStore, taken: ResultsTakenOver) -> Iterable[Event]:
+def outcomes_ready(store: ResultStore, taken: ResultsTakenOver) -> Iterable[Event]:
     """The same, told of each result."""
     for found in store.results(taken.row_ids, looks_inside=False):
         ready = OutcomeReady(run_id=taken.run_id, row_id=found.row_id, outcome=found.outcome, pack=taken.pack)

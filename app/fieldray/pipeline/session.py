@@ -53,11 +53,11 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
 def further_engine(publish: Publish, workers: Workers) -> Engine:
     """What runs a further pack: the workers. A device that can be plugged in holds one network at a time."""
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, BackendChanged) and (event.state == "unavailable" or event.in_use):
             publish(event)
 
-    return Engine(tell, kinds=[workers_kind(workers)], passed=record_run)
+    return Engine(report, kinds=[workers_kind(workers)], passed=record_run)
 
 
 def record_run(model: Model) -> None:
@@ -272,11 +272,13 @@ class Session:
         except InputProblem as error:
             raise Unreadable(reason("preview_damaged")) from error
 
-    def write_maps(self, run_id: int, folder: Path, *, model: Model, tell: Callable[[int], None]) -> tuple[int, int]:
+    def write_maps(self, run_id: int, folder: Path, *, pack: Model, progress: Callable[[int], None]) -> tuple[int, int]:
         """Write the maps of a run of this pack into a folder; waits for it. See `pipeline.export.write_maps`."""
         from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
 
-        return write_maps(self.database, run_id, folder, manifest=model.manifest, readers=self._working(), tell=tell)
+        return write_maps(
+            self.database, run_id, folder, manifest=pack.manifest, readers=self._working(), progress=progress
+        )
 
     def export(
         self,
@@ -285,7 +287,7 @@ class Session:
         formats: Sequence[str] = (),
         *,
         options: ReportOptions = PLAIN,
-        tell: Count = lambda _done, _total: None,
+        progress: Count = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:
@@ -301,10 +303,8 @@ class Session:
         packs = [KnownPack.of(model) for model in (self.model, *self._beside) if model]
         apart = partial(export_apart, settings=self._settings)
         here = partial(export_run, readers=lambda: self._readers(self._settings, number_of_workers(self._settings)))
-        export = apart if is_apart else here
-        return export(
-            self.database, run_id, folder, formats, spec=spec, options=options, packs=packs, tell=tell, note=note
-        )
+        export = partial(apart if is_apart else here, spec=spec, packs=packs)
+        return export(self.database, run_id, folder, formats, options=options, progress=progress, note=note)
 
     def set_verdict(
         self, row_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

@@ -63,7 +63,7 @@ class Watch:
         self._lock = threading.Lock()
         self._done, self._devices = dict[str, int](), dict[str, int]()
         self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
-        self._missing = self._told_missing = ""
+        self._missing = self._reported_missing = ""
         self._kept = 0
 
     @property
@@ -74,7 +74,7 @@ class Watch:
 
     def news(self) -> Reason | None:
         """That a folder cannot be read, or can be again, once."""
-        missing, before, self._told_missing = self._missing, self._told_missing, self._missing
+        missing, before, self._reported_missing = self._missing, self._reported_missing, self._missing
         if missing == before:
             return None
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)

@@ -45,11 +45,11 @@ class Call(Generic[Q, A]):
         """What a child answers. Raises as `Child.ask`."""
         return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s)
 
-    def apart(self, child: Child, question: Q, *, tell: Count, timeout_s: float) -> A:
-        """What a child answers that is started for this alone; `tell` hears how far it is (`announce("3/12")`).
+    def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
+        """What a child answers that is started for this alone; `progress` hears how far it is (`announce("3/12")`).
 
-        Whoever wants it no more raises in `tell`: the process is killed. Raises EnvironmentProblem where none can be
-        started, FieldrayError where it was lost, and what it raised itself.
+        Whoever wants it no more raises in `progress`: the process is killed. Raises EnvironmentProblem where none can
+        be started, FieldrayError where it was lost, and what it raised itself.
         """
         try:
             child.start()
@@ -58,7 +58,7 @@ class Call(Generic[Q, A]):
                 try:
                     while not wait([answer], timeout=_LOOK_S).done:
                         done, _, total = child.stage.partition("/")
-                        tell(int(done or 0), int(total or 0))
+                        progress(int(done or 0), int(total or 0))
                 except BaseException:
                     child.kill()
                     raise

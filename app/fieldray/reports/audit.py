@@ -184,7 +184,7 @@ class AuditText:
                     "Drift: not compared. It takes 50 images here and 50 others, of the pack or of earlier runs."
                 )
             ]
-        out = [translator.reason(drift.told) for drift in drifts if drift.is_out]
+        out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
         steady = translator.text("Drift: scores, refusals and exposure are as before, as far as they were compared.")
         return out or [steady]
 

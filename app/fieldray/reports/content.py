@@ -212,9 +212,9 @@ def export_rows(
     who: dict[str, Value] = {"patient_name": header.patient_name or None, "patient_id": header.patient_id or None}
     nobody: dict[str, Value] = dict.fromkeys(who)
     alias = image_alias(outcome.ref.key, key=pseudonym_key)
-    told = who if names_people else nobody | _unnamed(outcome, alias)
+    person = who if names_people else nobody | _unnamed(outcome, alias)
     more: dict[str, Value] = {"image_id": alias, "run_notes": " ".join(doubt.code for doubt in doubts) or None}
-    return [_export_row(result, finding, run) | told | more for finding in findings]
+    return [_export_row(result, finding, run) | person | more for finding in findings]
 
 
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:

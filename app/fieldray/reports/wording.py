@@ -43,6 +43,7 @@ from fieldray.formatting import (
     measured_sentence,
     moment,
     number,
+    pack_headings,
     person,
     point_sentence,
     region_count,
@@ -53,7 +54,6 @@ from fieldray.formatting import (
     sex_word,
     signer,
     threshold_beside,
-    told_apart,
     unsigned,
     verdict_words,
     view_label,
@@ -110,7 +110,7 @@ class Wording:
 
     def _headings(self) -> list[str]:
         """What each pack is called, and so what it looks for."""
-        return told_apart([one.name() for one in (self, *self._beside.values())])
+        return pack_headings([one.name() for one in (self, *self._beside.values())])
 
     def name(self) -> tuple[str, str]:
         """The name of the pack, as far as it is known, and its id with its version."""

@@ -34,7 +34,7 @@ from fieldray.store.locks import swap_lock
 from fieldray.store.schema import RESULTS, VERSION, Tables, made_by, schema_of, version_of
 
 # Hears which share of some work is done, 0..1.
-Tell = Callable[[float], None]
+ShareDone = Callable[[float], None]
 
 # What taking a row apart raises that no program of ours wrote.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)

@@ -24,7 +24,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import checked_key, list_result
 from fieldray.store.database import (
     COMPANIONS,
-    Tell,
+    ShareDone,
     companions,
     complete,
     damage_mark,
@@ -101,19 +101,19 @@ class Checked:
     size_bytes: int
 
 
-def check(path: Path, *, tell: Tell) -> Checked:
+def check(path: Path, *, progress: ShareDone) -> Checked:
     """Look through all of a store: whether its files are whole, and whether each row of results makes sense.
 
-    tell  hears which share of the work is done, 0..1
+    progress  hears which share of the work is done, 0..1
 
     Raises StorageProblem: database_damaged or pictures_damaged, and then the next run repairs it, or begins it anew.
     """
-    counts = _check_file(path, RESULTS, tell)
-    pictures = _check_file(pictures_path(path), PICTURES, tell)["pictures"] if pictures_path(path).exists() else 0
+    counts = _check_file(path, RESULTS, progress)
+    pictures = _check_file(pictures_path(path), PICTURES, progress)["pictures"] if pictures_path(path).exists() else 0
     return Checked(results=counts["results"], verdicts=counts["verdicts"], pictures=pictures, size_bytes=size_of(path))
 
 
-def _check_file(path: Path, tables: Tables, tell: Tell) -> Mapping[str, int]:
+def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str, int]:
     """The number of rows by table. Raises StorageProblem."""
     with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
         connection.row_factory = sqlite3.Row
@@ -122,10 +122,10 @@ def _check_file(path: Path, tables: Tables, tell: Tell) -> Mapping[str, int]:
             _require_whole(connection)
             if tables is PICTURES:  # one that makes no sense is shown as none
                 return {"pictures": _number_of(connection, "pictures")}
-            return {table: _check_rows(connection, table, tell) for table in _VALIDATORS}
+            return {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
 
 
-def _check_rows(connection: sqlite3.Connection, table: str, tell: Tell) -> int:
+def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
     """How many there are. Raises ValueError and others for one that makes no sense."""
     if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
         raise ValueError("no row has this number")
@@ -133,7 +133,7 @@ def _check_rows(connection: sqlite3.Connection, table: str, tell: Tell) -> int:
     for done, row in enumerate(connection.execute(f"SELECT {_of_run(table)} FROM {table}")):
         _VALIDATORS[table](row)
         if done % 1000 == 0:
-            tell(done / total)
+            progress(done / total)
     return _number_of(connection, table)
 
 
@@ -152,10 +152,10 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 # ---- copied, and put back
 
 
-def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple[Path, ...]:
+def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
     """Copy a store into a folder as it is at one moment, also during a run; the files.
 
-    tell  hears which share of a file is copied, 0..1
+    progress  hears which share of a file is copied, 0..1
 
     Raises UsageProblem (store_no_results, store_backup_exists), StorageProblem (database_damaged or pictures_damaged
     where the copy of that file could not be put back; there is none then).
@@ -170,11 +170,11 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple
     for source, target, tables in zip(sources, targets, (RESULTS, PICTURES), strict=False):
         with closing(open_database(source, tables=tables)) as connection, storage_problems(target):
             folder.mkdir(parents=True, exist_ok=True)
-            _copy(connection, source, target, tell)
+            _copy(connection, source, target, progress)
     return targets
 
 
-def _copy(connection: sqlite3.Connection, source: Path, target: Path, tell: Tell) -> None:
+def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareDone) -> None:
     """One whole file, for this user alone; it has its name when it is on the disk.
 
     SQLite copies pages as they are, damaged or not. Raises StorageProblem (database_damaged) where they are.
@@ -185,7 +185,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, tell: Tell
         with _as_damage_of(source), closing(sqlite3.connect(beside, isolation_level=None)) as copy:
             connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
-            connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / max(1, total)))
+            connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / max(1, total)))
             connection.execute("ROLLBACK")
             copy.execute("PRAGMA journal_mode = DELETE")
             with damage_noticed(source):

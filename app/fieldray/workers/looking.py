@@ -281,10 +281,10 @@ class Worker:
                 view.seen = replace(view.seen, facts=replace(facts, notes=reading.upright.notes))
                 return reading.upright
             if reading.first is None:
-                told = facts_of(shared.file, reading.image, reading.upright)
-                reading.first = told, check_pixels(reading.image)
-            told, why = reading.first
-            view.seen = replace(view.seen, facts=told)
+                image_facts = facts_of(shared.file, reading.image, reading.upright)
+                reading.first = image_facts, check_pixels(reading.image)
+            image_facts, why = reading.first
+            view.seen = replace(view.seen, facts=image_facts)
             if why:
                 raise _Refusal(why)
             return reading.upright

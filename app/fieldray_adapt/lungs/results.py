@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.domain.metrics import drawn_interval, share, told
+from fieldray.domain.metrics import as_text, drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
@@ -287,7 +287,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     fits, found = dict[int, Fit](), dict[str, Any]()
     for number, name in enumerate(names):
         data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
-        weights, _ = train(recipe, data, folder=folder, progress=partial(run.tell_epoch, folder))
+        weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
         answer = partial(run_file, to_files(recipe, data, weights)["int8"])
         fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = checks_of(recipe, data, answer)
@@ -352,7 +352,7 @@ def lung_card(recipe: LungRecipe, *, data: Facts, metrics: Facts, **made: Any) -
 
 def _fit_row(name: str, found: Facts) -> list[str]:
     digits = {"dice": ".4f", "jaccard": ".4f"}
-    cells = [told(found[key], digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    cells = [as_text(found[key], digits.get(key, ".2f")) for key in _MEASURE_TITLES]
     return [name, str(found["images"]), str(found["patients"]), *cells, f"{found['least_dice']:.4f}"]
 
 

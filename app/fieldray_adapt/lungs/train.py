@@ -189,7 +189,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
         recipe,
         data_of(run),
         folder=run.folder("train"),
-        progress=lambda row: run.tell_epoch(run.folder("train"), row),
+        progress=lambda row: run.report_epoch(run.folder("train"), row),
     )
     save_weights(run.folder("train") / "weights.npz", weights)
     run.write("train", "history.json", history)

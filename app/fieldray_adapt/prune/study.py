@@ -334,13 +334,13 @@ class Study:
                 seed=self._recipe.seed,
                 settings=replace(self._training_settings, precision=recipe.precision),
                 folder=self._folder / ORIGINAL,
-                progress=self._telling(ORIGINAL),
+                progress=self._epoch_progress(ORIGINAL),
             )
             save_weights(path, trained)
             remove_checkpoints(self._folder / ORIGINAL)
         return specification, load_weights(path)
 
-    def _telling(self, what: str) -> Progress:
+    def _epoch_progress(self, what: str) -> Progress:
         """Told of each part of a training: the bar, and a line."""
 
         def progress(row: Mapping[str, Any]) -> None:
@@ -381,7 +381,7 @@ class Study:
             calibration=run.calibration,
             batch_sizes=run.batch_sizes if isinstance(run, RunRecipe) else (),
             folder=self._folder / name,
-            progress=self._telling(name),
+            progress=self._epoch_progress(name),
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
@@ -461,7 +461,7 @@ class Study:
                 seed=seed,
                 settings=self._training_settings,
                 folder=path.parent / path.stem,
-                progress=self._telling(name),
+                progress=self._epoch_progress(name),
             )
             remove_checkpoints(path.parent / path.stem)
             found.append(quality(shape, weights, data=self._parts.test, settings=self._training_settings)[0])

@@ -88,7 +88,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
-        list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
+        list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
         if not folder.is_listed:
             console.print_error("There are no images in these paths.")
             return NOTHING_THERE

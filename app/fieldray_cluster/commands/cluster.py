@@ -128,7 +128,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         unencrypted=options.unencrypted,
     )
     with NodeGroup() as nodes:
-        address = nodes.add(settings, told=console.print_error).address()
+        address = nodes.add(settings, warn=console.print_error).address()
         console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
         _stay(nodes.wait)
     return 0
@@ -171,7 +171,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     scratch=str(scratch),
                     cores=share_of_cores(options.workers),
                 ),
-                told=console.print_error,
+                warn=console.print_error,
             )
             for number in range(1, options.workers + 1)
         ]

@@ -197,13 +197,13 @@ def write_arrays(path: Path, holder: Any) -> str:
                 file.flush()
                 os.fsync(file.fileno())
                 file.seek(0)
-                told = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise storage_problem(error, path) from error
-    return told
+    return digest
 
 
 @contextlib.contextmanager
@@ -215,10 +215,10 @@ def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
-def read_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """What `write_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
     with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != told:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise OtherArrays(str(path))
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
@@ -422,5 +422,5 @@ class _LungReplica:
         drawn = [self._samples.check(generator(with_masks + place)) for place in range(checked.start, checked.stop)]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
-        told = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
-        return images, np.stack([mask for _, mask in pairs]), told
+        checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
+        return images, np.stack([mask for _, mask in pairs]), checks

@@ -218,9 +218,9 @@ class _Work:
             gradient = clipped(gradient, spec.layout, spec.task.rule.clip)
 
         def exchange(place: int) -> None:
-            told = {**header, "worker": spec.worker, "version": self._versions[place]}
+            message = {**header, "worker": spec.worker, "version": self._versions[place]}
             own = gathered(gradient, self._runs[place])
-            request, channel = {"gradient": told, "wants_weights": not is_last}, self._channels[place]
+            request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[place]
             if spec.plan.takes_turns:
                 channel.send(request)
                 if "go" not in channel.receive().header:

@@ -143,7 +143,7 @@ class _Trial:
 
     trial: optuna.Trial
     folder: Path
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
 
 
 class _Sweeping:
@@ -265,11 +265,11 @@ class _Sweeping:
                 return
             self._journal.add(Event(task=task, key=event.key, status="pruned", number=event.number, lost=event.lost,
                                     outcome=event.outcome))  # fmt: skip
-            self._tell(own, None, TrialState.PRUNED)
+            self._finish_trial(own, None, TrialState.PRUNED)
         elif event.status == "done" and figures:
-            self._tell(own, figures[-1][1], TrialState.COMPLETE)
+            self._finish_trial(own, figures[-1][1], TrialState.COMPLETE)
         else:
-            self._tell(own, None, TrialState.FAIL)
+            self._finish_trial(own, None, TrialState.FAIL)
         problem = event.outcome.problem if event.status == "failed" else ""
         if event.status == "done" and not figures:
             problem = reason("sweep_diverged", metric=self._sweep.metric).text
@@ -277,7 +277,7 @@ class _Sweeping:
         status = "ended early" if event.status in ("stopped", "pruned") else event.status
         self._say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
-    def _tell(self, own: _Trial, value: float | None, state: TrialState) -> None:
+    def _finish_trial(self, own: _Trial, value: float | None, state: TrialState) -> None:
         self._study.tell(own.trial, value, state=state, skip_if_finished=True)
 
     def _watch(self) -> None:
@@ -287,10 +287,10 @@ class _Sweeping:
 
     def _report(self, own: _Trial) -> bool:
         """Pass on the figures of the epochs that ended since; whether there were any."""
-        new = [row for row in figures_of(own.folder, self._sweep.metric) if row[0] not in own.told]
+        new = [row for row in figures_of(own.folder, self._sweep.metric) if row[0] not in own.reported]
         for epoch, value in new:
             own.trial.report(value, epoch)
-            own.told.add(epoch)
+            own.reported.add(epoch)
         return bool(new)
 
     def _make_pack(self, runner: TaskRunner) -> None:

@@ -64,6 +64,6 @@ def test_the_advice_is_told_in_ukrainian() -> None:
     translator = Translator("uk")
     for measured in (SQUEEZENET, VGG):
         for one in advise(measured, mode="sync-split", most_workers=8).reasons:
-            told = translator.reason(one)
-            assert told != one.text
-            assert "server" not in told
+            sentence = translator.reason(one)
+            assert sentence != one.text
+            assert "server" not in sentence

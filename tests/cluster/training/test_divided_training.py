@@ -69,17 +69,17 @@ def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weigh
 
 def _alone(folder: Path, *, joined: int = 1) -> ShardState:
     """The same task by one process, which takes the gradients of so many batches before each update."""
-    told = task_in(folder)
-    layout, replica = Layout.of(weights()), told.open()
-    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule)
-    updates = told.batches // joined
+    task = task_in(folder)
+    layout, replica = Layout.of(weights()), task.open()
+    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=task.rule)
+    updates = task.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
             replica.set_weights(layout.weights(share.state.values))
             taken = [replica.gradient(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
-            share.update(mean, rate=told.rate(epoch, update / updates))
+            share.update(mean, rate=task.rate(epoch, update / updates))
     return share.state
 
 
@@ -184,12 +184,12 @@ def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
 
 
 def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
-    told = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
+    task = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
     layout = Layout.of(weights())
     made = epochs(
         client,
         plan=Plan(workers=2, mode="sync-split"),
-        task=told,
+        task=task,
         layout=layout,
         state=ShardState.new(layout.vector(weights())),
     )

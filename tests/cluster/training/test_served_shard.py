@@ -66,8 +66,8 @@ def _pull(channel: Channel) -> tuple[int, int]:
 
 
 def _push(channel: Channel, *, worker: int, number: int, version: int, count: int = 4) -> None:
-    told = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1}
-    channel.send({"gradient": told}, np.ones(count, np.float32))
+    header = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1}
+    channel.send({"gradient": header}, np.ones(count, np.float32))
 
 
 def _is_ended(channel: Channel) -> bool:
@@ -125,7 +125,7 @@ def test_a_server_whose_driver_never_comes_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "header",
     [
         {"worker": 0, "count": 1},
         {"worker": 0, "count": 5},
@@ -133,11 +133,11 @@ def test_a_server_whose_driver_never_comes_ends() -> None:
         {"worker": -1, "count": 4},
     ],
 )
-def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(told: dict[str, int]) -> None:
+def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(header: dict[str, int]) -> None:
     with _served(workers=1) as served:
         wrong = _worker(served, 0)
         _pull(wrong)
-        _push(wrong, number=0, version=0, **told)
+        _push(wrong, number=0, version=0, **header)
         assert _is_ended(wrong)
         right = _worker(served, 0)
         assert _pull(right) == (0, 0)
@@ -157,9 +157,9 @@ def test_there_is_no_other_role(role: str) -> None:
 
 @pytest.mark.parametrize("header", [{"values": 4}, {"token": TOKEN, "values": 4}, {"token": "\u00e9"}])
 def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: dict[str, Any]) -> None:
-    told = json.dumps(header).encode()
+    data = json.dumps(header).encode()
     with _served() as served, socket.create_connection(served.address, timeout=10) as unknown:
-        unknown.sendall(struct.pack("!I", len(told)) + told)  # the numbers are never sent, and never awaited
+        unknown.sendall(struct.pack("!I", len(data)) + data)  # the numbers are never sent, and never awaited
         with contextlib.suppress(ConnectionError):
             assert unknown.recv(1) == b""
 

@@ -76,14 +76,14 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
 
 
 def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path) -> None:
-    told = task_in(tmp_path)
-    assert task_in(tmp_path) == told
+    task = task_in(tmp_path)
+    assert task_in(tmp_path) == task
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
-    sha256 = write_arrays(told.arrays, corrected)
-    assert repr(dataclasses.replace(told, arrays_sha256=sha256)) != repr(told)  # what workers keep replicas by
+    sha256 = write_arrays(task.arrays, corrected)
+    assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # what workers keep replicas by
     with pytest.raises(OtherArrays):
-        told.open()
-    assert [path.name for path in tmp_path.iterdir()] == [told.arrays.name]
+        task.open()
+    assert [path.name for path in tmp_path.iterdir()] == [task.arrays.name]
 
 
 def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["arrays.npz"]
 
 
-def _spec(told: DividedClassifier, port: int) -> WorkerSpec:
+def _spec(task: DividedClassifier, port: int) -> WorkerSpec:
     return WorkerSpec(
-        task=told,
+        task=task,
         plan=Plan(mode="sync-join"),
         layout=LAYOUT,
         worker=0,
@@ -113,11 +113,11 @@ def _spec(told: DividedClassifier, port: int) -> WorkerSpec:
 
 def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> None:
     """Another process in its place would not see it either."""
-    told = task_in(tmp_path)
-    write_arrays(told.arrays, samples(8))
-    assert perform(_spec(told, 1)) == WorkerResult(unread="training_node_other")
-    told.arrays.unlink()
-    assert perform(_spec(told, 1)) == WorkerResult(unread="training_node_folder")
+    task = task_in(tmp_path)
+    write_arrays(task.arrays, samples(8))
+    assert perform(_spec(task, 1)) == WorkerResult(unread="training_node_other")
+    task.arrays.unlink()
+    assert perform(_spec(task, 1)) == WorkerResult(unread="training_node_folder")
 
 
 def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:

@@ -145,9 +145,9 @@ perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command))
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
 def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
     assert perform(spec_in(run)).outcome.is_done
-    told = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
-    told |= {"run": str(run), "stop": str(run / "stop")}
-    done = subprocess.run([sys.executable, "-c", KILLED, json.dumps(told)], check=False)
+    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
+    spec |= {"run": str(run), "stop": str(run / "stop")}
+    done = subprocess.run([sys.executable, "-c", KILLED, json.dumps(spec)], check=False)
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
     assert perform(spec_in(run, 3)).outcome.is_done
     assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's

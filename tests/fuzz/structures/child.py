@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fuzz.structures.reading import Reader, limit_memory, read_all, tell
+from fuzz.structures.reading import Reader, limit_memory, read_all, send
 from fuzz.structures.targets import TARGETS
 
 
@@ -31,7 +31,7 @@ def main(name: str, seed: str, first: str, last: str, place: str) -> None:
         reader.warm()
         limit_memory(2 * target.most_mb + 128)
         for news in read_all(reader, range(int(first), int(last)), seed=int(seed), begin=begin):
-            tell(news)
+            send(news)
 
 
 if __name__ == "__main__":

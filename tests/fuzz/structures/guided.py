@@ -23,12 +23,12 @@ WATCHED = ["fieldray", "pydicom", "zipfile"]
 
 with atheris.instrument_imports(include=WATCHED):
     from fuzz.mutations import MUTATIONS
-    from fuzz.structures.reading import LONGEST_S, Reader, Watch, limit_memory, tell
+    from fuzz.structures.reading import LONGEST_S, Reader, Watch, limit_memory, send
     from fuzz.structures.targets import TARGETS
 
 LARGEST = 2**16
 _SLOWER = 5  # than code that nobody watches
-_TELL_S = 1.0
+_SEND_EVERY_S = 1.0
 
 
 def main(name: str, seed: str, seconds: str, corpus: str, place: str) -> None:
@@ -43,18 +43,18 @@ def main(name: str, seed: str, seconds: str, corpus: str, place: str) -> None:
     with (folder / "at").open("wb") as at, reader:
         os.pwrite(at.fileno(), bytes(16), 0)
         limit_memory(2 * target.most_mb + 512)
-        watch, told_s, number, until_s = Watch(reader), time.monotonic(), 0, time.monotonic() + float(seconds)
+        watch, sent_s, number, until_s = Watch(reader), time.monotonic(), 0, time.monotonic() + float(seconds)
 
         def read(data: bytes) -> None:
-            nonlocal told_s, number
+            nonlocal sent_s, number
             number += 1
             os.pwrite(at.fileno(), struct.pack("<qq", number, len(data)) + data, 0)
             for finding in watch.read(data, number=number):
-                tell(finding)
-            if time.monotonic() - told_s > _TELL_S:
-                tell(watch.told())
-                told_s = time.monotonic()
-            if told_s > until_s:
+                send(finding)
+            if time.monotonic() - sent_s > _SEND_EVERY_S:
+                send(watch.take_tally())
+                sent_s = time.monotonic()
+            if sent_s > until_s:
                 os._exit(0)  # libFuzzer would have every library clean up, and Arrow then waits for ever
 
         def changed(data: bytes, largest: int, chance_seed: int) -> bytes:

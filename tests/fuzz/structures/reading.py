@@ -154,7 +154,7 @@ class Watch:
         if self.tally.peak_mb > self._reader.target.most_mb and "memory" not in self._known:
             yield self._found(number, "memory", f"{self.tally.peak_mb:.0f} MB above the start", data)
 
-    def told(self) -> Tally:
+    def take_tally(self) -> Tally:
         """What was counted since the last time."""
         now_s = time.perf_counter()
         tally, self.tally = self.tally, Tally(peak_mb=self.tally.peak_mb)
@@ -181,8 +181,8 @@ def read_all(
         begin(number)
         yield from watch.read(reader.made(number, seed=seed), number=number)
         if watch.tally.inputs >= part:
-            yield watch.told()
-    yield watch.told()
+            yield watch.take_tally()
+    yield watch.take_tally()
 
 
 def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4.0) -> bytes:
@@ -207,7 +207,7 @@ def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4
     return data
 
 
-def tell(news: Tally | Finding) -> None:
+def send(news: Tally | Finding) -> None:
     """A line of JSON for whoever started this process."""
     facts = {name: getattr(news, name) for name in news.__dataclass_fields__}
     if isinstance(news, Finding):

@@ -28,8 +28,8 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     assert not any(drift.is_out for drift in compare(same, before, against="earlier"))
     out = compare(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
-    assert "earlier runs" in out[0].told.text
-    assert "(60 against 100 images)" in out[0].told.text
+    assert "earlier runs" in out[0].summary.text
+    assert "(60 against 100 images)" in out[0].summary.text
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
@@ -44,7 +44,7 @@ def test_a_pack_gives_its_reference_or_none() -> None:
     now = drift_counts(_gists(80, 0.1, 100), "opacity")
     (found,) = compare(now, reference_counts(metrics, "opacity"), against="pack")
     assert found.is_out
-    assert "the images that the pack was measured on" in found.told.text
+    assert "the images that the pack was measured on" in found.summary.text
 
 
 @pytest.mark.parametrize("scores", [None, [1, 2], ["a"] * 10, [1.5] * 10, [-1] * 10, {"0": 1}])
@@ -65,7 +65,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 
     assert [drift.is_out for drift in found(8)] == [False]
     (out,) = found(24)
-    assert out.is_out and "other patients?" in out.told.text
+    assert out.is_out and "other patients?" in out.summary.text
     assert found(19, 19) == []
     assert found(20, 20)[0].is_out
 

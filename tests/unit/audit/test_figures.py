@@ -180,8 +180,8 @@ def _stored(number: int, score: float | None, verdict: str | None) -> StoredResu
             ref=ref, facts=ReadFacts(),
             findings=(finding,), class_maps=None, pack_name="p", model_sha256="0" * 64, backend="cpu", inference_ms=1.0,
         )  # fmt: skip
-    told = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
-    return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=told)
+    given = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
+    return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=given)
 
 
 def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:

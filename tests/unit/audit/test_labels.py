@@ -55,8 +55,8 @@ def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, sep
 
 
 def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
-    told = problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
-    assert "so that more of the path is needed: 2 (a.png)." in told and "two labels: –." in told
+    said = problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
+    assert "so that more of the path is needed: 2 (a.png)." in said and "two labels: –." in said
 
 
 def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
-    told = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
-    assert "used: 3." in told and "label: 5; 6." in told and "two labels: 2, 4 (train/a.png: 1, 0)." in told
+    said = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
+    assert "used: 3." in said and "label: 5; 6." in said and "two labels: 2, 4 (train/a.png: 1, 0)." in said
     found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
     assert len(found.truths) == 2 and [note.code for note in found.notes] == [
         "audit_images_unlabelled",
@@ -85,7 +85,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "said"),
     [
         ("", "no rows"),
         ("path,label\n", "no rows"),
@@ -100,8 +100,8 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Say which of them mean positive."),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, told: str) -> None:
-    assert told in problem(tmp_path, text)
+def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:
+    assert said in problem(tmp_path, text)
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_classes_that_are_not_two_need_a_word() -> None:
 def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: str) -> None:
     separator = ";" if ";" in header else ","
     rows = [separator.join(("b.dcm", "normal", "abnormal")), separator.join(("train/a.png", "abnormal", "normal"))]
-    told = problem(tmp_path, "\n".join((header, *rows)))
-    assert "more than one column of the same name" in told
-    assert ("image" if header.startswith("Image") else "label") in told
+    said = problem(tmp_path, "\n".join((header, *rows)))
+    assert "more than one column of the same name" in said
+    assert ("image" if header.startswith("Image") else "label") in said
 
 
 def test_a_label_that_is_nearly_a_usual_one_is_asked_about_and_positives_are_said(tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def machine(**changes: Any) -> dict[str, Any]:
     return {"machine": replace(MACHINE, **changes)}
 
 
-def told(*weights: str, **changes: Any) -> list[str]:
+def codes_of(*weights: str, **changes: Any) -> list[str]:
     return [one.reason.code for one in findings(facts(**changes)) if one.weight in weights]
 
 
 def test_a_good_computer_has_nothing_to_change() -> None:
     found = findings(facts())
     assert can_screen(found) and verdict(found) == "This computer can screen."
-    assert told("stop", "change") == []
-    assert told("well") == ["host_no_edgetpu", "host_trial_well"]
+    assert codes_of("stop", "change") == []
+    assert codes_of("well") == ["host_no_edgetpu", "host_trial_well"]
     assert "chest-1.0.0 on cpu within 0.8 s" in found[-1].reason.text
 
 
@@ -92,14 +92,14 @@ def test_a_good_computer_has_nothing_to_change() -> None:
     ],
 )
 def test_what_stops_it(changes: dict[str, Any], code: str) -> None:
-    assert told("stop", **changes) == [code]
+    assert codes_of("stop", **changes) == [code]
     assert not can_screen(findings(facts(**changes)))
 
 
 def test_a_missing_runtime_is_said_once() -> None:
     lacking = replace(SOFTWARE, versions={**SOFTWARE.versions, RUNTIME: ""})
     changes = {"software": lacking, "trial": TrialFacts(problem=reason("no_runtime"))}
-    assert told("stop", **changes) == ["no_runtime"]
+    assert codes_of("stop", **changes) == ["no_runtime"]
 
 
 ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
@@ -131,12 +131,12 @@ NO_FILE = replace(TRIAL, has_edgetpu_file=False)
     ],
 )
 def test_what_to_change(changes: dict[str, Any], codes: list[str]) -> None:
-    assert told("change", **changes) == codes
+    assert codes_of("change", **changes) == codes
     assert can_screen(findings(facts(**changes)))
 
 
 def test_what_is_well_of_an_edgetpu_and_without_one() -> None:
-    assert "host_edgetpu_well" in told("well", edgetpu=SLOW)
+    assert "host_edgetpu_well" in codes_of("well", edgetpu=SLOW)
     assert "packs that come with the program run on the CPU" in reason("host_no_edgetpu").text
 
 
@@ -182,7 +182,7 @@ def test_a_runtime_that_cannot_be_used_is_named_also_without_an_edgetpu() -> Non
 def test_with_an_edgetpu_and_no_runtime_it_is_a_thing_to_change() -> None:
     problem = reason("coral_no_library", name="libedgetpu.so.1")
     there = CoralStatus(usb=(EDGETPU,), answer=None, reason=problem, library_problem=problem)
-    assert told("change", edgetpu=there) == ["coral_no_library"]
+    assert codes_of("change", edgetpu=there) == ["coral_no_library"]
     assert "Nothing needs to be done" not in "\n".join(
         lines(host_report(facts(edgetpu=there), findings(facts(edgetpu=there)), kind="doctor"))
     )

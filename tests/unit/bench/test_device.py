@@ -23,9 +23,9 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     events: list[str] = []
     first, second = Record("a", events=events), Record("b", events=events)
     cases = {first.case(): IMAGES, second.case(): IMAGES}
-    told: list[str] = []
+    notes: list[str] = []
     readers = cast("Any", ReadersOfNames)
-    measured = measure(cases, Effort(repeats=2, images=3), notify=told.append, readers=readers)
+    measured = measure(cases, Effort(repeats=2, images=3), notify=notes.append, readers=readers)
     starts = [event for event in events if "start" in event]
     assert starts == ["a: start", "a: start", "b: start", "b: start"] * 2
     assert [(one.case.name, one.scope) for one in measured] == [
@@ -35,7 +35,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
         ("b", FILE),
     ]
     assert measured[0].repetitions == [[5, 2, 1], [5, 2, 1]]
-    assert told == ["repetition 1 of 2", "repetition 2 of 2"]
+    assert notes == ["repetition 1 of 2", "repetition 2 of 2"]
 
 
 def test_from_file_each_image_is_read_before_it_is_run() -> None:

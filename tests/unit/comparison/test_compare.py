@@ -92,19 +92,19 @@ def answered(pair: Pair) -> PairComparison:
 
 
 def test_the_child_answers_what_the_function_gives() -> None:
-    told = answered(Pair(prior=chest(), current=chest()))
+    answer = answered(Pair(prior=chest(), current=chest()))
     plain = compare(chest(), chest())
-    assert comparison_json(told) == comparison_json(plain)
-    assert told.reliability == plain.reliability
-    assert told.alignment is not None and plain.alignment is not None
-    assert told.alignment.matches == plain.alignment.matches
+    assert comparison_json(answer) == comparison_json(plain)
+    assert answer.reliability == plain.reliability
+    assert answer.alignment is not None and plain.alignment is not None
+    assert answer.alignment.matches == plain.alignment.matches
 
 
 def test_the_child_names_a_mirrored_image_and_puts_nothing_right() -> None:
     mirrored = framed(chest().pixels[:, ::-1], chest().lungs[:, ::-1])
-    told = answered(Pair(prior=mirrored, current=chest()))
-    assert _code(told) == "compare_mirrored"
-    assert told.alignment is not None
+    answer = answered(Pair(prior=mirrored, current=chest()))
+    assert _code(answer) == "compare_mirrored"
+    assert answer.alignment is not None
 
 
 # ---- pieces

@@ -161,9 +161,9 @@ def test_a_path_whose_images_came_late_is_not_called_empty(tmp_path: Path) -> No
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     write(tmp_path / "b" / "1.png")
-    told: list[Reason] = []
-    search = discover([tmp_path / "a", tmp_path / "b"], tell=told.append)
+    notes: list[Reason] = []
+    search = discover([tmp_path / "a", tmp_path / "b"], notify=notes.append)
     assert next(search).path.name == "1.png"
     write(tmp_path / "a" / "2.png")
     assert [ref.path.name for ref in search] == ["2.png"]
-    assert told == []
+    assert notes == []

@@ -137,24 +137,24 @@ def test_an_index_whose_drive_is_pulled_out_is_one_line(drive: Path) -> None:
 
 @pytest.mark.parametrize("names", [(), (".hidden", "Thumbs.db"), ("ours.csv",)])
 def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -> None:
-    told: list[Reason] = []
+    notes: list[Reason] = []
     empty, full = tmp_path / "empty", tmp_path / "full"
     empty.mkdir()
     full.mkdir()
     write_dicom(full / "a.dcm", IMAGE)
     for name in names:
         (empty / name).write_text("written by us")
-    found = list(discover([full, empty], is_own_report=lambda head: head == b"written by us", tell=told.append))
+    found = list(discover([full, empty], is_own_report=lambda head: head == b"written by us", notify=notes.append))
     assert [ref.path.name for ref in found] == ["a.dcm"]
-    assert [why.code for why in told] == ["no_image_in"] + ["own_reports"] * ("ours.csv" in names)
-    assert str(empty) in told[0].text
+    assert [why.code for why in notes] == ["no_image_in"] + ["own_reports"] * ("ours.csv" in names)
+    assert str(empty) in notes[0].text
 
 
 def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:
-    told: list[Reason] = []
+    notes: list[Reason] = []
     write_dicom(tmp_path / "a.dcm", IMAGE)
-    assert len(list(discover([tmp_path, tmp_path, tmp_path / "a.dcm"], tell=told.append))) == 1
-    assert told == []
+    assert len(list(discover([tmp_path, tmp_path, tmp_path / "a.dcm"], notify=notes.append))) == 1
+    assert notes == []
 
 
 def test_only_a_kind_of_file_that_the_program_writes_can_be_an_own_report(tmp_path: Path) -> None:

@@ -151,18 +151,18 @@ def test_every_layout_of_bits_gives_the_plain_array(syntax: UID, tmp_path: Path)
         data = _file(tmp_path / "image.dcm", _words(values, case), case, photometric, syntax)
         wanted = values - values.min()
         wanted = wanted.max() - wanted if photometric == "MONOCHROME1" else wanted
-        told = f"{case} {photometric}"
+        title = f"{case} {photometric}"
         whole = decode(data, ImageRef(path=tmp_path))
-        np.testing.assert_array_equal(whole.pixels, wanted, err_msg=told)
+        np.testing.assert_array_equal(whole.pixels, wanted, err_msg=title)
         if photometric == "MONOCHROME1":
             continue
         reduced = decode(data, ImageRef(path=tmp_path), needed=NEEDED)
-        assert reduced.step > 1, told
+        assert reduced.step > 1, title
         means = block_means(whole.pixels, reduced.step)
         if reduced.is_approximate:  # a wavelet's low-pass filter is no average
-            assert np.abs(reduced.pixels - means).mean() < 0.04 * wanted.max(), told
+            assert np.abs(reduced.pixels - means).mean() < 0.04 * wanted.max(), title
         else:
-            np.testing.assert_array_equal(reduced.pixels, means, err_msg=told)
+            np.testing.assert_array_equal(reduced.pixels, means, err_msg=title)
 
 
 def test_a_codestream_of_more_bits_than_stored_ones_is_believed_and_one_of_the_container_is_not(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def test_where_it_is_demanded_its_own_reason_ends_the_run(
 ) -> None:
     abacus.problem = NOT_HERE
     assert run(["screen", str(images), *pack, "--device", "abacus", "--json", "-"]) != 0
-    told = capfd.readouterr()
-    assert not told.out and NOT_HERE.text in told.err
+    printed = capfd.readouterr()
+    assert not printed.out and NOT_HERE.text in printed.err
 
 
 def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:

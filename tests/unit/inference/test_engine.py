@@ -66,8 +66,8 @@ def test_what_people_are_told_of_a_start_and_an_end() -> None:
     with engine_of(Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         engine.serving(timeout_s=WAIT_S)
-    told = [(event.state, event.in_use, event.detail) for event in events.heard]
-    assert told == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
+    states = [(event.state, event.in_use, event.detail) for event in events.heard]
+    assert states == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
 
 
 def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:

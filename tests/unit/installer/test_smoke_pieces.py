@@ -17,7 +17,7 @@ def test_what_was_expected_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "told"),
+    ("ended", "said"),
     [
         (done(code=3), "ended with 3, not 0"),
         (done(output="12 images\nsegmentation fault"), "output, not expected: segmentation fault"),
@@ -26,10 +26,10 @@ def test_what_was_expected_passes() -> None:
         (done(output="12 images and more"), "output, not expected: 12 images and more"),
     ],
 )
-def test_anything_else_fails(ended: Done, told: str) -> None:
+def test_anything_else_fails(ended: Done, said: str) -> None:
     with pytest.raises(Unexpected) as caught:
         expect(ended, output=(r"\d+ images",))
-    assert told in str(caught.value)
+    assert said in str(caught.value)
 
 
 def test_the_package_systems_usual_words_are_known_and_no_others() -> None:

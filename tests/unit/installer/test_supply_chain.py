@@ -138,8 +138,8 @@ def test_no_distribution_that_ships_reports_home() -> None:
     lock = Path(parts.__file__).with_name("requirements.lock").read_text(encoding="utf-8")
     names = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
     assert len(names) > 20
-    telling = re.compile(r"telemetry|sentry|analytics|posthog|mixpanel|segment|datadog|newrelic|bugsnag|requests|httpx")
-    assert [name for name in names if telling.search(name)] == []
+    tracker = re.compile(r"telemetry|sentry|analytics|posthog|mixpanel|segment|datadog|newrelic|bugsnag|requests|httpx")
+    assert [name for name in names if tracker.search(name)] == []
 
 
 def test_builds_are_compared_by_content_mode_time_and_place(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive
 
 
 @pytest.mark.parametrize(
-    ("requirement", "code", "tells"),
+    ("requirement", "code", "said"),
     [
         (Requirement(kind="lung-fields", id="other-lungs"), "pack_companion_missing", "lung-fields (other-lungs)"),
         (Requirement(kind="lung-fields", minimum_version="1.0.1"), "pack_companion_older", "1.0.1+"),
@@ -73,7 +73,7 @@ def test_a_companion_never_comes_before_a_classifier(library: PackLibrary, drive
     ],
 )
 def test_what_is_required_must_be_there(
-    library: PackLibrary, drive: Path, requirement: Requirement, code: str | None, tells: str
+    library: PackLibrary, drive: Path, requirement: Requirement, code: str | None, said: str
 ) -> None:
     make_lung_fields(drive)
     folder = make_pack(drive, requires=(requirement,))
@@ -83,7 +83,7 @@ def test_what_is_required_must_be_there(
     else:
         why = _refusal(library, folder)
         assert why.code == code
-        assert tells in why.text
+        assert said in why.text
         assert _listed(library, folder) == why
 
 

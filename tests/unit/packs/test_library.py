@@ -69,9 +69,9 @@ def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive:
     library.record_run(library.load(newer))
     again = PackLibrary(home, builtin_root=drive)
     assert _code(again, older) == "pack_older"
-    told = again.load(older, allow_older=True)
-    assert told.manifest.version == "1.9.0"
-    again.record_run(told)
+    loaded = again.load(older, allow_older=True)
+    assert loaded.manifest.version == "1.9.0"
+    again.record_run(loaded)
     assert _code(again, older) == "pack_older"
     assert again.load(newer).manifest.version == "1.10.0"
 

@@ -135,12 +135,12 @@ def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Mod
 
 def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
     empty = fill(store, spec(model), [])
-    for run_id, request, told in (
+    for run_id, request, said in (
         (99, AuditRequest(labels="folders"), "no run 99"),
         (empty, AuditRequest(labels="folders"), "no results"),
         (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
     ):
-        with pytest.raises(UsageProblem, match=told):
+        with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, run_id, request, model=model)
     with pytest.raises(UsageProblem, match="no run 99"):
         stored_run(store.path, 99)
@@ -152,8 +152,8 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     run_id = fill(store, spec(model), collection(model))
     report = audit_run(store.path, run_id, AuditRequest(labels="folders", sensitivity=0.9), model=model)
     points = SitePoints(tmp_path)
-    for name, person, told in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
-        with pytest.raises(UsageProblem, match=told):
+    for name, person, said in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
+        with pytest.raises(UsageProblem, match=said):
             take_local_point(points, report, name=name, person=person, model=model, day=DAY)
     assert points.all() == ()
     point = take_local_point(points, report, name="ours", person=" A. Physicist ", model=model, day=DAY)
@@ -187,8 +187,8 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
     assert json.loads(json.dumps(audit_document(report)))["compared"]["figures"][1]["of"] == "sensitivity"
     words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
     assert len(words) == 4
-    for against, told in ((first, "two different runs"), (99, "no run 99")):
-        with pytest.raises(UsageProblem, match=told):
+    for against, said in ((first, "two different runs"), (99, "no run 99")):
+        with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, first, AuditRequest(labels="folders", against=against), model=model)
     empty = fill(store, spec(model), [])
     with pytest.raises(UsageProblem, match="Of 0 images"):
@@ -237,8 +237,8 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     store: ResultStore, model: Model
 ) -> None:
     run_id, asked = fill(store, spec(model), collection(model)), AuditRequest(labels="folders")
-    told = audit_run(store.path, run_id, asked, model=model)
-    assert "drift_no_reference" in [note.code for note in told.audit.notes]
+    said = audit_run(store.path, run_id, asked, model=model)
+    assert "drift_no_reference" in [note.code for note in said.audit.notes]
     assert "drift_no_reference" not in [
         note.code for note in audit_run(store.path, run_id, asked, model=None).audit.notes
     ]
@@ -261,8 +261,8 @@ def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: Res
         with_numbers.append(dataclasses.replace(one, ref=ref))
     run_id = fill(store, spec(model), with_numbers)
     with HistoryQuery(store.path) as query:
-        told = doubts_of(query, query.run(run_id), None)
-    assert told == (reason("instances_shared", count=4),)
+        said = doubts_of(query, query.run(run_id), None)
+    assert said == (reason("instances_shared", count=4),)
 
 
 def test_a_run_of_other_patients_says_so_in_its_exports(store: ResultStore, model: Model, tmp_path: Path) -> None:

@@ -389,15 +389,15 @@ def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
 
 
 def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
-    told, guess = threading.Event(), 1_000_000
+    has_pace, guess = threading.Event(), 1_000_000
 
     def discover() -> Iterator[ImageRef]:
         """Images until a pace was told."""
-        return itertools.takewhile(lambda _: not told.is_set(), endless_refs())
+        return itertools.takewhile(lambda _: not has_pace.is_set(), endless_refs())
 
     def listen(event: Event) -> None:
         if isinstance(event, Progress) and event.images_per_s and not event.total_is_final:
-            told.set()
+            has_pace.set()
 
     run = Run(tmp_path, [], discover=discover, count=lambda: guess, listener=listen).finish()
     middle = next(event for event in run.of(Progress) if event.images_per_s)

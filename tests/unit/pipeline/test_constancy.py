@@ -124,14 +124,14 @@ def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
 def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
     session, records = Screening(), ConstancyRecords(tmp_path)
     first = check(session, records)
-    assert (told(first), records.path.is_file()) == (["constancy_first"], True)
+    assert (codes(first), records.path.is_file()) == (["constancy_first"], True)
     assert session.devices == ["cpu", None] and dict(first[0].parameters)["images"] == str(IMAGES)
-    assert told(check(session, records)) == ["constancy_passed"]
+    assert codes(check(session, records)) == ["constancy_passed"]
     session.answer = lambda ref: of(ref, 0.9 - TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
     failed, image = check(session, records)
     assert (failed.code, dict(failed.parameters)["different"]) == ("constancy_failed", "1")
     assert image.text == "children/published-normal-1.jpg: expected abnormal 0.900, found abnormal 0.839."
-    assert told(check(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
+    assert codes(check(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
         "constancy_first"
     ]
 
@@ -155,7 +155,7 @@ def test_without_a_pack_or_beside_a_run_nothing_is_checked(tmp_path: Path) -> No
     assert (caught.value.reason.code, busy.devices[-1], records.path.exists()) == ("constancy_busy", None, False)
 
 
-def told(found: Iterable[Reason]) -> list[str]:
+def codes(found: Iterable[Reason]) -> list[str]:
     return [one.code for one in found]
 
 
@@ -212,5 +212,5 @@ def test_damaged_records_are_never_taken_for_none(tmp_path: Path) -> None:
     records.path.write_bytes(damaged := records.path.read_bytes()[:-9])
     with pytest.raises(StorageProblem):
         add(records, record())
-    assert told(records.standing(tiny_model())) == ["constancy_unreadable"]
+    assert codes(records.standing(tiny_model())) == ["constancy_unreadable"]
     assert records.path.read_bytes() == damaged

@@ -96,13 +96,13 @@ def test_an_image_that_has_changed_is_not_shown(
 
 
 def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path) -> None:
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         assert total == 4
         if done == 3:
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        export_run(database, 1, tmp_path / "out", ["sr", "sc"], readers=pool, tell=tell)
+        export_run(database, 1, tmp_path / "out", ["sr", "sc"], readers=pool, progress=progress)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sc"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
@@ -272,7 +272,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
         tmp_path / "there",
         formats,
         settings=SETTINGS,
-        tell=lambda done, total: steps.append((done, total)),
+        progress=lambda done, total: steps.append((done, total)),
         **what,
     )
     assert [path.name for path in here] == [path.name for path in there]
@@ -288,12 +288,12 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
 
 
 def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, database: Path) -> None:
-    def tell(_done: int, total: int) -> None:
+    def progress(_done: int, total: int) -> None:
         if total:
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        export_apart(database, 1, tmp_path / "out", ["pdf-studies", "sc"], **PLAINLY, tell=tell)
+        export_apart(database, 1, tmp_path / "out", ["pdf-studies", "sc"], **PLAINLY, progress=progress)
     assert not list((tmp_path / "out").glob(".*"))
     assert len(list((tmp_path / "out").iterdir())) <= 1  # what was done before it heard
 
@@ -301,23 +301,23 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
 def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
     (tmp_path / "fieldray-run-1.csv").write_text("a table of somebody's", encoding="utf-8")
     with pytest.raises(UsageProblem) as caught:
-        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, tell=quiet)
+        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet)
     assert caught.value.reason.code == "output_not_ours"
     with pytest.raises(StorageProblem):
-        export_apart(database, 1, tmp_path, ["csv"], **(PLAINLY | {"spec": run_spec(paths=("/other",))}), tell=quiet)
+        export_apart(database, 1, tmp_path, ["csv"], **(PLAINLY | {"spec": run_spec(paths=("/b",))}), progress=quiet)
 
 
 def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
     child = Child("fieldray.pipeline.export:gone")
     with pytest.raises(FieldrayError) as caught:
-        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, tell=quiet, child=child)
+        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, progress=quiet, child=child)
     assert caught.value.reason.code == "internal"
 
 
 def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: Path) -> None:
     out, child = tmp_path / "out", Child(SERVICE)
 
-    def tell(_done: int, _total: int) -> None:
+    def progress(_done: int, _total: int) -> None:
         out.mkdir(exist_ok=True)
         (out / ".1-0123456789abcdef.new").write_bytes(b"of a process that is still there")
         half, other = (out / unfinished(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
@@ -327,7 +327,7 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
         child.kill()
 
     with pytest.raises(FieldrayError):
-        export_apart(database, 1, out, ["pdf-studies", "sc"], **PLAINLY, tell=tell, child=child)
+        export_apart(database, 1, out, ["pdf-studies", "sc"], **PLAINLY, progress=progress, child=child)
     assert [path.name for path in out.glob(".*")] == [".1-0123456789abcdef.new"]
 
 

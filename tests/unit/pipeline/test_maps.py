@@ -59,7 +59,7 @@ def maps(tmp_path: Path, readers: Again, *outcomes: Outcome) -> tuple[int, int]:
     run_id = stored(database, *outcomes)
     heard: list[int] = []
     found = write_maps(
-        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), readers=readers, tell=heard.append
+        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), readers=readers, progress=heard.append
     )
     assert heard[-1] == len(outcomes)
     return found
@@ -74,8 +74,8 @@ def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> Non
     assert maps(tmp_path, Again(), *outcomes, refused(), failed()) == (5, 0)
     suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
     assert names(tmp_path) == sorted(f"{number}.dcm.{suffix}" for number in range(5) for suffix in suffixes)
-    told = json.loads((tmp_path / "maps" / "0.dcm.map.json").read_text())
-    assert told["lungs_pack"] == "lungs-1.0.0 0123456789ab"
+    facts = json.loads((tmp_path / "maps" / "0.dcm.map.json").read_text())
+    assert facts["lungs_pack"] == "lungs-1.0.0 0123456789ab"
 
 
 def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None:

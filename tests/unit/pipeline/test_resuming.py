@@ -215,16 +215,16 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     (images / "image-003.png").rename(images / "blank.png")
     (images / "image-004.png").rename(images / "bright.png")
     Run(images)
-    second = Run(images, resuming=Resuming(tells_each=False))
+    second = Run(images, resuming=Resuming(reports_each=False))
     assert second.ready == []
-    told = [event for event in second.events if isinstance(event, ResultsTakenOver)]
+    taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
-    for event in told:
+    for event in taken_over:
         counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds})
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
         rows = [result.row_id for result in query.rows(second.batch.run_id)]
-    assert sorted(row for event in told for row in event.row_ids) == rows
+    assert sorted(row for event in taken_over for row in event.row_ids) == rows
 
 
 def test_a_verdict_comes_along(images: Path) -> None:
@@ -325,8 +325,8 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
             path = tmp_path / "images" / folder / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(only, path) if number else shutil.copyfile(only, path)
-    Run(tmp_path / "images", resuming=Resuming(tells_each=False))
-    second = Run(tmp_path / "images", resuming=Resuming(tells_each=False))
+    Run(tmp_path / "images", resuming=Resuming(reports_each=False))
+    second = Run(tmp_path / "images", resuming=Resuming(reports_each=False))
     assert second.taken_over == (1200, 0)
     assert second.readers.hashed == []
 

@@ -81,14 +81,14 @@ def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
     """Whichever thread asks, and however soon: a second of all cores, then a hundredth, then another second."""
     cores = os.cpu_count() or 1
     times = [(100.0, 1000.0)]
-    load, told = MachineLoad(times=lambda: times[-1]), list[float | None]()
+    load, shares = MachineLoad(times=lambda: times[-1]), list[float | None]()
     for idle_s, up_s in ((0.0, 0.0), (0.25, 1.0), (0.0, 0.01), (1.0, 0.99)):
         idle, up = times[-1]
         times.append((idle + idle_s * cores, up + up_s * cores))
-        asking = threading.Thread(target=lambda: told.append(load.now()[0]))
+        asking = threading.Thread(target=lambda: shares.append(load.now()[0]))
         asking.start()
         asking.join()
-    assert told == [None, 75.0, 75.0, pytest.approx(0.0)]
+    assert shares == [None, 75.0, 75.0, pytest.approx(0.0)]
 
 
 def test_the_cpu_load_of_this_computer_is_measured() -> None:

@@ -78,10 +78,10 @@ def test_the_overlay_shows_regions_and_says_what_it_is(compared: PairComparison)
 
 
 def test_the_json_has_boxes_areas_and_strengths(compared: PairComparison) -> None:
-    told = json.loads(pair_text(compared))
-    assert told["regions"] == [
+    facts = json.loads(pair_text(compared))
+    assert facts["regions"] == [
         {"box": {"left": 50, "top": 100, "width": 60, "height": 40}, "area": 1800, "strength": 6.25}
     ]
     # 3 rows and 3 columns everywhere: 4.243
-    assert (told["displacement_median_px"], told["displacement_p95_px"]) == (4.243, 4.243)
-    assert told["notice"].startswith("Research use only.")
+    assert (facts["displacement_median_px"], facts["displacement_p95_px"]) == (4.243, 4.243)
+    assert facts["notice"].startswith("Research use only.")

@@ -354,12 +354,12 @@ def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Scree
     head = (tmp_path / exporter.name / "00001.dcm").read_bytes()[:4096]
     assert is_own_dicom(head)
     assert not is_own_dicom(one.ref.path.read_bytes()[:4096])
-    told = []
-    refs = list(discover([tmp_path], is_own_report=is_own_report, tell=told.append))
+    notes = []
+    refs = list(discover([tmp_path], is_own_report=is_own_report, notify=notes.append))
     assert [ref.path for ref in refs if ref.problem is None] == [one.ref.path]
     marked = [ref for ref in refs if ref.problem is not None]
     if exporter.name == "sr":  # no image
-        assert marked == [] and [why.code for why in told] == ["own_reports"]
+        assert marked == [] and [why.code for why in notes] == ["own_reports"]
     else:  # whoever writes the mark into a patient's image cannot hide it
         assert [(ref.problem, ref.problem_is_refusal) for ref in marked] == [(reason("own_image"), True)]
 

@@ -307,10 +307,10 @@ def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> Non
 def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened) -> None:
     assert one.lungs is not None
     unseen = replace(one, lungs=replace(one.lungs, unseen=("left",)), notes=(reason("left_lung_unseen"),))
-    told = Wording(run_with([])).image(results_of([unseen])[0])
+    text = Wording(run_with([])).image(results_of([unseen])[0])
     said = "The patient's left lung was not found, or is far smaller or whiter than the right one."
-    assert (told.word, told.why) == ("Read first", said)
-    assert said not in told.remarks
+    assert (text.word, text.why) == ("Read first", said)
+    assert said not in text.remarks
 
 
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:

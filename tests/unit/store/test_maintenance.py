@@ -69,12 +69,12 @@ def held(path: Path) -> tuple[int, int, int]:
 
 def test_what_is_whole_is_counted(path: Path) -> None:
     shares: list[float] = []
-    found = check(path, tell=shares.append)
+    found = check(path, progress=shares.append)
     assert (found.results, found.verdicts, found.pictures) == (COUNT, 1, COUNT)
     assert found.size_bytes == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     drop_pictures(path)
-    assert check(path, tell=nothing).pictures == 0
+    assert check(path, progress=nothing).pictures == 0
 
 
 def write(path: Path, *orders: str) -> None:
@@ -92,19 +92,19 @@ def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
         " WHERE name = 'results_by_content'",
     )
     with pytest.raises(StorageProblem) as problem:
-        check(path, tell=nothing)
+        check(path, progress=nothing)
     assert problem.value.reason.code == "database_damaged"
     repair(path)
-    assert check(path, tell=nothing).results == COUNT
+    assert check(path, progress=nothing).results == COUNT
 
 
 def test_damaged_pictures_are_told_as_such(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
     with pytest.raises(StorageProblem) as problem:
-        check(path, tell=nothing)
+        check(path, progress=nothing)
     assert problem.value.reason.code == "pictures_damaged"
     assert renew_pictures(path) is not None
-    assert check(path, tell=nothing).pictures == 0
+    assert check(path, progress=nothing).pictures == 0
 
 
 # ---- compact
@@ -119,7 +119,7 @@ def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
-    assert check(path, tell=nothing).pictures == 4
+    assert check(path, progress=nothing).pictures == 4
 
 
 def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
@@ -159,14 +159,14 @@ def test_a_backup_holds_one_moment_although_the_run_continues(path: Path, tmp_pa
             shares.append(_)
 
         shares: list[float] = []
-        written = backup(path, tmp_path / "out", has_pictures=True, tell=save_another)
+        written = backup(path, tmp_path / "out", has_pictures=True, progress=save_another)
         assert written == (tmp_path / "out" / "results.sqlite", tmp_path / "out" / "results.pictures.sqlite")
         assert store.counts(run_id) == {"abnormal": len(shares)}
     assert shares[-1] == 1.0
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
         assert (len(list(copy.rows(1))), copy.counts(run_id)) == (COUNT, {})
-    assert check(tmp_path / "out" / "results.sqlite", tell=nothing).pictures == COUNT
+    assert check(tmp_path / "out" / "results.sqlite", progress=nothing).pictures == COUNT
 
 
 def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
@@ -174,18 +174,18 @@ def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_bytes(b"mine")
     with pytest.raises(UsageProblem):
-        backup(path, tmp_path / "out", has_pictures=True, tell=nothing)
+        backup(path, tmp_path / "out", has_pictures=True, progress=nothing)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    assert backup(path, tmp_path / "out", has_pictures=False, tell=nothing) == (place.with_name("results.sqlite"),)
+    assert backup(path, tmp_path / "out", has_pictures=False, progress=nothing) == (place.with_name("results.sqlite"),)
     assert place.read_bytes() == b"mine"
     with pytest.raises(UsageProblem):
-        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, tell=nothing)
+        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, progress=nothing)
 
 
 @pytest.fixture
 def copied(path: Path, tmp_path: Path) -> Path:
     """A folder with a backup."""
-    backup(path, tmp_path / "backup", has_pictures=True, tell=nothing)
+    backup(path, tmp_path / "backup", has_pictures=True, progress=nothing)
     return tmp_path / "backup"
 
 
@@ -224,7 +224,7 @@ def mark(path: Path) -> None:
     """As whoever reads rows that make no sense."""
     write(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
-        check(path, tell=nothing)
+        check(path, progress=nothing)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, h
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark(path).exists()
-    assert (check(path, tell=nothing).results, repair(path)) == (COUNT, None)
+    assert (check(path, progress=nothing).results, repair(path)) == (COUNT, None)
     assert held(path) == (1, COUNT, 1)
 
 
 def test_pictures_that_are_damaged_here_do_not_cost_those_of_the_backup(path: Path, copied: Path) -> None:
     pictures_path(path).write_bytes(b"no pictures" * 2000)
     restore(path, copied)
-    assert (held(path), check(path, tell=nothing).pictures) == ((1, COUNT, 1), COUNT)
+    assert (held(path), check(path, progress=nothing).pictures) == ((1, COUNT, 1), COUNT)
 
 
 def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path: Path, copied: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
     assert held(path) == (1, COUNT, 1)
-    assert check(path, tell=nothing).results == COUNT
+    assert check(path, progress=nothing).results == COUNT
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
     restore(path, copied)
     run.join(20)
     assert saved.is_set()
-    assert check(path, tell=nothing).results == COUNT + 1
+    assert check(path, progress=nothing).results == COUNT + 1
     assert held(path) == (2, 1, 1)
 
 
@@ -360,7 +360,7 @@ def test_two_that_are_put_back_at_once_do_not_mix(
     copyfile = shutil.copyfile
     monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
     assert restore(new, copied) == new.with_name("results.replaced-1.sqlite")
-    assert check(new, tell=nothing).results == COUNT
+    assert check(new, progress=nothing).results == COUNT
     assert {file.name for file in new.parent.iterdir()} == {
         "results.sqlite", "results.replaced-1.sqlite", "results.pictures.sqlite"
     }  # fmt: skip
@@ -376,7 +376,7 @@ def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path,
     data[-8192:] = b"\xa5" * 8192
     place.write_bytes(data)
     with pytest.raises(StorageProblem) as problem:
-        backup(path, tmp_path / "out", has_pictures=True, tell=nothing)
+        backup(path, tmp_path / "out", has_pictures=True, progress=nothing)
     code = "pictures_damaged" if is_of_pictures else "database_damaged"
     assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
     assert damage_mark(place).exists()

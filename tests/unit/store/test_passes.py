@@ -89,8 +89,8 @@ def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) 
 def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
     go_through(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
     doubled = reason("double_members", count=1, name="2.dcm")
-    told = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
-    assert store.finish(go_through(store, told)) == 1
+    outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
+    assert store.finish(go_through(store, outcome)) == 1
 
 
 def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_there(store: ResultStore) -> None:
@@ -494,7 +494,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
         assert dict(history.summaries()[0].verdicts) == {"agree": 1}
         assert [brief.verdict for brief in history.briefs(run_id)] == [None, "agree"]
     assert RunDeleter(path).plan([run_id]).verdicts == 1
-    assert check(path, tell=lambda _: None).verdicts == 1
+    assert check(path, progress=lambda _: None).verdicts == 1
     damage_mark(path).touch()
     store.close()
     kept = repair(path)

@@ -87,9 +87,9 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
     before = path.read_bytes()
     with pytest.raises(StorageProblem):  # marked: not opened again before it is repaired
         open_database(path)
-    told = repair(path)
-    assert told is not None
-    parameters = dict(told.parameters)
+    said = repair(path)
+    assert said is not None
+    parameters = dict(said.parameters)
     assert Path(parameters["path"]).read_bytes() == before
     kept = names(path)
     assert 0 < len(kept) < COUNT
@@ -238,7 +238,7 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
             store.set_verdict(store.save(run_id, found, spec=SPEC), AGREE, judged=found)  # the first is an earlier one
         store.finish(run_id)
         store.stamp_key()
-    assert (found_damaged(path), check(path, tell=lambda _share: None).verdicts) == (None, 2)
+    assert (found_damaged(path), check(path, progress=lambda _share: None).verdicts) == (None, 2)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE {change}")
     (tmp_path / "copy").mkdir()
@@ -251,10 +251,10 @@ def test_what_no_program_of_ours_wrote_is_damage_is_not_put_back_and_is_none_onc
         assert found_damaged(path) == "database_damaged"
         damage_mark(path).unlink()
     with pytest.raises(StorageProblem) as problem:
-        check(path, tell=lambda _share: None)
+        check(path, progress=lambda _share: None)
     assert problem.value.reason.code == "database_damaged"
     assert repair(path) is not None
-    check(path, tell=lambda _share: None)
+    check(path, progress=lambda _share: None)
     assert found_damaged(path) is None
 
 
@@ -265,8 +265,8 @@ def lose_the_last_result(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
     assert found_damaged(path) == "database_damaged"
-    told = repair(path)
-    assert told is not None and dict(told.parameters)["verdicts"] == "1"
+    said = repair(path)
+    assert said is not None and dict(said.parameters)["verdicts"] == "1"
 
 
 @pytest.mark.parametrize("state", ["finished", "cancelled"])
@@ -289,8 +289,8 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE runs SET state = 'asleep'")
     damage_mark(path).touch()
-    told = repair(path)
-    assert told is not None and dict(told.parameters)["results"] == "0"  # none could be shown
+    said = repair(path)
+    assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))

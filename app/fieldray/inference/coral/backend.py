@@ -257,7 +257,7 @@ class DeviceWatch:
         self._steady = Debouncer()
         self._devices: tuple[UsbDevice, ...] = ()
         self._ask_at_s: float | None = time.monotonic() + ask_after_s / 3
-        self._told: DeviceChanged | None = None
+        self._published: DeviceChanged | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
 
@@ -283,7 +283,7 @@ class DeviceWatch:
         devices, now_s = self._find(), time.monotonic()
         change = self._steady.look(devices, now_s)
         if change:
-            self._tell(devices, change)
+            self._report(devices, change)
         if change == "flapping":
             self._ask_at_s = None
         elif change or (devices and devices != self._devices):
@@ -293,7 +293,7 @@ class DeviceWatch:
             self._ask_at_s = None
             self._publish_event(status.look(ask=self._ask, find=self._find).event)
 
-    def _tell(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
+    def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:
         log.info("the Edge TPU: %s", change)
         if change == "plugged":
             self._plugged()
@@ -307,6 +307,6 @@ class DeviceWatch:
     def _publish_event(self, event: DeviceChanged) -> None:
         if event.state != "absent":
             event = replace(event, notes=event.notes + self._notes)
-        if event != self._told:
-            self._told = event
+        if event != self._published:
+            self._published = event
             self._publish(event)

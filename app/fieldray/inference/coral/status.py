@@ -122,8 +122,8 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
             raise BackendProblem(reason("coral_bad_library", name=name))
         return name, library
     # a library that is there but does not load says more than one that is absent
-    told = [problem for problem in problems if problem.code != "coral_no_library"]
-    raise BackendProblem((told or problems)[0])
+    specific = [problem for problem in problems if problem.code != "coral_no_library"]
+    raise BackendProblem((specific or problems)[0])
 
 
 class OpenDelegate:
