@@ -171,11 +171,11 @@ class _Bench:
 
     def _measured_run(self, name: str, number: int, workers: int) -> Mapping[str, Any]:
         self._notify(name)
-        images, place = self._images(self._effort.count), self._root / f"run-{number}-{workers}"
+        images, folder = self._images(self._effort.count), self._root / f"run-{number}-{workers}"
         figures = measure_run(
-            images, place, self._options, workers=workers, count=self._effort.count, notify=self._notify
+            images, folder, self._options, workers=workers, count=self._effort.count, notify=self._notify
         )
-        said = stored(place / "home")
+        said = stored(folder / "home")
         expected = stored(self._root / "run-0-0" / "home") if (number, workers) != (0, 0) else said
         return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
 
@@ -186,16 +186,16 @@ class _Bench:
     def _expected(self, count: int) -> tuple[Path, Said]:
         """The images of a part, and what `fieldray screen` says of them."""
         images = self._images(count)
-        place = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
-        if not (place / "home" / "results.sqlite").exists():
-            measure_run(images, place, self._options, workers=0, count=count, notify=self._notify)
-        return images, stored(place / "home")
+        folder = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
+        if not (folder / "home" / "results.sqlite").exists():
+            measure_run(images, folder, self._options, workers=0, count=count, notify=self._notify)
+        return images, stored(folder / "home")
 
     def _kills(self) -> Mapping[str, Any]:
         images, expected = self._expected(min(self._effort.count, _MOST_FOR_KILLS))
         kills = {"kills": self._effort.kills, "seed": self._effort.seed}
-        place = self._root / "kills"
-        return dataclasses.asdict(kill_archive(images, place, self._options, expected, **kills, notify=self._notify))
+        folder = self._root / "kills"
+        return dataclasses.asdict(kill_archive(images, folder, self._options, expected, **kills, notify=self._notify))
 
     def _network(self) -> Mapping[str, Any]:
         count = min(self._effort.count, _MOST_FOR_NETWORK)

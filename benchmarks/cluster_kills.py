@@ -110,19 +110,19 @@ class SweepKills:
 
 
 def kill_archive(
-    images: Path, place: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
+    images: Path, folder: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
 ) -> ArchiveKills:
     """An archive with two workers, one of whose processes is killed again and again until `kills` were.
 
     Raises ScreeningFailed where it ends otherwise.
     """
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     chance, killed, starts = random.Random(seed), Counter[str](), 0
-    command = command_of(images, place, ("--chunk", "32", *options), workers=2)
+    command = command_of(images, folder, ("--chunk", "32", *options), workers=2)
     began_s = time.perf_counter()
     while True:
         starts += 1
-        with started(command, place / "home") as process:
+        with started(command, folder / "home") as process:
             while process.poll() is None and sum(killed.values()) < kills:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(chance.uniform(*_CALM_S))
@@ -132,36 +132,36 @@ def kill_archive(
                 killed[role] += _killed_one(process.pid, role, chance)
             assert process.stderr
             said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode in COUNTED and (place / "out" / "merged.json").exists():
+        if process.returncode in COUNTED and (folder / "out" / "merged.json").exists():
             break
         if process.returncode != _KILLED:
             raise ScreeningFailed(f"ended with {process.returncode}: {said}")
     if sum(killed.values()) < kills:
         raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
-    said_of = stored(place / "home")
+    said_of = stored(folder / "home")
     return ArchiveKills(
         killed=dict(killed),
         starts=starts,
         total_s=time.perf_counter() - began_s,
         lost=len(expected.keys() - said_of.keys()),
-        doubled=rows_of(place / "home") - len(said_of),
+        doubled=rows_of(folder / "home") - len(said_of),
         differing=differences(expected, said_of),
     )
 
 
-def kill_sweep(place: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> SweepKills:
+def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> SweepKills:
     """A sweep of real, short trainings with two workers, of which `kills` are killed; then the same sweep again.
 
     Raises ScreeningFailed where the program ends otherwise than well.
     """
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     drawing = [sys.executable, str(CHECKOUT / "tools" / "draw_classes.py"), "images", "--patients", _PATIENTS]
-    subprocess.run(drawing, cwd=place, check=True)
-    (place / "short.toml").write_text(_RECIPE, encoding="utf-8")
-    (place / "sweep.toml").write_text(_SWEEP.format(trials=trials), encoding="utf-8")
+    subprocess.run(drawing, cwd=folder, check=True)
+    (folder / "short.toml").write_text(_RECIPE, encoding="utf-8")
+    (folder / "sweep.toml").write_text(_SWEEP.format(trials=trials), encoding="utf-8")
     chance, killed, began_s = random.Random(seed), 0, time.perf_counter()
-    with _sweep(place) as process:
+    with _sweep(folder) as process:
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(chance.uniform(*_TRIAL_CALM_S))
@@ -171,31 +171,31 @@ def kill_sweep(place: Path, *, trials: int, kills: int, seed: int, notify: Notif
                 notify(f"sweep: {killed} of {kills} workers killed")
     total_s = time.perf_counter() - began_s
     if process.returncode:
-        raise ScreeningFailed(f"the sweep ended with {process.returncode}: {(place / 'said.txt').read_text()}")
-    board = json.loads((place / "sweep" / "leaderboard.json").read_text(encoding="utf-8"))
-    before = (place / "sweep" / "journal.jsonl").read_bytes()
+        raise ScreeningFailed(f"the sweep ended with {process.returncode}: {(folder / 'said.txt').read_text()}")
+    board = json.loads((folder / "sweep" / "leaderboard.json").read_text(encoding="utf-8"))
+    before = (folder / "sweep" / "journal.jsonl").read_bytes()
     began_s = time.perf_counter()
-    with _sweep(place) as process:
+    with _sweep(folder) as process:
         process.wait()
-    again_s, again = time.perf_counter() - began_s, (place / "said.txt").read_text(encoding="utf-8").splitlines()
-    if before != (place / "sweep" / "journal.jsonl").read_bytes():
+    again_s, again = time.perf_counter() - began_s, (folder / "said.txt").read_text(encoding="utf-8").splitlines()
+    if before != (folder / "sweep" / "journal.jsonl").read_bytes():
         raise ScreeningFailed("the sweep that was done did something when it was started again")
     return SweepKills(
         trials=trials,
         killed=killed,
         states=dict(Counter(row["state"] for row in board)),
-        has_pack=any((place / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack")),
+        has_pack=any((folder / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack")),
         total_s=total_s,
         again_s=again_s,
         again=again[0] if again else "",
     )
 
 
-def _sweep(place: Path) -> subprocess.Popen[bytes]:
+def _sweep(folder: Path) -> subprocess.Popen[bytes]:
     command = python_command("fieldray.__main__", "workflow", "sweep", "sweep.toml")
-    with (place / "said.txt").open("wb") as said:
-        environment = {**os.environ, "FIELDRAY_HOME": str(place / "home")}
-        return subprocess.Popen(command, cwd=place, stdout=said, stderr=subprocess.STDOUT, env=environment)
+    with (folder / "said.txt").open("wb") as said:
+        environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, env=environment)
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:

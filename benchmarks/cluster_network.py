@@ -70,12 +70,12 @@ class NetworkRun:
 
 
 def network_run(
-    images: Path, place: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
+    images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
 ) -> NetworkRun:
     """Screen the images there, with the cut and the loss. Raises NotPermitted, ScreeningFailed."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    certificates = place / "certificates"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    certificates = folder / "certificates"
     make_certificates(certificates)
     encrypted = ("--certificates", str(certificates))
     with namespaces(3, rate_mbit=RATE_MBIT) as computers, contextlib.ExitStack() as ends:
@@ -83,31 +83,31 @@ def network_run(
 
         def begin(number: int, name: str, *words: str) -> subprocess.Popen[bytes]:
             command = computers.command(number, python_command("fieldray.__main__", *words, *encrypted))
-            process = _started(command, place / name)
+            process = _started(command, folder / name)
             ends.callback(_end, process)
             return process
 
         begin(0, "scheduler", "cluster", "start", "--host", computers.address(0), "--network", f"{NETWORK}.0/24")
-        _wait(lambda: b"The cluster is at" in (place / "scheduler.txt").read_bytes(), "the scheduler did not start")
+        _wait(lambda: b"The cluster is at" in (folder / "scheduler.txt").read_bytes(), "the scheduler did not start")
         for number in (1, 2):
             where = ("--host", computers.address(number), "--network", f"{NETWORK}.0/24")
             begin(number, f"node{number}", "cluster", "join", address, *where, "--name", f"node{number}")
         for number in (1, 2):
-            said = place / f"node{number}.txt"
+            said = folder / f"node{number}.txt"
             _wait(lambda said=said: b" works for " in said.read_bytes(), "a computer did not join")  # type: ignore[misc]
         began_s = time.perf_counter()
-        own = ("--out", str(place / "out"), "--chunk", "32", "--send-files", "--device", "cpu", "--cluster", address)
+        own = ("--out", str(folder / "out"), "--chunk", "32", "--send-files", "--device", "cpu", "--cluster", address)
         driver = begin(0, "driver", "archive", "screen", str(images), *own, *options)
-        rows = _rows(place / "driver" / "home" / "results.sqlite")
+        rows = _rows(folder / "driver" / "home" / "results.sqlite")
         with contextlib.closing(rows):
             resumed_s = _cut(computers, driver, rows, count, notify)
             gone_s = _lose(computers, driver, rows, count, notify)
         driver.wait()
         ended_s = time.perf_counter()
         sent_mb = sum(map(computers.received_mb, (1, 2)))
-    if driver.returncode not in COUNTED or not (place / "out" / "merged.json").exists():
-        raise ScreeningFailed(f"ended with {driver.returncode}: {(place / 'driver.txt').read_text()[-2000:]}")
-    said_of = stored(place / "driver" / "home")
+    if driver.returncode not in COUNTED or not (folder / "out" / "merged.json").exists():
+        raise ScreeningFailed(f"ended with {driver.returncode}: {(folder / 'driver.txt').read_text()[-2000:]}")
+    said_of = stored(folder / "driver" / "home")
     return NetworkRun(
         images=count,
         total_s=ended_s - began_s,
@@ -115,16 +115,16 @@ def network_run(
         after_loss_s=ended_s - gone_s,
         sent_mb=sent_mb,
         lost=len(expected.keys() - said_of.keys()),
-        doubled=rows_of(place / "driver" / "home") - len(said_of),
+        doubled=rows_of(folder / "driver" / "home") - len(said_of),
         differing=differences(expected, said_of),
     )
 
 
-def _started(command: list[str], place: Path) -> subprocess.Popen[bytes]:
+def _started(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
     """A command with a home of its own; what it says is beside its folder."""
-    place.mkdir()
-    with place.with_suffix(".txt").open("wb") as said:
-        environment = {**os.environ, "FIELDRAY_HOME": str(place / "home")}
+    folder.mkdir()
+    with folder.with_suffix(".txt").open("wb") as said:
+        environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
         return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
 
 

@@ -163,11 +163,11 @@ def _said(outcome: Outcome) -> tuple[str, str, str]:
     return outcome.category, found, outcome.facts.content_sha256
 
 
-def command_of(images: Path, place: Path, options: Sequence[str], *, workers: int) -> list[str]:
-    """The command line over a folder of images; results go to `place`."""
+def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: int) -> list[str]:
+    """The command line over a folder of images; results go to `folder`."""
     if not workers:
         return python_command("fieldray.__main__", "screen", str(images), "--device", "cpu", *options)
-    own = ("--out", str(place / "out"), "--workers", str(workers), "--device", "cpu")
+    own = ("--out", str(folder / "out"), "--workers", str(workers), "--device", "cpu")
     return python_command("fieldray.__main__", "archive", "screen", str(images), *own, *options)
 
 
@@ -186,14 +186,14 @@ def require_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def measure_run(
-    images: Path, place: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
+    images: Path, folder: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
 ) -> RunFigures:
     """Run once from nothing; how far it is is told every minute. Raises ScreeningFailed."""
-    shutil.rmtree(place, ignore_errors=True)  # of a benchmark that was ended
-    watch = _Watch(place / "home" / "results.sqlite")
+    shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that was ended
+    watch = _Watch(folder / "home" / "results.sqlite")
     with (
         contextlib.closing(watch),
-        started(command_of(images, place, options, workers=workers), place / "home") as process,
+        started(command_of(images, folder, options, workers=workers), folder / "home") as process,
     ):
         driver, shown_s = psutil.Process(process.pid), time.perf_counter()
         while process.poll() is None:
@@ -204,7 +204,7 @@ def measure_run(
                 notify(f"{watch.seen[-1][1]} of {count} images, {watch.seen[-1][2]:.0f} MB")
         total_s = time.perf_counter() - watch.began_s
         require_end(process)
-    if workers and not (place / "out" / "merged.json").exists():
+    if workers and not (folder / "out" / "merged.json").exists():
         raise ScreeningFailed("the archive is not complete")
     return RunFigures(
         workers=workers,

@@ -49,8 +49,8 @@ def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
     """Measure `limit` pairs of a part."""
     pairs = read_pairs(data, part, limit=limit, notify=notify)
     generator, found = np.random.default_rng(2026), Found()
-    for place, pair in enumerate(pairs):
-        notify(f"comparing {place + 1} of {len(pairs)}")
+    for index, pair in enumerate(pairs):
+        notify(f"comparing {index + 1} of {len(pairs)}")
         _measure_copy(pair, generator, found)
         _measure_identical(pair.current, found)
         _measure_pair(pair, generator, found)
@@ -199,7 +199,7 @@ def _median(values: Sequence[float]) -> float | None:
 def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
     same = [row[:3] for row in found.same]
     error_text = f"{np.median(errors):.2f}, {np.percentile(errors, 95):.2f}"
-    dice_text = ", ".join(_shown([each[place] for each in found.dice]) for place in range(2))
+    dice_text = ", ".join(_shown([each[index] for each in found.dice]) for index in range(2))
     others = [(not comparable, patient) for comparable, patient, _ in found.other]
     rows = [
         ("Registration error in copies, px of 512: median, 95 %", error_text),

@@ -51,7 +51,7 @@ def read_pairs(data: Path, part: Part, *, limit: int, notify: Callable[[str], No
     """Up to `limit` pairs of a part, drawn by a fixed seed, with images that can be compared at all."""
     with (data / "pairs.csv").open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if part_of(row["patient_id"]) == part]
-    drawn = [rows[place] for place in np.random.default_rng(17).permutation(len(rows))]
+    drawn = [rows[index] for index in np.random.default_rng(17).permutation(len(rows))]
     pairs: list[Pair] = []
     with _reader() as read:
         for row in drawn:
@@ -146,9 +146,9 @@ def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> Fram
 def with_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:
     """A round opacity with a soft edge somewhere in the lungs, and where it is stronger than half of its contrast."""
     rows, columns = np.nonzero(image.lungs)
-    place = int(generator.integers(len(rows)))
+    index = int(generator.integers(len(rows)))
     radius, contrast = generator.uniform(*_RADII_PX), generator.uniform(*_CONTRASTS)
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
-    distance = np.hypot(down - rows[place], across - columns[place]) / radius
+    distance = np.hypot(down - rows[index], across - columns[index]) / radius
     profile: Grey = np.where(distance < 1, 0.5 * (1 + np.cos(np.pi * np.square(distance.clip(0, 1)))), 0)
     return framed(image.pixels + 255 * contrast * profile, image.lungs), np.asarray(profile > 0.5)

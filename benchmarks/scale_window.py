@@ -159,8 +159,8 @@ class _Bench:
     def is_in_sight(self) -> bool:
         """Whether every row that the table shows is read."""
         first, last = self.table.rowAt(0), self.table.rowAt(self.table.viewport().height() - 1)
-        places = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
-        return None not in [self.rows.row_at(self.rows.index(place, 0)) for place in places]
+        rows = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
+        return None not in [self.rows.row_at(self.rows.index(row, 0)) for row in rows]
 
     def is_open(self, *, at: int | None = None, not_at: int | None = None) -> bool:
         """Whether the image that is chosen is open, and lies in one place, or in another one."""
@@ -181,8 +181,8 @@ class _Bench:
         """The last image, the first, and the next studies from there."""
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
-            place = self.rows.rowCount() - 1 if is_last else 0
-            self.measure(name, partial(work_list.choose_end, last=is_last), partial(self.is_open, at=place))
+            row = self.rows.rowCount() - 1 if is_last else 0
+            self.measure(name, partial(work_list.choose_end, last=is_last), partial(self.is_open, at=row))
         for _ in range(_STUDIES):
             before = self.table.currentIndex().row()
             self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))

@@ -68,9 +68,9 @@ class CleanRoot:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def inside(self, place: str) -> Path:
+    def inside(self, path: str) -> Path:
         """The path from outside of a place inside."""
-        return self.path / place.lstrip("/")
+        return self.path / path.lstrip("/")
 
     def add_user(self, name: str, *, number: int, home: str) -> User:
         """Somebody new, with a home folder. Raises CalledProcessError."""
@@ -153,9 +153,9 @@ def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
     layers = f"lowerdir={base},upperdir={scratch}/upper,workdir={scratch}/work"
     root = scratch / "root"
     _run("mount", "-t", "overlay", "-o", layers, "overlay", str(root))
-    for kind, place, options in (("proc", "proc", ""), ("sysfs", "sys", "ro"), ("tmpfs", "dev/shm", "")):
-        (root / place).mkdir(exist_ok=True)
-        _run("mount", "-t", kind, *(["-o", options] if options else []), kind, str(root / place))
+    for kind, path, options in (("proc", "proc", ""), ("sysfs", "sys", "ro"), ("tmpfs", "dev/shm", "")):
+        (root / path).mkdir(exist_ok=True)
+        _run("mount", "-t", kind, *(["-o", options] if options else []), kind, str(root / path))
     for device in ("null", "zero", "full", "random", "urandom", "tty"):
         (root / "dev" / device).touch()
         _run("mount", "--bind", f"/dev/{device}", str(root / "dev" / device))

@@ -19,27 +19,27 @@ def contents(build: Path) -> dict[str, str]:
         return {"": hashlib.sha256(build.read_bytes()).hexdigest()}
     found = {}
     for path in sorted(build.rglob("*")):
-        place = path.relative_to(build).as_posix()
+        name = path.relative_to(build).as_posix()
         if path.is_symlink():
-            found[place] = f"link to {path.readlink()}"
+            found[name] = f"link to {path.readlink()}"
         elif path.is_dir():
-            found[place] = "folder"
+            found[name] = "folder"
         else:
             facts = path.stat()
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[place] = f"{facts.st_mode & 0o777:o} {int(facts.st_mtime)} {digest}"
+            found[name] = f"{facts.st_mode & 0o777:o} {int(facts.st_mtime)} {digest}"
     return found
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
     """A line for each place that is in one only, or not the same in both."""
-    lines = [f"only in the first: {place}" for place in first.keys() - second.keys()]
-    lines += [f"only in the second: {place}" for place in second.keys() - first.keys()]
+    lines = [f"only in the first: {name}" for name in first.keys() - second.keys()]
+    lines += [f"only in the second: {name}" for name in second.keys() - first.keys()]
     both = first.keys() & second.keys()
     lines += [
-        f"differs: {place or 'the file'} ({first[place]} / {second[place]})"
-        for place in both
-        if first[place] != second[place]
+        f"differs: {name or 'the file'} ({first[name]} / {second[name]})"
+        for name in both
+        if first[name] != second[name]
     ]
     return sorted(lines)
 

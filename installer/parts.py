@@ -53,16 +53,16 @@ class Part:
 
 def parts(frozen: Path) -> list[Part]:
     """All of them, by name. Raises ValueError for a native library of unknown origin."""
-    native = [place for place in places(frozen) if _NATIVE.search(place.rpartition("/")[2])]
+    native = [path for path in paths(frozen) if _NATIVE.search(path.rpartition("/")[2])]
     found = {part.name: part for part in _distributions(frozen, native)}
     found["Python"] = _interpreter()
     brought = {file for part in found.values() for file in part.files}
-    for part in _native_parts([place for place in native if place not in brought], found):
+    for part in _native_parts([path for path in native if path not in brought], found):
         found[part.name] = part
     return sorted(found.values(), key=lambda part: part.name.lower())
 
 
-def places(frozen: Path) -> list[str]:
+def paths(frozen: Path) -> list[str]:
     """Every file by its place in the folder, with /; links are not files of their own."""
     files = (path for path in frozen.rglob("*") if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(frozen).as_posix() for path in files)
@@ -71,13 +71,13 @@ def places(frozen: Path) -> list[str]:
 def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
     by_module = metadata.packages_distributions()
     tops = {module.partition(".")[0] for module in modules(frozen)} | {
-        place.split("/")[1].partition(".")[0] for place in native if place.startswith(f"{_INSIDE}/")
+        path.split("/")[1].partition(".")[0] for path in native if path.startswith(f"{_INSIDE}/")
     }
     names = {name for top in tops for name in by_module.get(top, ())} - {"fieldray"}
     for name in sorted({*names, "pyinstaller"}):
         found = metadata.distribution(name)
         files = {f"{_INSIDE}/{file.as_posix()}" for file in found.files or ()}
-        yield _distribution(found, tuple(place for place in native if place in files and _row(place) is None))
+        yield _distribution(found, tuple(path for path in native if path in files and _row(path) is None))
 
 
 def modules(frozen: Path) -> set[str]:
@@ -131,23 +131,23 @@ def _rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _row(place: str) -> dict[str, Any] | None:
+def _row(path: str) -> dict[str, Any] | None:
     """The row of a library by its place; None where only the record of a distribution can say whose it is."""
-    return next((row for row in _rows() if _fits(row, place.lower())), None)
+    return next((row for row in _rows() if _fits(row, path.lower())), None)
 
 
-def _fits(row: Mapping[str, Any], place: str) -> bool:
-    patterns = [*row["files"], *(row.get("beside", ()) if place.count("/") == 1 else ())]
-    return any(fnmatchcase(place, pattern) for pattern in patterns)
+def _fits(row: Mapping[str, Any], path: str) -> bool:
+    patterns = [*row["files"], *(row.get("beside", ()) if path.count("/") == 1 else ())]
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _native_parts(native: Iterable[str], known: Mapping[str, Part]) -> Iterator[Part]:
     files: dict[str, list[str]] = {}
-    for place in native:
-        row = _row(place)
+    for path in native:
+        row = _row(path)
         if row is None:
-            raise ValueError(f"{place} is of unknown origin: add it to native_parts.toml")
-        files.setdefault(row["name"], []).append(place)
+            raise ValueError(f"{path} is of unknown origin: add it to native_parts.toml")
+        files.setdefault(row["name"], []).append(path)
     for row in _rows():
         if row["name"] not in files:
             continue

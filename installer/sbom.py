@@ -41,11 +41,11 @@ def document(
         "licenses": [{"license": {"id": "Apache-2.0"}}],
         "purl": f"pkg:generic/fieldray@{version}",
     }
-    whole = hashlib.sha256("\n".join(f"{digest} {place}" for place, digest in sorted(files.items())).encode())
-    brought = {place: part for part in found for place in part.files}
+    whole = hashlib.sha256("\n".join(f"{digest} {path}" for path, digest in sorted(files.items())).encode())
+    brought = {path: part for part in found for path in part.files}
     dependencies = [{"ref": "fieldray", "dependsOn": sorted(_reference(part) for part in found)}]
     dependencies += [
-        {"ref": _reference(part), "dependsOn": [f"file:{place}" for place in part.files if place in files]}
+        {"ref": _reference(part), "dependsOn": [f"file:{path}" for path in part.files if path in files]}
         for part in found
     ]
     return {
@@ -56,7 +56,7 @@ def document(
         "version": 1,
         "metadata": {"timestamp": made_at.isoformat().replace("+00:00", "Z"), "component": program},
         "components": [_component(part) for part in found]
-        + [_file(place, digest, brought.get(place)) for place, digest in sorted(files.items())],
+        + [_file(path, digest, brought.get(path)) for path, digest in sorted(files.items())],
         "dependencies": dependencies,
     }
 
@@ -81,11 +81,11 @@ def _component(part: parts.Part) -> dict[str, Any]:
 _UNLISTED: Final = frozenset({"NOASSERTION"})
 
 
-def _file(place: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
+def _file(path: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
     component: dict[str, Any] = {
         "type": "file",
-        "bom-ref": f"file:{place}",
-        "name": place,
+        "bom-ref": f"file:{path}",
+        "name": path,
         "hashes": [{"alg": "SHA-256", "content": digest}],
     }
     return component | ({"group": part.name} if part else {})
@@ -93,7 +93,7 @@ def _file(place: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
 
 def hashes(frozen: Path) -> dict[str, str]:
     """SHA-256 by place of every file that is not a link."""
-    return {place: hashlib.sha256((frozen / place).read_bytes()).hexdigest() for place in parts.places(frozen)}
+    return {path: hashlib.sha256((frozen / path).read_bytes()).hexdigest() for path in parts.paths(frozen)}
 
 
 def write(frozen: Path) -> Path:
@@ -114,10 +114,10 @@ def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str
         for component in listed["components"]
         if component["type"] == "file"
     }
-    lines = [f"missing: {place}" for place in wanted.keys() - files.keys()]
-    lines += [f"not in the list: {place}" for place in files.keys() - wanted.keys()]
+    lines = [f"missing: {path}" for path in wanted.keys() - files.keys()]
+    lines += [f"not in the list: {path}" for path in files.keys() - wanted.keys()]
     both = wanted.keys() & files.keys()
-    return sorted(lines + [f"changed: {place}" for place in both if wanted[place] != files[place]])
+    return sorted(lines + [f"changed: {path}" for path in both if wanted[path] != files[path]])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ class Picture:
         """How many pixels have this colour ("#rrggbb")."""
         wanted = bytes.fromhex(colour.removeprefix("#"))
         pixels = b"".join(self.rows)
-        return sum(pixels[place : place + 3] == wanted for place in range(0, len(pixels), 3))
+        return sum(pixels[offset : offset + 3] == wanted for offset in range(0, len(pixels), 3))
 
     def save(self, path: Path) -> None:
         """Write it as PNG (RFC 2083). Raises OSError."""

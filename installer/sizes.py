@@ -38,9 +38,9 @@ def table(frozen: Path) -> str:
     return "".join(f"{name:<36}{size / 1e6:8.1f} MB\n" for name, size in rows)
 
 
-def _part(place: str) -> str:
-    inside = place.removeprefix("_internal/")
-    if inside == place:
+def _part(path: str) -> str:
+    inside = path.removeprefix("_internal/")
+    if inside == path:
         return _PROGRAMS
     return next(name for name, patterns in _PARTS if any(fnmatchcase(inside, pattern) for pattern in patterns))
 

@@ -61,8 +61,8 @@ def plain_image(image: bytes) -> Plain:
 
 def _short(head: bytes, element: int) -> int:
     """A number of group 0028."""
-    place = head.index(struct.pack("<HH", 0x28, element) + b"US\2\0")
-    return int.from_bytes(head[place + 8 : place + 10], "little")
+    offset = head.index(struct.pack("<HH", 0x28, element) + b"US\2\0")
+    return int.from_bytes(head[offset + 8 : offset + 10], "little")
 
 
 def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
@@ -102,8 +102,8 @@ def _lossless_jpeg(plain: Plain) -> bytes:
     starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
     codes = {difference: _code(difference) for difference in range(1 - (1 << _BITS), 1 << _BITS)}
     bits = "".join(
-        codes[value - (values[place - 1] if place % columns else starts[place // columns])]
-        for place, value in enumerate(values)
+        codes[value - (values[offset - 1] if offset % columns else starts[offset // columns])]
+        for offset, value in enumerate(values)
     )
     bits += "1" * (-len(bits) % 8)
     data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")

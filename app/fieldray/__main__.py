@@ -39,12 +39,12 @@ def _leave_current_directory() -> None:
         here = getcwd()  # noqa: PTH109
     except OSError:  # it was removed
         here = ""
-    sys.path[:] = [place for place in sys.path if isabs(place) and (place == own or place != here)]  # noqa: PTH117
+    sys.path[:] = [entry for entry in sys.path if isabs(entry) and (entry == own or entry != here)]  # noqa: PTH117
     if not isabs(sys.pycache_prefix or ""):  # noqa: PTH117
         sys.pycache_prefix = None
     if name == "posix" and not sys.flags.ignore_environment and any(map(environ.get, PLACES_OF_CODE)):
         named = environ.get("PYTHONPATH", "").split(pathsep)
-        sys.path.sort(key=lambda place: place == own or place in named)  # what is asked next comes from elsewhere
+        sys.path.sort(key=lambda entry: entry == own or entry in named)  # what is asked next comes from elsewhere
         from fieldray.paths import program_command
 
         command = program_command(*sys.argv[1:])

@@ -49,8 +49,8 @@ def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) ->
         if name not in kept and not name.startswith(_KEPT_FAMILIES):
             del environment[name]
         elif name in _SEARCHED or _FOLDERS.fullmatch(name):
-            places = re.split("[ :]" if name == "LD_PRELOAD" else os.pathsep, environment[name])
-            environment[name] = os.pathsep.join(filter(os.path.isabs, places))
+            entries = re.split("[ :]" if name == "LD_PRELOAD" else os.pathsep, environment[name])
+            environment[name] = os.pathsep.join(filter(os.path.isabs, entries))
             if not environment[name]:
                 del environment[name]  # an empty one means the current directory as well
 

@@ -272,8 +272,8 @@ def whitened(image: Grey, mask: Grey, generator: np.random.Generator) -> tuple[G
     """
     hulls = lung_hulls(mask > 127)
     for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():
-        place = white_part(hulls[here], str(generator.choice(WHITE_PARTS)), generator, is_left=here == 0)
-        image, mask = painted_white(image, place, generator), np.where(place, np.uint8(0), mask)
+        area = white_part(hulls[here], str(generator.choice(WHITE_PARTS)), generator, is_left=here == 0)
+        image, mask = painted_white(image, area, generator), np.where(area, np.uint8(0), mask)
     return image, mask
 
 
@@ -293,22 +293,22 @@ def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
 
 
-def white_part(place: NDArray[np.bool_], kind: str, generator: Generator, *, is_left: bool) -> NDArray[np.bool_]:
+def white_part(area: NDArray[np.bool_], kind: str, generator: Generator, *, is_left: bool) -> NDArray[np.bool_]:
     """What of a lung's place is painted, for a kind of `WHITE_PARTS`; `is_left` as seen in the image."""
-    down, across = np.nonzero(place)
-    y, x = np.mgrid[0 : place.shape[0], 0 : place.shape[1]]
+    down, across = np.nonzero(area)
+    y, x = np.mgrid[0 : area.shape[0], 0 : area.shape[1]]
     height, inwards = np.ptp(down), (x - across.min()) / max(1, np.ptp(across))
     outwards = 1 - inwards if is_left else inwards
     level = {
-        "whole": np.full(place.shape, -np.inf),
+        "whole": np.full(area.shape, -np.inf),
         "upper": down.min() + height * generator.uniform(0.3, 0.75) + 0 * x,
         "lower": down.min() + height * generator.uniform(0.25, 0.7) + 0 * x,
         "effusion": down.min() + height * (generator.uniform(0.25, 0.65) - 0.22 * outwards**3 + 0.05 * inwards),
     }[kind]
-    return np.asarray(place & ((y < level) if kind == "upper" else (y >= level)), bool)
+    return np.asarray(area & ((y < level) if kind == "upper" else (y >= level)), bool)
 
 
-def painted_white(grey: Grey, place: NDArray[np.bool_], generator: np.random.Generator) -> Grey:
+def painted_white(grey: Grey, area: NDArray[np.bool_], generator: np.random.Generator) -> Grey:
     """White with noise and a feathered edge, between what lies around the lungs and the brightest."""
     pixels, side = grey.astype(np.float32), len(grey)
     low, high = np.percentile(pixels, [50, 97])
@@ -317,7 +317,7 @@ def painted_white(grey: Grey, place: NDArray[np.bool_], generator: np.random.Gen
     white = generator.uniform(low + 0.55 * (high - low), high) + 6 * broad / broad.std()
     white += generator.uniform(2, 5) * fine / fine.std() + 0.15 * (around - around.mean())
     feather = generator.uniform(1.5, 4) * side / 256
-    soft = ndimage.gaussian_filter(place.astype(np.float32), feather) * generator.uniform(0.9, 1)
+    soft = ndimage.gaussian_filter(area.astype(np.float32), feather) * generator.uniform(0.9, 1)
     return np.asarray(np.clip(pixels * (1 - soft) + white * soft, 0, 255), np.uint8)
 
 
@@ -327,10 +327,10 @@ def _lettered(image: Grey, generator: np.random.Generator) -> Grey:
     rows, columns = image.shape
     text = "".join(generator.choice(list(_MARKS + "0123456789"), int(generator.integers(1, 7))))
     size = generator.uniform(0.04, 0.12) * rows
-    place = [generator.uniform(0, 0.12), generator.uniform(0.78, 0.92)]
-    left, top = columns * float(generator.choice(place)), rows * float(generator.uniform(0, 0.92))
+    edges = [generator.uniform(0, 0.12), generator.uniform(0.78, 0.92)]
+    left, top = columns * float(generator.choice(edges)), rows * float(generator.uniform(0, 0.92))
     if generator.random() < 0.5:
-        left, top = columns * float(generator.uniform(0, 0.9)), rows * float(generator.choice(place))
+        left, top = columns * float(generator.uniform(0, 0.9)), rows * float(generator.choice(edges))
     grey = int(generator.choice([255, 230, 0]))
     ImageDraw.Draw(picture).text((left, top), text, fill=grey, font_size=size)
     return np.asarray(picture)
@@ -441,9 +441,9 @@ def corner(chest: Grey, generator: Generator) -> Grey:
     """A shoulder, a flank, or any small part."""
     side = len(chest)
     part = int(side * generator.uniform(0.2, 0.42))
-    top, left = (int(place) for place in generator.choice([0, side - part], 2))
+    top, left = (int(start) for start in generator.choice([0, side - part], 2))
     if generator.random() < 0.3:
-        top, left = (int(place) for place in generator.uniform(0, side - part, 2))
+        top, left = (int(start) for start in generator.uniform(0, side - part, 2))
     return _filled(chest[top : top + part, left : left + part], side)
 
 

@@ -459,7 +459,7 @@ def _one_keystroke_apart(first: str, second: str) -> bool:
     one, other = sorted((first.casefold(), second.casefold()), key=len)
     if one == other or len(one) < _SHORTEST_WORD:
         return one == other
-    start = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    start = next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
     rest, other_rest = one[start:], other[start:]
     if len(one) < len(other):
         return rest == other_rest[1:]

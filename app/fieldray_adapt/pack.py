@@ -181,7 +181,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         tools=manifest.provenance,
         cross=cross_validation_of(run),
     )
-    place = write_pack(
+    folder = write_pack(
         recipe.packs_folder,
         manifest=manifest,
         files=files,
@@ -190,7 +190,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         key=own_key(recipe.signing_key),
     )
     warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-    return pack_facts(place) | ({"warnings": warnings} if warnings else {})
+    return pack_facts(folder) | ({"warnings": warnings} if warnings else {})
 
 
 def evaluated(run: Run, name: str = "metrics.json") -> Any:
@@ -231,19 +231,19 @@ def write_whole(recipe: Any, kind: type[PackManifest], contents: Mapping[str, by
     return pack_facts(write_described(recipe.packs_folder, description=whole, contents=contents, key=key))
 
 
-def pack_facts(place: Path) -> dict[str, Any]:
+def pack_facts(folder: Path) -> dict[str, Any]:
     """What the status has of a pack that was written, by which `is_as_written` knows it again."""
-    signed = read_verified_manifest(place)
-    size = sum(path.stat().st_size for path in place.iterdir())
-    return {"pack": str(place), "signer": signed.fingerprint, "manifest_sha256": signed.manifest_sha256, "bytes": size}
+    signed = read_verified_manifest(folder)
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return {"pack": str(folder), "signer": signed.fingerprint, "manifest_sha256": signed.manifest_sha256, "bytes": size}
 
 
 def is_as_written(facts: Mapping[str, Any]) -> bool:
     """Whether the very pack that a step wrote is where it wrote it, whole and alone."""
-    place = Path(facts["pack"])
+    folder = Path(facts["pack"])
     try:
-        require_pack(place, fingerprint=facts.get("signer", ""))
-        return bool(read_verified_manifest(place).manifest_sha256 == facts["manifest_sha256"])
+        require_pack(folder, fingerprint=facts.get("signer", ""))
+        return bool(read_verified_manifest(folder).manifest_sha256 == facts["manifest_sha256"])
     except (PackProblem, OSError):
         return False
 

@@ -105,7 +105,7 @@ def scale_channels(
         for position, axis in enumerate(axes):
             if not factors.keys().isdisjoint(axis.parts):
                 power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
-                shape = [-1 if place == position else 1 for place in range(array.ndim)]
+                shape = [-1 if dim == position else 1 for dim in range(array.ndim)]
                 own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.parts]
                 array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
         scaled[key] = array

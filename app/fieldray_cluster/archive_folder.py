@@ -99,17 +99,17 @@ class ArchiveFolder:
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
-        place, self._asked = self.path / "archive.json", request.paths
-        if place.exists() and (self.is_listed or self.has_results):
-            require_same(self._request(place), request, self.path)
+        path, self._asked = self.path / "archive.json", request.paths
+        if path.exists() and (self.is_listed or self.has_results):
+            require_same(self._request(path), request, self.path)
         else:
-            write_atomically(place, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
+            write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
 
-    def _request(self, place: Path) -> ArchiveRequest:
+    def _request(self, path: Path) -> ArchiveRequest:
         try:
-            return decoded(place.read_bytes(), ArchiveRequest)
+            return decoded(path.read_bytes(), ArchiveRequest)
         except (OSError, ValueError) as error:
-            raise UsageProblem(reason("archive_damaged", path=place)) from error
+            raise UsageProblem(reason("archive_damaged", path=path)) from error
 
     def merged_run(self) -> int | None:
         """The run of the store that was given all results; None while there is none."""
@@ -186,23 +186,23 @@ class ArchiveFolder:
 
     def keep(self, piece: Piece, results: bytes) -> None:
         """Write the results of a range. Raises StorageProblem."""
-        write_atomically(self._place(piece), results)
+        write_atomically(self._path(piece), results)
 
     def results(self, piece: Piece) -> bytes:
         """The results of a range. Raises StorageProblem."""
         try:
-            return self._place(piece).read_bytes()
+            return self._path(piece).read_bytes()
         except OSError as error:
-            raise storage_problem(error, self._place(piece)) from error
+            raise storage_problem(error, self._path(piece)) from error
 
     def forget(self, piece: Piece) -> None:
         """Remove results that cannot be read, so that the range is screened again. Raises StorageProblem."""
         try:
-            self._place(piece).unlink(missing_ok=True)
+            self._path(piece).unlink(missing_ok=True)
         except OSError as error:
-            raise storage_problem(error, self._place(piece)) from error
+            raise storage_problem(error, self._path(piece)) from error
 
-    def _place(self, piece: Piece) -> Path:
+    def _path(self, piece: Piece) -> Path:
         return self.path / "chunks" / f"{piece.start:09}-{piece.stop:09}.parquet"
 
 

@@ -69,9 +69,9 @@ def place_of(address: str) -> Path:
     return Path(f"{protocol}:/" + "/".join(map(_quoted, rest.split("/"))))
 
 
-def address_of(place: Path) -> str:
+def address_of(path: Path) -> str:
     """The inverse."""
-    protocol, *parts = place.as_posix().split("/")
+    protocol, *parts = path.as_posix().split("/")
     return f"{protocol}//" + "/".join("" if part == "%" else unquote(part) for part in parts)
 
 
@@ -387,15 +387,15 @@ class ReadAhead:
 
     def _feed(self, states: dict[Path, str], folder: Path) -> None:
         """In order, so that what is waited for never waits for room that is kept by what comes later."""
-        for number, (place, future) in enumerate(self._coming.items()):
+        for number, (path, future) in enumerate(self._coming.items()):
             self._room.acquire()
             if self._is_over:
                 return
-            self._threads.submit(self._bring, place, states[place], folder / f"{number}", future)
+            self._threads.submit(self._bring, path, states[path], folder / f"{number}", future)
 
-    def _bring(self, place: Path, state: str, target: Path, future: Future[Path]) -> None:
+    def _bring(self, path: Path, state: str, target: Path, future: Future[Path]) -> None:
         try:
-            self._cache.bring(self._server, address_of(place), state, target)
+            self._cache.bring(self._server, address_of(path), state, target)
         except Exception as error:
             target.unlink(missing_ok=True)  # what came of it
             future.set_exception(error)
@@ -421,12 +421,12 @@ class ReadAhead:
             return Failed(ref=ref, stage="decode", reason=problem.reason)
         return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
-    def _used(self, place: Path) -> None:
+    def _used(self, path: Path) -> None:
         with self._lock:
-            self._uses[place] -= 1
-            if self._uses[place]:
+            self._uses[path] -= 1
+            if self._uses[path]:
                 return
-        future = self._coming[place]
+        future = self._coming[path]
         if future.done() and not future.cancelled() and not future.exception():
             future.result().unlink(missing_ok=True)
         self._room.release()

@@ -81,8 +81,8 @@ def remove_lines(files: Sequence[str]) -> list[str]:
     return lines + [f'RMDir "$INSTDIR{_inside(folder)}"' for folder in deepest_first]
 
 
-def _inside(place: PurePosixPath) -> str:
-    return "".join("\\" + _quoted(part) for part in place.parts)
+def _inside(path: PurePosixPath) -> str:
+    return "".join("\\" + _quoted(part) for part in path.parts)
 
 
 def _quoted(text: str) -> str:

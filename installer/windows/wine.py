@@ -110,9 +110,9 @@ class Wine:
 
 def _program(*names: str) -> str:
     for name in names:
-        for place in (*_PLACES, *os.environ["PATH"].split(os.pathsep)):
-            if (Path(place) / name).is_file():
-                return str(Path(place) / name)
+        for folder in (*_PLACES, *os.environ["PATH"].split(os.pathsep)):
+            if (Path(folder) / name).is_file():
+                return str(Path(folder) / name)
     raise FileNotFoundError(f"{names[0]} is not installed ({NEEDED})")
 
 

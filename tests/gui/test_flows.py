@@ -40,7 +40,7 @@ from fieldray.settings import Settings
 
 def listed(desk: Desk) -> list[int]:
     rows = desk.bench.rows
-    return [rows.id_at(rows.index(place, 0)) for place in range(rows.rowCount())]  # type: ignore[misc]
+    return [rows.id_at(rows.index(row, 0)) for row in range(rows.rowCount())]  # type: ignore[misc]
 
 
 def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:

@@ -132,8 +132,8 @@ def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
     )
     listed.add(*(screened(number, 0.9) for number in range(1, 201)))
     assert sum(asked) < 100
-    for place in range(0, 200, 20):
-        listed.until(lambda place=place: model.row_at(model.index(place, 0)) is not None)
+    for row in range(0, 200, 20):
+        listed.until(lambda row=row: model.row_at(model.index(row, 0)) is not None)
     assert max(asked) <= 3 * 48
     gc.collect()
     assert len(model._rows._alive) <= 60
@@ -270,8 +270,8 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     model.set_by_patient(True)
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
-    assert [model.data(model.index(place, 0), GROUP_ROLE).size for place in range(4)] == [2, 1, 1, 1]
-    patients = [model.index(place, KEYS.index("patient")) for place in range(4)]
+    assert [model.data(model.index(row, 0), GROUP_ROLE).size for row in range(4)] == [2, 1, 1, 1]
+    patients = [model.index(row, KEYS.index("patient")) for row in range(4)]
     said = [model.data(patient, Qt.ItemDataRole.AccessibleTextRole) for patient in patients]
     assert [words.endswith("same patient as above") for words in said] == [False, True, False, False]
     model.sort(KEYS.index("score"), Ascending)

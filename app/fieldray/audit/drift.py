@@ -126,7 +126,7 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
     return {
         "scores": score_counts([sample.scores[label] for sample in samples if label in sample.scores]),
         "refused": (len(samples) - refused, refused),
-        "exposure": tuple(grey[place] for place in range(EXPOSURE_BINS)),
+        "exposure": tuple(grey[index] for index in range(EXPOSURE_BINS)),
         "evidence": (len(inside) - below, below) if evidence_limit is not None else (),
     }
 

@@ -67,11 +67,11 @@ def _gaussian(size: int, sigma_px: float) -> Grey:
     reach = min(int(np.ceil(_REACH * sigma_px)), size - 1)
     offsets = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * np.square(offsets / sigma_px)) if sigma_px > 0 else (offsets == 0).astype(float)
-    places = np.arange(size)[:, None] + offsets
-    places = np.where(places < 0, -places - 1, places)
-    places = np.where(places >= size, 2 * size - places - 1, places)
+    indices = np.arange(size)[:, None] + offsets
+    indices = np.where(indices < 0, -indices - 1, indices)
+    indices = np.where(indices >= size, 2 * size - indices - 1, indices)
     matrix = np.zeros((size, size))
-    np.add.at(matrix, (np.arange(size)[:, None], places), weights / weights.sum())
+    np.add.at(matrix, (np.arange(size)[:, None], indices), weights / weights.sum())
     return matrix.astype(np.float32)
 
 
@@ -258,8 +258,8 @@ def _vertex(
 ) -> NDArray[np.float64]:
     """How far the top of the parabola through the peak and its two neighbours is from the peak, -0.5..0.5."""
     last = surfaces.shape[axis] - 1
-    place = row if axis == 1 else column
-    before, behind = (place - 1).clip(0), (place + 1).clip(None, last)
+    index = row if axis == 1 else column
+    before, behind = (index - 1).clip(0), (index + 1).clip(None, last)
     rows = (before, behind) if axis == 1 else (row, row)
     columns = (column, column) if axis == 1 else (before, behind)
     left, top, right = (
@@ -269,7 +269,7 @@ def _vertex(
     )
     bend = left - 2 * top + right
     shift = np.where(bend < 0, 0.5 * (left - right) / np.where(bend < 0, bend, -1.0), 0.0)
-    found: NDArray[np.float64] = np.where((place > 0) & (place < last), shift, 0.0).clip(-0.5, 0.5)
+    found: NDArray[np.float64] = np.where((index > 0) & (index < last), shift, 0.0).clip(-0.5, 0.5)
     return found
 
 
@@ -357,9 +357,9 @@ def least_jacobian(displacement: Displacement) -> float:
 # ---- splines and springs
 
 
-def _weights(places: NDArray[Any]) -> Points:
+def _weights(offsets: NDArray[Any]) -> Points:
     """(n, nodes) weights of a cubic B-spline at places along one side, in pixels."""
-    scaled = np.asarray(places, np.float64) / SPACING_PX + 1  # node 0 lies one spacing before the frame
+    scaled = np.asarray(offsets, np.float64) / SPACING_PX + 1  # node 0 lies one spacing before the frame
     distance = np.abs(scaled[:, None] - np.arange(_NODES))
     near = 2 / 3 - np.square(distance) + 0.5 * distance**3
     far = (2 - distance.clip(0, 2)) ** 3 / 6

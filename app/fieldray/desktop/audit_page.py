@@ -209,11 +209,11 @@ class AuditPage(Page):
         grid.setVerticalSpacing(4)
         grid.addWidget(label(self._translator.text("95 % intervals, by patient"), role="muted"), 0, 0, 1, 3)
         rows = words.figures()
-        for place, figure in enumerate(rows, 1):
+        for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
-            grid.addWidget(label(figure.what, role="heading" if is_heading else ""), place, 0)
-            grid.addWidget(label(figure.counts, role="muted"), place, 1)
-            grid.addWidget(label(figure.value), place, 2)
+            grid.addWidget(label(figure.what, role="heading" if is_heading else ""), index, 0)
+            grid.addWidget(label(figure.counts, role="muted"), index, 1)
+            grid.addWidget(label(figure.value), index, 2)
         grid.setRowStretch(grid.rowCount(), 1)
         for column, stretch in ((0, 4), (2, 3)):
             grid.setColumnStretch(column, stretch)

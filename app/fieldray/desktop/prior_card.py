@@ -182,13 +182,13 @@ class PriorCard(QWidget):
             text("Likeness inside the lungs: {before}, laid over each other {after}", before=before, after=after),
             text("Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected),
             region_count(translator, len(regions)),
-            *(region_sentence(translator, region, place) for place, region in enumerate(regions[:_MOST_REGIONS], 1)),
+            *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MOST_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
         )
 
-    def _choose(self, place: int) -> None:
-        if 0 <= place < len(self._comparing.priors):
-            self._comparing.choose(self._comparing.priors[place])
+    def _choose(self, index: int) -> None:
+        if 0 <= index < len(self._comparing.priors):
+            self._comparing.choose(self._comparing.priors[index])
 
 
 class PairMaps(QWidget):
@@ -210,8 +210,8 @@ class PairMaps(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         gap, width = 6, (self.width() - 6) // 2
-        for place, opened in enumerate(self._images):
-            box = QRectF(place * (width + gap), 0, width, self.height())
+        for index, opened in enumerate(self._images):
+            box = QRectF(index * (width + gap), 0, width, self.height())
             painter.fillRect(box, Qt.GlobalColor.black)
             pyramid, row = opened.pyramid, opened.row
             if pyramid is None or row is None:

@@ -35,8 +35,8 @@ class StatusPage(Page):
         self._table: QWidget | None = None
         self._load = card(label(text("An image beside other programs"), role="heading"), self.state)
         self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
-        for place, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
-            self._column.insertWidget(1 + place, part)
+        for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
+            self._column.insertWidget(1 + index, part)
         controller.backends_changed.connect(self._show_devices)
         controller.measured.connect(self._show_speed)
         self._machine.sampled.connect(self._show_load)
@@ -62,9 +62,9 @@ class StatusPage(Page):
             text("First image, ms"),
             text("95 % of the images take at most, ms"),
         )
-        for place, (name, value) in enumerate(zip(names, self._values, strict=True)):
-            self.figures.addWidget(label(name, role="muted"), place // 3 * 2, place % 3)
-            self.figures.addWidget(value, place // 3 * 2 + 1, place % 3)
+        for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
+            self.figures.addWidget(label(name, role="muted"), index // 3 * 2, index % 3)
+            self.figures.addWidget(value, index // 3 * 2 + 1, index % 3)
             value.setAccessibleName(name)
             value.setProperty("role", "title")
         what = text("Of the network alone, from the third image on; the first two carry the start.")

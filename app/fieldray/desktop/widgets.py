@@ -421,9 +421,9 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     """A table to read, with rows to activate; at most `most` points high. The last column takes the room there is."""
     table = QTableWidget(len(rows), len(headings))
     table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for column, text in enumerate(row):
-            table.setItem(place, column, QTableWidgetItem(plain(text)))
+            table.setItem(index, column, QTableWidgetItem(plain(text)))
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     table.setTabKeyNavigation(False)
@@ -434,6 +434,6 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     header.setMinimumSectionSize(header.sectionSizeHint(len(headings) - 1))
     header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-    rows_height = sum(table.rowHeight(place) for place in range(len(rows)))
+    rows_height = sum(table.rowHeight(index) for index in range(len(rows)))
     table.setFixedHeight(min(rows_height + header.sizeHint().height() + FIELD_MARGIN, most))
     return table

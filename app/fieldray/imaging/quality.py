@@ -129,8 +129,8 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
     values, counts = np.unique(np.rint(grey), return_counts=True)
     often = int(counts.argmax())
     if len(rows) >= 500 and counts[often] > _MOST_OF_ONE_GREY * len(rows):
-        place = (float(values[often]) - float(values[0])) / max(1.0, float(values[-1]) - float(values[0]))
-        found.append("lungs_black" if place < 0.02 else "lungs_white" if place > 0.98 else "lungs_few_greys")
+        position = (float(values[often]) - float(values[0])) / max(1.0, float(values[-1]) - float(values[0]))
+        found.append("lungs_black" if position < 0.02 else "lungs_white" if position > 0.98 else "lungs_few_greys")
     return tuple(found)
 
 

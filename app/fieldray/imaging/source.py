@@ -179,7 +179,7 @@ class Stamps:
         """The stamp of a file that was read whole in this state; empty where none may vouch for it."""
         if state is None or not self._is_settled(state):
             return b""
-        return self._stamp(path, state, lambda place, length: data[place : place + length])
+        return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
     def hashed(self, ref: ImageRef, *, opener: Opener = open_file) -> tuple[str, bytes]:
         """SHA-256 (hex) of a file's bytes, and its stamp, empty where none may vouch for it. Raises Unreadable."""
@@ -204,8 +204,8 @@ class Stamps:
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
         stamp = hashlib.blake2b(struct.pack("<3q", *state), key=self.key, digest_size=_STAMP_BYTES)
-        for place, length in self._parts(os.fsencode(path), state.size):
-            stamp.update(read(place, length))
+        for offset, length in self._parts(os.fsencode(path), state.size):
+            stamp.update(read(offset, length))
         return stamp.digest()
 
     def _parts(self, name: bytes, size: int) -> Iterator[tuple[int, int]]:
@@ -224,14 +224,14 @@ def _part_of(stream: BinaryIO, size: int) -> ReadPart:
     """Reads parts of an open file; a small one is read at once, which takes less time than several parts."""
     if size <= _AT_ONCE_BYTES:
         data = _read(stream, 0, size)
-        return lambda place, length: data[place : place + length]
-    return lambda place, length: _read(stream, place, length)
+        return lambda offset, length: data[offset : offset + length]
+    return lambda offset, length: _read(stream, offset, length)
 
 
-def _read(stream: BinaryIO, place: int, length: int) -> bytes:
+def _read(stream: BinaryIO, offset: int, length: int) -> bytes:
     if hasattr(os, "pread"):
-        return os.pread(stream.fileno(), length, place)
-    stream.seek(place)  # Windows
+        return os.pread(stream.fileno(), length, offset)
+    stream.seek(offset)  # Windows
     return stream.read(length)
 
 

@@ -335,9 +335,9 @@ def drives_on_linux(
     mounted  device, mount point and file system of each, as `psutil` has them, which is asked without it
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
-    found = {place: (device, file_system) for device, place, file_system, *_ in mounts}  # the topmost one stays
-    places = sorted(place for place, mount in found.items() if is_removable(*mount, place, system=system))
-    drives = (look_at(Path(place), name=Path(place).name) for place in places)
+    found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost one stays
+    folders = sorted(folder for folder, mount in found.items() if is_removable(*mount, folder, system=system))
+    drives = (look_at(Path(folder), name=Path(folder).name) for folder in folders)
     return tuple(drive for drive in drives if drive is not None)
 
 

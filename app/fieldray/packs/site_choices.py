@@ -238,5 +238,5 @@ class PackMemory:
 def _digests(path: Path) -> Iterator[str]:
     """Of a path and of every folder above it, the nearest first. Links are followed: a folder is one folder."""
     real = Path(os.path.realpath(path))
-    for place in (real, *real.parents):
-        yield hashlib.sha256(os.fsencode(os.path.normcase(place))).hexdigest()
+    for folder in (real, *real.parents):
+        yield hashlib.sha256(os.fsencode(os.path.normcase(folder))).hexdigest()

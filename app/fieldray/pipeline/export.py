@@ -100,13 +100,13 @@ def export_run(
             read_preview=partial(images.preview, query),
         )
         done, total = itertools.count(), len(exporters) * sum(sum(one.counts.values()) for one in (first, *beside))
-        places, captures = _places(folder, run, exporters), frozenset[int]()
-        for exporter, path in sorted(zip(exporters, places, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
+        paths, captures = _paths(folder, run, exporters), frozenset[int]()
+        for exporter, path in sorted(zip(exporters, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             results = _counted(query.listed_together([one.run_id for one in runs]), lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
-    return tuple(path for path in places if path.exists())  # a folder without files is none
+    return tuple(path for path in paths if path.exists())  # a folder without files is none
 
 
 def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
@@ -151,25 +151,25 @@ def run_of(query: ResultQuery, run_id: int, spec: RunSpec | None = None) -> Run:
     return run
 
 
-def _places(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
+def _paths(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
     """Where to write: the first names under which there is nothing, or what was written for this very run."""
     for number in itertools.count(1):
         ending = f"-{number}" if number > 1 else ""
-        places = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
-        if not any(map(partial(_is_of_another, run), exporters, places)):
-            return places
+        paths = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
+        if not any(map(partial(_is_of_another, run), exporters, paths)):
+            return paths
     raise AssertionError("numbers do not end")
 
 
-def _is_of_another(run: Run, exporter: Exporter, place: Path) -> bool:
+def _is_of_another(run: Run, exporter: Exporter, path: Path) -> bool:
     """Whether a report of another run is there. Anything else is for the exporter to replace or refuse."""
-    if not (is_plain(place) and place.is_file()):
+    if not (is_plain(path) and path.is_file()):
         return False
     try:
-        with place.open("rb") as stream:
+        with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
     except OSError as error:
-        raise storage_problem(error, place) from error
+        raise storage_problem(error, path) from error
     return exporter.is_own(head) and exporter.started_of(head) not in (None, started(run))
 
 

@@ -273,9 +273,9 @@ class _FilesOfPack:
 
     def find(self, key: bytes) -> _Known | None:
         """The newest result of the file with this key; None where there is none."""
-        for place, run in enumerate(self._runs):
+        for index, run in enumerate(self._runs):
             if found := run.find(key):
-                return _Known(*found, is_own=not place)
+                return _Known(*found, is_own=not index)
         return None
 
     def taken(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

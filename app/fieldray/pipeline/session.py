@@ -234,9 +234,9 @@ class Session:
             with ResultQuery(self.database) as query:
                 run = query.run(query.row(row_id).run_id)
             hashes = [model.model_sha256 for model in models]
-            place = hashes.index(run.spec.model_sha256) if run.spec.model_sha256 in hashes else 0
-            assessment = replace(assessment_of_run(run.spec, models[place]), wishes=wishes)
-            engine = self._open_all(models[0])[place]
+            index = hashes.index(run.spec.model_sha256) if run.spec.model_sha256 in hashes else 0
+            assessment = replace(assessment_of_run(run.spec, models[index]), wishes=wishes)
+            engine = self._open_all(models[0])[index]
         ref = replace(judged.ref, turn=UPRIGHT)
         found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and wishes != Wishes()):
@@ -249,7 +249,7 @@ class Session:
             keeps = bool(self._settings["keep_previews"])
             store.replace(row_id, found, run=run, keeps_preview=keeps)
         found = without_preview(found)
-        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False, pack=place))
+        self._publish(OutcomeReady(run_id=run.run_id, row_id=row_id, outcome=found, is_resumed=False, pack=index))
         return found
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:

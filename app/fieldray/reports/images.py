@@ -117,11 +117,11 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
 
 def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
     """From which to which pixel (exclusive) anything is seen of a row or column of cells, enlarged to `pixels`."""
-    places, share = np.flatnonzero(has_strength), pixels / len(has_strength)
-    if not len(places):
+    indices, share = np.flatnonzero(has_strength), pixels / len(has_strength)
+    if not len(indices):
         return 0, 1
     reach = 1 + math.ceil(1 / share)  # a pixel has something of the cells around it, of more if it is wide
-    first, last = int(places[0]) - reach, int(places[-1]) + 1 + reach
+    first, last = int(indices[0]) - reach, int(indices[-1]) + 1 + reach
     return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
 
 

@@ -63,7 +63,7 @@ def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = 
     """
     if not os.path.lexists(path):
         return
-    if any(_is_same(path, place) for place in inputs):
+    if any(_is_same(path, other) for other in inputs):
         raise UsageProblem(reason("output_is_input", path=path))
     if not is_plain(path) or not _is_ours(path, kind):
         raise UsageProblem(reason("output_not_ours", path=path))
@@ -72,14 +72,14 @@ def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = 
 def require_outside_home(path: Path) -> None:
     """Keep a person's files apart from the program's own. Raises UsageProblem (output_in_home)."""
     real = Path(os.path.realpath(path))
-    if any(_is_same(place, user_data()) for place in (real, *real.parents)):
+    if any(_is_same(other, user_data()) for other in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
 
 
 def require_inside(path: Path, folder: Path) -> None:
     """Refuse a place below `folder` that a link in it leads out of it. Raises StorageProblem (not_plain)."""
     real = Path(os.path.realpath(path))
-    if folder.exists() and not any(_is_same(place, folder) for place in (real, *real.parents)):
+    if folder.exists() and not any(_is_same(other, folder) for other in (real, *real.parents)):
         raise StorageProblem(reason("not_plain", path=path))
 
 
@@ -162,7 +162,7 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
     require_outside_home(path)
     if not os.path.lexists(path):
         return
-    if any(_is_same(path, place) for place in inputs):
+    if any(_is_same(path, other) for other in inputs):
         raise UsageProblem(reason("output_is_input", path=path))
     try:
         is_ours = not path.is_symlink() and path.is_dir()

@@ -229,11 +229,11 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """The given paths under which there once were images, and of which the pass saw none."""
-    places = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
+    folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
     for row in rows:
         key = row["image_key"]
-        under = places.intersection((key, *(place for place, _ in _places_around(key))))
+        under = folders.intersection((key, *(folder for folder, _ in _places_around(key))))
         had |= under
         has |= under if row["is_seen"] else set()
     return tuple(sorted(had - has))
@@ -286,7 +286,7 @@ def _places_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
             yield key[:end], key.startswith(_FRAME, end)
 
 
-def _is_in_any(key: bytes, places: AbstractSet[bytes]) -> bool:
+def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
     """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
-    around = [is_frame for place, is_frame in _places_around(key) if place in places]
+    around = [is_frame for folder, is_frame in _places_around(key) if folder in folders]
     return bool(around) and not any(around)

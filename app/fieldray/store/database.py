@@ -281,8 +281,8 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
 def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
     """The files that have such names, by number: the highest is the last, whatever the clock said."""
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
-    found = {place.name.removeprefix(begin).removesuffix(end): place for place in path.parent.glob(f"{begin}*{end}")}
-    return {int(number): place for number, place in found.items() if number.isascii() and number.isdigit()}
+    found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
+    return {int(number): file for number, file in found.items() if number.isascii() and number.isdigit()}
 
 
 def quarantine_companions(path: Path) -> None:

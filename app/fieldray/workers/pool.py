@@ -149,7 +149,7 @@ class Workers:
         key = self._stamps.key.hex() if self._stamps else first.stamp_key
         loaded = self._loaded_with(model) if model else ()
         each = tuple(
-            replace(one, ref=slim, stamp_key=key, finds=bool(of and calls.finder_of(of)), pack=_place(of, loaded))
+            replace(one, ref=slim, stamp_key=key, finds=bool(of and calls.finder_of(of)), pack=_index(of, loaded))
             for one, of in questions
         )
         try:
@@ -180,7 +180,7 @@ class Workers:
 
         with self._free_child() as child:
             self._of_model(lambda: self._loaded(child, model))
-            question = RunOf(values=values, pack=_place(model, child.models))
+            question = RunOf(values=values, pack=_index(model, child.models))
             return self._of_model(lambda: RUN.ask(child, question, timeout_s=self._timeout_s))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
@@ -424,7 +424,7 @@ def _end_of_model(error: ChildLost, timeout_s: float) -> Reason:
     return explain_end(error, is_open=True, timeout_s=timeout_s)
 
 
-def _place(model: Model | None, loaded: Sequence[Model]) -> int:
+def _index(model: Model | None, loaded: Sequence[Model]) -> int:
     """The number of a model among those that are loaded together; 0 for none."""
     return next((number for number, one in enumerate(loaded) if one is model), 0)
 

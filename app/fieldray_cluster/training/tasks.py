@@ -322,11 +322,11 @@ class _ClassifierReplica:
         parts = [
             augmented_batch(
                 samples,
-                whole[place : place + 1],
+                whole[index : index + 1],
                 self._task.augmentation,
-                np.random.default_rng((schedule.seed, epoch, step, place)),
+                np.random.default_rng((schedule.seed, epoch, step, index)),
             )
-            for place in range(own.start, own.stop)
+            for index in range(own.start, own.stop)
         ]
         images = np.concatenate([image for image, _ in parts])
         lungs = [lung for _, lung in parts if lung is not None]
@@ -414,12 +414,12 @@ class _LungReplica:
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes
 
-        def generator(place: int) -> np.random.Generator:
-            return np.random.default_rng((seed, task.first_epoch + epoch, step, place))
+        def generator(index: int) -> np.random.Generator:
+            return np.random.default_rng((seed, task.first_epoch + epoch, step, index))
 
         own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
-        pairs = [self._samples.pair(generator(place)) for place in range(own.start, own.stop)]
-        drawn = [self._samples.check(generator(with_masks + place)) for place in range(checked.start, checked.stop)]
+        pairs = [self._samples.pair(generator(index)) for index in range(own.start, own.stop)]
+        drawn = [self._samples.check(generator(with_masks + index)) for index in range(checked.start, checked.stop)]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)

@@ -12,15 +12,15 @@ PATH = Path("/images/a.dcm")
 
 
 def test_every_image_of_a_run_has_a_key_of_its_own() -> None:
-    places = [
+    refs = [
         ImageRef(path=PATH),
         ImageRef(path=PATH, member="b.dcm"),
         ImageRef(path=PATH, member=""),
         *(ImageRef(path=PATH, member="c.dcm", frame=frame, header=FRAMES) for frame in range(3)),
     ]
-    assert len({place.key for place in places}) == len(places)
-    assert [place.key for place in places[:2]] == [str(PATH), f"{PATH}!b.dcm"]
-    assert places[-1].key == f"{PATH}!c.dcm#2"
+    assert len({ref.key for ref in refs}) == len(refs)
+    assert [ref.key for ref in refs[:2]] == [str(PATH), f"{PATH}!b.dcm"]
+    assert refs[-1].key == f"{PATH}!c.dcm#2"
 
 
 def test_a_single_frame_needs_no_number() -> None:

@@ -30,7 +30,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "path",
     [
         "PySide6/Qt/plugins/platforms/libqxcb.so",
         "PySide6/Qt/plugins/platforms/libqoffscreen.so",
@@ -58,12 +58,12 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
         "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo",
     ],
 )
-def test_goes_in(place: str) -> None:
-    assert contents.goes_in(place)
+def test_goes_in(path: str) -> None:
+    assert contents.goes_in(path)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "path",
     [
         "PySide6/Qt/lib/libQt6Network.so.6",
         "PySide6\\Qt6Network.dll",
@@ -88,8 +88,8 @@ def test_goes_in(place: str) -> None:
         "numpy-2.4.6.dist-info/RECORD",
     ],
 )
-def test_stays_out(place: str) -> None:
-    assert not contents.goes_in(place)
+def test_stays_out(path: str) -> None:
+    assert not contents.goes_in(path)
 
 
 def test_the_toolchain_and_the_network_are_excluded() -> None:
@@ -103,19 +103,19 @@ def test_the_toolchain_and_the_network_are_excluded() -> None:
 def test_a_wheel_takes_the_trusted_packs_along_and_nothing_else_of_their_folder() -> None:
     project = tomllib.loads((contents.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    packs = {place: target for place, target in taken.items() if place.startswith("models")}
+    packs = {path: target for path, target in taken.items() if path.startswith("models")}
     assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in BUILTIN}
 
 
 def test_assets_and_the_trusted_packs_are_the_data() -> None:
     files = contents.data_files(contents.ROOT, sorted(BUILTIN))
-    places = {f"{place}/{Path(file).name}" for file, place in files}
-    assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in places
-    assert not [place for place in places if place.endswith(".po")]
-    assert "fieldray/_data/assets/icons/fieldray.svg" in places
+    paths = {f"{path}/{Path(file).name}" for file, path in files}
+    assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in paths
+    assert not [path for path in paths if path.endswith(".po")]
+    assert "fieldray/_data/assets/icons/fieldray.svg" in paths
     for pack in BUILTIN:
-        assert f"fieldray/_data/models/{pack}/manifest.json" in places
-    assert not [place for place in places if "recipes" in place or "studies" in place]
+        assert f"fieldray/_data/models/{pack}/manifest.json" in paths
+    assert not [path for path in paths if "recipes" in path or "studies" in path]
 
 
 @pytest.mark.parametrize(("text", "good"), [("1.2.3", True), ("0.1.0rc1", True), ("1.2/3", False), ("", False)])

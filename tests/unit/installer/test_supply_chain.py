@@ -36,7 +36,7 @@ def made(**changes: Any) -> dict[str, Any]:
 def test_every_file_and_every_part_is_listed() -> None:
     document = made()
     by_reference = {component["bom-ref"]: component for component in document["components"]}
-    assert by_reference.keys() == {"native:Qt", "native:GCC runtime", *(f"file:{place}" for place in FILES)}
+    assert by_reference.keys() == {"native:Qt", "native:GCC runtime", *(f"file:{path}" for path in FILES)}
     library = by_reference["file:_internal/libQt6Core.so.6"]
     assert library["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
     assert library["group"] == "Qt"
@@ -61,9 +61,9 @@ def test_it_is_what_the_standard_asks_for() -> None:
 
 def test_a_folder_is_compared_with_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "installed"
-    for place in FILES:
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).write_text(place)
+    for path in FILES:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(path)
     written = tmp_path / "list.cdx.json"
     written.write_text(json.dumps(sbom.document(sbom.hashes(folder), [], version="1.2", made_at=NOON)))
     assert sbom.main([str(folder), "--check", str(written)]) == 0
@@ -96,7 +96,7 @@ def test_a_library_nobody_knows_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "part"),
+    ("path", "part"),
     [
         ("_internal/libQt6Core.so.6", "Qt"),
         ("_internal/PySide6/Qt6Core.dll", "Qt"),
@@ -118,9 +118,9 @@ def test_a_library_nobody_knows_is_an_error() -> None:
         ("_internal/imagecodecs/_imcd.abi3.so", None),
     ],
 )
-def test_native_libraries_are_known_by_their_place(place: str, part: str | None) -> None:
+def test_native_libraries_are_known_by_their_place(path: str, part: str | None) -> None:
     """None: the record of the distribution that brought it says whose it is."""
-    row = parts._row(place)
+    row = parts._row(path)
     assert (row and row["name"]) == part
 
 

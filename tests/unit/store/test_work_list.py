@@ -220,7 +220,7 @@ def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_o
     found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
     assert found.begins.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
-    groups = [group_at(found.begins, place) for place in (0, 2, 3, 4, 5)]
+    groups = [group_at(found.begins, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
     assert group_at(query.listed(run_id, ResultFilter(), ResultOrder()).begins, 0) is None
 
@@ -244,7 +244,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(
     store.set_read(5, judged=OUTCOMES[4], is_read=True)
     store.set_verdict(8, Verdict(choice="agree"), judged=OUTCOMES[7])
     store.set_read(3, judged=image("a.dcm", 0.3), is_read=True)  # what the row held before
-    assert [query.next_unread(run_id, rows, place) for place in (-1, 0, 2, 4)] == [3, 6, 1, 3]
+    assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
     assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
     assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))

@@ -242,7 +242,7 @@ class Document(FPDF):
 
     def _table_row(self, table: Table, cells: Sequence[str], *, categories: Sequence[Category]) -> None:
         """One row; the words from the fifth column on have the colours of the categories."""
-        colours = {place: COLOURS[category] for place, category in enumerate(categories, 4)}
+        colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
         cells = [self._fonts.drawable(cell) for cell in cells]
         height = self._row_height(table, cells, style="")
         if self._room(height):
@@ -263,8 +263,8 @@ class Document(FPDF):
         self, table: Table, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float
     ) -> None:
         top, left = self.y, MARGIN
-        for place, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
-            self._set(style, 8, colours.get(place, TEXT))
+        for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
+            self._set(style, 8, colours.get(index, TEXT))
             self.set_xy(left, top + 0.8)
             self._lines(width - _APART, 3.8, text)
             left += width

@@ -97,8 +97,8 @@ def _study(
     title = wording.study_title(images[0][0].outcome.ref)
     letters = [*texts_of(texts), *texts_of(about), prior_title, wording.signature, *wording.legend]
     document = _document(fonts, letters, wording, stored, title=title)
-    for place, (text, (result, image), (pack, made)) in enumerate(zip(texts, images, about, strict=True)):
-        if place:
+    for index, (text, (result, image), (pack, made)) in enumerate(zip(texts, images, about, strict=True)):
+        if index:
             document.add_page()
         image_page(document, text, _illustration(result, image, wording, stored.of(result)))
         if text.priors:
@@ -200,9 +200,9 @@ def _figures(document: Document, text: ImageText, illustration: Illustration | N
     top = below = document.y
     shown = [] if illustration is None else [(illustration.clean, text.title), (illustration.image, text.spoken)]
     drawn = [(image, spoken) for image, spoken in shown if image is not None]
-    for place, (image, spoken) in enumerate(drawn):
+    for index, (image, spoken) in enumerate(drawn):
         width = column.width / len(drawn)
-        left = MARGIN + place * width
+        left = MARGIN + index * width
         high = document.figure(image, spoken=spoken, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
         below = max(below, top + high)
     document.set_y(below + 1.5)
@@ -292,8 +292,8 @@ class AuditDocument(Document):
         self._room(_SIDE + 24)
         self.ln(3)
         top = self.y
-        for place, chart in enumerate(charts):
-            left = MARGIN + 14 + place * (WIDTH / 2 + 2)
+        for index, chart in enumerate(charts):
+            left = MARGIN + 14 + index * (WIDTH / 2 + 2)
             spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
             with self._tagged("Figure", spoken=spoken):
                 self._chart(chart, left, top + 6, ticks)
@@ -319,9 +319,9 @@ class AuditDocument(Document):
         self.rect(left, top, _SIDE, _SIDE)
         self.line(left, top + _SIDE, left + _SIDE, top)
         self._label(chart.titles[0], left, top - 6, _SIDE, style="B", colour=TEXT)
-        for place, text in zip(_TICKS, ticks, strict=True):
-            self._label(text, left + place * _SIDE - 5, top + _SIDE + 0.5, 10)
-            self._label(text, left - 9, top + (1 - place) * _SIDE - 2, 10)
+        for index, text in zip(_TICKS, ticks, strict=True):
+            self._label(text, left + index * _SIDE - 5, top + _SIDE + 0.5, 10)
+            self._label(text, left - 9, top + (1 - index) * _SIDE - 2, 10)
         self._label(chart.titles[1], left, top + _SIDE + 4.5, _SIDE)
         with self.rotation(90, x=left - 13, y=top + _SIDE):
             self._label(chart.titles[2], left - 13, top + _SIDE, _SIDE)
