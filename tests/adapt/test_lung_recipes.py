@@ -14,20 +14,14 @@ from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_files, read_verified_manifest
-from fieldray_adapt.command import adapt
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.results import hospitals, left_out
 from fieldray_adapt.recipe import rooted
 from fieldray_adapt.tables import Document
+from tiny_recipe import adapted
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
-
-
-def _adapt(step: str, recipe: Path) -> list[str]:
-    said = list[str]()
-    adapt(step, recipe, say=said.append, progress=lambda *_: None)
-    return said
 
 
 @pytest.mark.timeout(900)
@@ -45,10 +39,10 @@ shows = "region"
 [[chests]]"""
     with pytest.raises(UsageProblem, match="that show the region need"):
         recipe.write_text(text.replace("[[chests]]", region, 1), encoding="utf-8")
-        _adapt("data", recipe)
+        adapted("data", recipe)
     text = text.replace("[[chests]]", region, 1).replace("[network]", "[network]\nregion = true")
     recipe.write_text(text.replace("masks_per_step = 6", "masks_per_step = 10"), encoding="utf-8")
-    _adapt("run", recipe)
+    adapted("run", recipe)
 
     runs = tmp_path / "project" / "runs"
     run, pack = runs / "lung-fields-quick", runs / "packs" / "lung-fields-quick-0.1.0"
@@ -75,7 +69,7 @@ shows = "region"
     assert [path.name for path in panels] == [f"epoch-00{number}.png" for number in (1, 2, 3, 4)]
     with Image.open(panels[0]) as panel:
         assert panel.size == (3 * 192, 2 * 192)  # image, mask and prediction of two samples
-    again = _adapt("run", recipe)
+    again = adapted("run", recipe)
     assert {"train: done before", "pack: done before"} <= set(again)
 
 
@@ -86,7 +80,7 @@ def test_each_hospital_is_left_out_once(tmp_path: Path) -> None:
     recipe = project(tmp_path, "lung-fields-quick")
     text = recipe.read_text(encoding="utf-8")
     with pytest.raises(UsageProblem, match="needs two or more of them; the recipe has nih"):
-        _adapt("cross", recipe)
+        adapted("cross", recipe)
     unseen = """[[chests]]
 name = "shenzhen"
 layout = "csv"
@@ -98,7 +92,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
     text = text.replace("[[ood_images]]", unseen, 1).replace("steps_per_epoch = 30", "steps_per_epoch = 2")
     first, last = text.index("[[training.stages]]"), text.rindex("[[training.stages]]")
     recipe.write_text(text[:first] + text[last:].replace("epochs = 2", "epochs = 1"), encoding="utf-8")
-    assert "cross: " in "\n".join(_adapt("cross", recipe))
+    assert "cross: " in "\n".join(adapted("cross", recipe))
     run = tmp_path / "project" / "runs" / "lung-fields-quick"
     found = json.loads((run / "cross" / "metrics.json").read_text())
     assert set(found["hospitals"]) == {"montgomery", "nih", "shenzhen"}
@@ -126,7 +120,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
 def test_the_published_network_learns_and_is_measured(tmp_path: Path) -> None:
     draw_lungs(tmp_path, learnt=16, evaluated=0)
     recipe = project(tmp_path, "lung-fields-published-quick")
-    _adapt("run", recipe)
+    adapted("run", recipe)
     run = tmp_path / "project" / "runs" / "lung-fields-published-quick"
     history = json.loads((run / "train" / "history.json").read_text())
     assert [row["side"] for row in history] == [220, 220] and history[1]["loss"] < history[0]["loss"]

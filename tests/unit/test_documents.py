@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import tomllib
@@ -16,6 +17,7 @@ import contents
 from benchmark_pages import pages, read_front_matter
 from build_docs import COMMANDS, command_pages, faults_of, page_text
 from fieldray.cli import command_parser
+from shipped_packs import ADULTS, TUBERCULOSIS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -46,6 +48,14 @@ def anchors(path: Path) -> set[str]:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+@pytest.mark.parametrize("pack", [TUBERCULOSIS, ADULTS], ids=name_of)
+def test_the_readme_says_of_a_pack_what_its_manifest_says(pack: Path) -> None:
+    (label,) = json.loads((pack / "manifest.json").read_bytes())["metrics"]["labels"].values()
+    auc = label["external_test"]["auc"]
+    said = f"{auc['value']:.2f} ({auc['low']:.2f} to {auc['high']:.2f})"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -11,9 +11,9 @@ from fieldray.reasons import Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
     "for_any_age": "The pack names no age range.",
-    "measured_own": "On {images} images of the same hospital or hospitals that it was not trained on: area under the "
-                    "ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
+    "measured_own": "When the pack was made, on {images} images of the same hospital or hospitals that it was not "
+                    "trained on: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
+    "measured_elsewhere": "When the pack was made, on {images} images of another hospital: area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
     "measured_unsure": "It cannot tell in {percent} of 100 of them: not sure about {count} of {of}.",
     "not_measured_elsewhere": "It was not measured on images of another hospital.",
     "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",

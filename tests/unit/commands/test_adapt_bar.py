@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import io
 
+from fakes import Terminal
 from fieldray.commands.console import Console
 from fieldray_adapt.adapt_command import Bar
-
-
-class Terminal(io.StringIO):
-    """A stream that somebody looks at."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_each_kind_of_work_has_its_own_rate_and_end() -> None:

@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes import Terminal
 from fieldray.cli import run
 from fieldray.commands.console import Console, duration_text, progress_text, require_typed
 from fieldray.errors import UsageProblem
 from hostile import ALL, forbidden_in
-
-
-class Terminal(io.StringIO):
-    """A stream somebody looks at."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def ascii_stream() -> io.TextIOWrapper:
