@@ -74,7 +74,7 @@ def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
         (inbox / f"{before}.png").rename(inbox / f"{after}.png")
         assert next_lines(process, 1)[f"{after}.png"]["taken_over_by"] == "content"
     code, said = ended(process, lambda: process.send_signal(signal.SIGINT))
-    assert (code, "missing" in said) == (130, False)
+    assert (code, "missing" in said, "2 images in" in said) == (130, False, True)
     with ResultQuery(home / "results.sqlite") as query:
         (run,) = query.runs()
         names = {result.outcome.ref.path.name for result in query.rows(run.run_id)}

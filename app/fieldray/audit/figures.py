@@ -320,11 +320,7 @@ def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalen
 
 def _disagreements(cases: Sequence[Case]) -> tuple[Case, ...]:
     against = [case for case in cases if case.category == ("normal" if case.truth else "abnormal")]
-    return tuple(sorted(against, key=_surprise, reverse=True))
-
-
-def _surprise(case: Case) -> float:
-    return abs((case.score or 0.0) - case.truth)
+    return tuple(sorted(against, key=lambda case: abs((case.score or 0.0) - case.truth), reverse=True))
 
 
 def _notes(cases: Sequence[Case], scored: Sequence[Case]) -> Iterator[Reason]:

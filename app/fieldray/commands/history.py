@@ -139,7 +139,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         for found in results
         if has_verdict(found.verdict, options.verdict) and options.device in ("", found.backend)
     ]
-    line = _result_line(texts)
+    line = f"{{:<{max(13, *map(len, texts.values()))}}} {{:>6}} {{:>9}}  {{:<9}} {{}}"
     console.print_line(line.format("result", "score", "threshold", "verdict", "file"))
     for found in shown:
         console.print_line(line.format(*_result_cells(found, texts)))
@@ -255,10 +255,6 @@ def _run_cells(summary: RunSummary, numbers: str) -> tuple[object, ...]:
         summary.judged,
         as_cell(", ".join(run.spec.paths)),
     )
-
-
-def _result_line(texts: Mapping[Category, str]) -> str:
-    return f"{{:<{max(13, *map(len, texts.values()))}}} {{:>6}} {{:>9}}  {{:<9}} {{}}"
 
 
 def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from fieldray.domain.events import (
     Speed,
     StoreRepaired,
 )
-from fieldray.domain.finding import Category, Outcome, Screened, can_be_turned, image_count
+from fieldray.domain.finding import Category, ResultKind, can_be_turned, counted_as, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
@@ -109,8 +109,23 @@ class _Pack:
         self.lead = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientCount()
-        self.resumed = 0
+        self.folders = self.resumed = 0
         self.last_notes: Sequence[Reason] = ()
+
+    def count(self, kinds: Iterable[ResultKind]) -> None:
+        """Results that came, or were taken over."""
+        for kind in kinds:
+            self.counts[kind.category] += kind.number
+            self.patients.add(kind)
+            self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
+
+    def count_once(self, database: Path, run_id: int) -> None:
+        """While folders were watched, an image may have been screened again, or moved: what is stored counts."""
+        from fieldray.store.results import ResultQuery
+
+        self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
+        with ResultQuery(database) as query:
+            self.count(query.kinds_seen(run_id))
 
     def notes(self) -> Iterator[str]:
         """What a person should know of its run."""
@@ -136,7 +151,6 @@ class RunReport:
         self._packs = [_Pack(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
-        self._folders = 0
         self._is_nothing_there = False
         self._speed = Speed()
         self._backends: dict[str, str] = {}
@@ -193,8 +207,9 @@ class RunReport:
         if model.lungs_pack:
             self._console.print_line(f"Lung fields: {model.lungs_pack}")
         for point in points:
+            borders = point.threshold, point.unsure_low, point.unsure_high
             has_band = point.unsure_low < point.unsure_high
-            middle, low, high = map(_border, (point.threshold, point.unsure_low, point.unsure_high))
+            middle, low, high = (border_text(Translator(), border, least=3) for border in borders)
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
             band = f", not sure from {low}" if has_band else ""
             flagged = pack.texts["abnormal"]
@@ -214,6 +229,8 @@ class RunReport:
         """Print what came out and write the exports; the exit code. Raises UsageProblem, StorageProblem."""
         if self._has_list and batch.run_id:
             self._list(batch.run_ids, session.database)
+        for pack, run_id in zip(self._packs, batch.run_ids if self._watches else (), strict=False):
+            pack.count_once(session.database, run_id)
         self._sum_up()
         if batch.state == "finished":
             for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
@@ -283,18 +300,15 @@ class RunReport:
             self._console.print_lines(_work_list(query.briefs(*run_ids), dict(zip(run_ids, self._packs, strict=True))))
 
     def _note(self, event: OutcomeReady) -> None:
-        is_image, pack = int(event.outcome.category != "not_an_image"), self._packs[event.pack]
-        pack.counts[event.outcome.category] += 1
-        pack.patients.add(event.outcome)
+        pack, kind = self._packs[event.pack], counted_as(event.outcome)
+        pack.count([kind])
         pack.resumed += event.is_resumed
-        stands_for_folder = _stands_for_folder(event.outcome)
-        self._folders += stands_for_folder and not event.pack
         if self._emit or self._watches:
             model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(event.outcome, **made)
             known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
-            images = None if stands_for_folder else is_image
+            images = int(kind.category != "not_an_image") if OF_FOLDERS.isdisjoint(kind.codes) else None
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
@@ -302,11 +316,8 @@ class RunReport:
                 self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
 
     def _count(self, event: ResultsTakenOver) -> None:
-        pack = self._packs[event.pack]
-        for kind in event.kinds:
-            pack.counts[kind.category] += kind.number
-            pack.patients.add_kind(kind)
-        pack.resumed += len(event.row_ids)
+        self._packs[event.pack].count(event.kinds)
+        self._packs[event.pack].resumed += len(event.row_ids)
 
     def _show(self, event: Progress) -> None:
         text = progress_text(
@@ -327,11 +338,12 @@ class RunReport:
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
-        number = image_count(self._packs[0].counts) - self._folders
-        unknown = f", and an unknown number in unreadable folders ({self._folders})"
-        resumed = self._packs[0].resumed if len(self._packs) == 1 else 0  # of several, the notes of each say how many
-        taken_over = f", {resumed} from an earlier run" if resumed else ""
-        rest = f"{taken_over}{unknown if self._folders else ''}"
+        first = self._packs[0]
+        number = image_count(first.counts) - first.folders
+        unknown = f", and an unknown number in unreadable folders ({first.folders})" if first.folders else ""
+        # Of several, the notes of each say how many; in a watch one image may be taken over more than once.
+        resumed = first.resumed if len(self._packs) == 1 and not self._watches else 0
+        rest = (f", {resumed} from an earlier run" if resumed else "") + unknown
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         for pack in self._packs:
@@ -349,15 +361,6 @@ class RunReport:
             )
         self._console.print_lines(f"Ran on {backend}: {detail}" for backend, detail in self._backends.items())
         print_line(NOTICE)
-
-
-def _stands_for_folder(outcome: Outcome) -> bool:
-    """Whether it is not about an image but about a folder, with an unknown number of them."""
-    return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS
-
-
-def _border(value: float) -> str:
-    return border_text(Translator(), value, least=3)
 
 
 def _work_list(results: Iterable[ResultBrief], packs: Mapping[int, _Pack]) -> Iterator[str]:

@@ -39,7 +39,7 @@ from fieldray.domain.events import (
     StoreRepaired,
     StoreUnwritable,
 )
-from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.finding import Failed, Outcome, counted_as
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients
@@ -307,7 +307,7 @@ class Controller(QObject):
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
         before = self._patients[pack].others
-        self._patients[pack].add(outcome)
+        self._patients[pack].add(counted_as(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients[pack].others:
             self._note_patients()

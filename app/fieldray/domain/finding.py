@@ -344,3 +344,10 @@ class ResultKind:
     category: Category
     codes: tuple[str, ...]
     number: int
+
+
+def counted_as(outcome: Outcome) -> ResultKind:
+    """One result as it is counted."""
+    why = why_of(outcome)
+    codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
+    return ResultKind(category=outcome.category, codes=codes, number=1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Refused, ResultKind, notes_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, ResultKind
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest, OperatingPoint
 from fieldray.domain.study import ImageHeader
@@ -145,12 +145,7 @@ class PatientCount:
     others: int = 0
     unknown: int = 0
 
-    def add(self, outcome: Outcome) -> None:
-        """Count one outcome."""
-        self.others += isinstance(outcome, Refused) and outcome.reason.code in _OTHERS
-        self.unknown += any(note.code == "age_not_stated" for note in notes_of(outcome))
-
-    def add_kind(self, kind: ResultKind) -> None:
+    def add(self, kind: ResultKind) -> None:
         """Count results of one kind."""
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * ("age_not_stated" in kind.codes)

@@ -270,10 +270,6 @@ def _drawn(part: Part, *, view: str = "PA", body_part: str = "CHEST", age: str |
     return dataset
 
 
-def _other_age(part: Part) -> bytes:
-    return _saved(_drawn(part, age="045Y" if part.name == "children" else "003Y"))
-
-
 def _hand(part: Part) -> bytes:
     """Five fingers and a palm, in a header that says so."""
     dataset = _drawn(part, body_part="HAND")
@@ -306,6 +302,6 @@ def _saved(dataset: Dataset) -> bytes:
 _REFUSED: Final[Mapping[str, Callable[[Part], bytes]]] = {
     "refused-lateral-view.dcm": lambda part: _saved(_drawn(part, view="LL")),
     "refused-hand.dcm": _hand,
-    "refused-other-age.dcm": _other_age,
+    "refused-other-age.dcm": lambda part: _saved(_drawn(part, age="045Y" if part.name == "children" else "003Y")),
     "refused-on-its-side.png": _turned,
 }

@@ -117,7 +117,7 @@ class PackLibrary:
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not self._keeps(name):
-            matches = self._listed(path, "drive", _packs_near)
+            matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
         else:
             called = [found for found in self.available(drives) if found.is_called(name)]
             matches = meant(name, called)
@@ -421,10 +421,6 @@ def _readable_manifest(folder: Path) -> VerifiedManifest | None:
 @guarded
 def _is_legacy(folder: Path) -> bool:
     return is_legacy(folder) and not is_pack(folder)
-
-
-def _packs_near(folder: Path) -> tuple[Path, ...]:
-    return pack_folders(folder) or packs_in(folder)
 
 
 def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:

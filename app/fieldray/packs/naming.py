@@ -103,7 +103,7 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
     if is_pack(folder):
         return (folder,)
     inside = folder / DRIVE_FOLDER
-    packs = packs_in(inside) if _is_real_folder(inside) else ()
+    packs = packs_in(inside) if stat.S_ISDIR(_mode(inside)) else ()
     return (*packs, folder) if is_legacy(folder) else packs
 
 
@@ -131,10 +131,6 @@ def is_legacy(folder: Path, *, name: str = "") -> bool:
 
 def _is_file(path: Path) -> bool:
     return stat.S_ISREG(_mode(path))
-
-
-def _is_real_folder(path: Path) -> bool:
-    return stat.S_ISDIR(_mode(path))
 
 
 def _mode(path: Path) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.events import Event, OutcomeReady, Publish, ResultsTakenOver, RunState, StoreRepaired
-from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, notes_of, without_preview
+from fieldray.domain.finding import ASKED_FOR, Outcome, ResultKind, Screened, asked_for, counted_as, without_preview
 from fieldray.domain.run import Run, RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
@@ -104,8 +104,7 @@ class KeptRun:
             moved = store.leave_moved(self.run_id, row_id)
             self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
         outcome = without_preview(outcome)
-        codes = tuple(note.code for note in notes_of(outcome))
-        self._note([row_id], [ResultKind(category=outcome.category, codes=codes, number=1)])
+        self._note([row_id], [counted_as(outcome)])
         self._by_content += is_resumed
         return OutcomeReady(run_id=self.run_id, row_id=row_id, outcome=outcome, is_resumed=is_resumed, pack=self.number)
 

@@ -65,6 +65,7 @@ class Watch:
         self._waiting, self._tried = dict[str, _File](), dict[str, _File]()
         self._missing = self._reported_missing = ""
         self._kept = 0
+        self._believed = set[str]()  # images that were kept as broken
 
     @property
     def waiting(self) -> int:
@@ -113,7 +114,9 @@ class Watch:
         is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None
         is_kept = not is_doubtful or (file.patience_s == _LONG_S and _state_at(path) == file.now)
         self._settle(path, is_doubted=not is_kept)
-        self._kept += is_kept and is_new
+        self._kept += is_kept and is_new and outcome.ref.key not in self._believed
+        if is_kept and is_doubtful:
+            self._believed.add(outcome.ref.key)
         return is_kept
 
     # ---- inside

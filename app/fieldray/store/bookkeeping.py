@@ -146,7 +146,11 @@ STAMPED: Final = """
 """
 
 # What is counted of results, each kind once with its number.
-KINDS: Final = f"SELECT category, reason, notes, COUNT(*) AS number FROM results WHERE {_GIVEN} GROUP BY 1, 2, 3"
+_KINDS: Final = "SELECT category, reason, notes, COUNT(*) AS number FROM results WHERE {} GROUP BY 1, 2, 3"
+KINDS: Final = _KINDS.format(_GIVEN)
+KINDS_SEEN: Final = _KINDS.format(
+    "run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
+)
 
 # Rows of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
 _SEEN: Final = f"""

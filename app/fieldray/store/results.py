@@ -152,6 +152,10 @@ class ResultQuery:
         """What is counted of the results in these rows."""
         return self._made(kind_of, self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
+    def kinds_seen(self, run_id: int) -> tuple[ResultKind, ...]:
+        """What is counted of the results that the run's last pass saw, of each image once."""
+        return self._made(kind_of, self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
+
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
         query = "SELECT category, COUNT(*) AS number FROM results WHERE run_id = ? AND absent_s IS NULL GROUP BY 1"

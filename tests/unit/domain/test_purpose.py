@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shipped_packs
-from fieldray.domain.finding import Refused
+from fieldray.domain.finding import Refused, counted_as
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.purpose import (
     PatientCount,
@@ -85,10 +85,8 @@ def test_two_ages_are_said_whatever_was_confirmed() -> None:
 def test_words_that_nobody_knows_and_writing_in_the_image_are_said() -> None:
     header = ImageHeader(view_position="CHEST", body_part_examined="COEUR", burned_in_annotation="YES")
     assert _notes(header, HeaderRules()) == ["view_unknown", "body_part_unknown", "burned_in_annotation"]
-    assert (
-        _notes(ImageHeader(view_position="P.A.", body_part_examined="TORAX", burned_in_annotation="NO"), HeaderRules())
-        == []
-    )
+    known = ImageHeader(view_position="P.A.", body_part_examined="TORAX", burned_in_annotation="NO")
+    assert _notes(known, HeaderRules()) == []
 
 
 def test_images_of_others_are_counted() -> None:
@@ -98,7 +96,7 @@ def test_images_of_others_are_counted() -> None:
         ("body_part", {"body_part": "HAND"}),
         ("view", {"view": "LL"}),
     ):
-        count.add(Refused(ref=image_ref(), reason=reason(code, **values)))
+        count.add(counted_as(Refused(ref=image_ref(), reason=reason(code, **values))))
     assert [note.code for note in count.notes(CHILDREN)] == ["other_patients"]
     assert "2 images say that they are not for this pack" in count.notes(CHILDREN)[0].text
 

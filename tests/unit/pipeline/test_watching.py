@@ -106,6 +106,7 @@ def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Pat
     half.write_bytes(whole)
     (at_last,) = desk.look(LOOKS_BEFORE_TRIED)
     desk.keep([at_last])
+    assert desk.watch.ended() == reason("watch_stopped", results=1, waiting=0)
 
 
 def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox: Path) -> None:

@@ -203,6 +203,9 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         ResultKind(category="abnormal", codes=("perhaps_mirrored",), number=1),
         ResultKind(category="refused", codes=("view",), number=1),
     ]
+    # One that was broken when it was read first: its row is there already, and it is counted once.
+    store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
+    assert {(kind.category, kind.number) for kind in store.kinds_seen(run_id)} == {("abnormal", 1), ("abnormal", 3)}
 
 
 def inside(share: float) -> LungFields:
