@@ -14,6 +14,9 @@ import hypothesis
 import psutil
 import pytest
 
+from program import Fieldray, runner
+from tiny_packs import fingerprint, write_tiny_pack
+
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many workers as cores: their threads would only wait for each other, and those of a library do so in a loop.
@@ -50,6 +53,24 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("FIELDRAY_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signed pack with the tiny network."""
+    return write_tiny_pack(tmp_path_factory.mktemp("packs"))
+
+
+@pytest.fixture
+def pack_options(pack: Path) -> list[str]:
+    """How a command is told to use that pack."""
+    return ["--pack", str(pack), "--trust", fingerprint(pack)]
+
+
+@pytest.fixture
+def fieldray(home: Path) -> Fieldray:
+    """Run `fieldray` to its end."""
+    return runner(home)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import psutil
 
 from fieldray.store.results import ResultQuery
 from program import Fieldray, start, write_images
+from waiting import wait_for
 
 
 def next_lines(process: subprocess.Popen[str], count: int) -> dict[str, Any]:
@@ -24,10 +25,10 @@ def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int,
     """The exit code and what was said to a person, once the program and its children were ended."""
     children = psutil.Process(process.pid).children(recursive=True)
     end()
-    _, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=60)
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
-    return process.returncode, said
+    return process.returncode, out + said
 
 
 def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
@@ -79,6 +80,15 @@ def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
         (run,) = query.runs()
         names = {result.outcome.ref.path.name for result in query.rows(run.run_id)}
     assert (run.state, names) == ("cancelled", {"again.png", "image-001.png"})
+
+
+def test_a_file_of_lines_has_each_at_once_also_within_the_folder(tmp_path: Path, pack_options: list[str]) -> None:
+    inbox = write_images(tmp_path / "inbox", 2)[0].parent
+    lines = inbox / "lines.jsonl"
+    process = start("screen", inbox, *pack_options, "--watch", "--json", lines)
+    wait_for(lambda: lines.exists() and lines.read_text(encoding="ascii").count("\n") == 2)
+    _, said = ended(process, lambda: process.send_signal(signal.SIGINT))
+    assert lines.read_text(encoding="ascii").count("\n") == 2 and "failed 0" in said
 
 
 def test_what_cannot_be_watched_is_said_before_anything_is_screened(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -32,12 +33,12 @@ from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
-from fieldray.persistence import clear_abandoned, storage_problem
+from fieldray.persistence import clear_abandoned, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
-from fieldray.reports.outputs import is_stream, own_text
+from fieldray.reports.outputs import is_stream, own_text, require_free
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -49,23 +50,26 @@ NOTHING_THERE: Final = 4
 
 
 @contextlib.contextmanager
-def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) -> Iterator[Say | None]:
+def json_lines(
+    target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
+) -> Iterator[Say | None]:
     """Where `--json` lines go: nowhere (None), standard output ("-"), a pipe or device, or a file.
 
-    A file is there when the run is over, also when it was cancelled or failed. Raises UsageProblem, StorageProblem.
+    A file is there when the run is over, also when it was cancelled or failed; that of a watch has each line at once.
+    Raises UsageProblem, StorageProblem.
     """
     if target is None or target == "-":
         yield None if target is None else console.emit
         return
     path, problem, is_reported = Path(target), None, False
     try:
-        with _stream(path, inputs) as stream:
+        with _stream(path, inputs, grows=watches) as opened:
 
             def emit(line: str) -> None:
                 nonlocal is_reported
                 try:
-                    stream.write(line + "\n")
-                    stream.flush()  # a full disk is reported at the image that it stops
+                    opened().write(line + "\n")
+                    opened().flush()  # a full disk is reported at the image that it stops
                 except OSError as error:
                     is_reported = True
                     raise storage_problem(error, path) from error
@@ -82,18 +86,28 @@ def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) 
 
 
 @contextlib.contextmanager
-def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
-    """A pipe or a device that a person named is written to; a file appears when it is complete."""
-    if is_stream(path):
+def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Callable[[], TextIO]]:
+    """A pipe or a device that a person named is written to; a file appears when it is complete.
+
+    One that `grows` appears with its first line: empty, it would be a broken image of the folder that is watched.
+    """
+    if grows or is_stream(path):
         try:
-            with path.open("w", encoding="ascii", newline="\n") as stream:
-                yield stream
+            with contextlib.ExitStack() as stack:
+                if is_stream(path):
+                    stream = stack.enter_context(path.open("w", encoding="ascii", newline="\n"))
+                    yield lambda: stream
+                else:
+                    require_free(path, "lines", inputs=inputs)
+                    make_folder(path.parent)
+                    path.unlink(missing_ok=True)
+                    yield functools.cache(lambda: stack.enter_context(path.open("x", encoding="ascii", newline="\n")))
         except OSError as error:
             raise storage_problem(error, path) from error
     else:
         clear_abandoned(path.parent)
-        with own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
-            yield stream
+        with own_text(path, "lines", encoding="ascii", inputs=inputs) as whole:
+            yield lambda: whole
 
 
 class _Pack:

@@ -71,7 +71,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=given_text,
         metavar="FILE|-",
-        help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
+        help="write one line of JSON per image; - prints each at once, a file appears when the run ends, "
+        "that of --watch grows",
     )
     parser.add_argument(
         "--maps",
@@ -125,7 +126,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     def lines() -> contextlib.AbstractContextManager[Say | None]:
         from fieldray.commands.run import json_lines
 
-        return json_lines(options.json, console, inputs=options.paths)
+        return json_lines(options.json, console, inputs=options.paths, watches=options.watch)
 
     _require_folders(options)
     with screened(options, console, lines, has_list=options.json is None, watches=options.watch) as done:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
 
-from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QFont, QMouseEvent, QPainter
 
 from fieldray.desktop.comparing import Comparing
@@ -160,7 +160,8 @@ class PriorView(QObject):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if self.mode != "swipe" or not isinstance(event, QMouseEvent):
             return False
-        kind, is_near = event.type(), self._is_near(event.position())
+        kind, off_px = event.type(), event.position().x() - self._divider * self._viewer.width()
+        is_near = abs(off_px) <= _GRIP
         if kind == QEvent.Type.MouseButtonPress and event.button() == Qt.MouseButton.LeftButton and is_near:
             self._is_dragging = True
             return True
@@ -173,9 +174,6 @@ class PriorView(QObject):
             self._is_dragging = False
             return True
         return False
-
-    def _is_near(self, at: QPointF) -> bool:
-        return abs(at.x() - self._divider * self._viewer.width()) <= _GRIP
 
     def _show_grip(self, is_near: bool) -> None:
         if is_near:

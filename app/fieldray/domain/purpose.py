@@ -307,7 +307,8 @@ def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
         accepted.add("FRONTAL")
     if found:
         return "accepted" if found <= accepted else "other"
-    return "accepted" if _is_named(said, rules.views) else "unknown"
+    is_named = any(view in _words(text).split() for text in said for view in rules.views)
+    return "accepted" if is_named else "unknown"
 
 
 def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:
@@ -323,10 +324,6 @@ def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:
 
 def _terms(accepted: Iterable[str], terms_of: Callable[[str], frozenset[str]]) -> set[str]:
     return {term for word in accepted for term in terms_of(word)}
-
-
-def _is_named(texts: Iterable[str], words: Iterable[str]) -> bool:
-    return any(word in _words(text).split() for text in texts for word in words)
 
 
 def _says_nothing(text: str) -> bool:

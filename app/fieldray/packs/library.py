@@ -116,7 +116,7 @@ class PackLibrary:
         pack_namesake_shipped where only another signer's pack bears the name of one that ships.
         """
         path, name = Path(name_or_path), str(name_or_path)
-        if path.is_dir() and not self._keeps(name):
+        if path.is_dir() and not any(found.is_called(name) for found in (*self.installed(), *self.builtin())):
             matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
         else:
             called = [found for found in self.available(drives) if found.is_called(name)]
@@ -190,9 +190,6 @@ class PackLibrary:
         return self._store.trusted()
 
     # ---- inside
-
-    def _keeps(self, name: str) -> bool:
-        return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
 
     def _require_own_name(self, manifest: VerifiedManifest, trust: Trust, *, named: str) -> None:
         """No signer's pack passes for another's of the same id: not for one that ships, ran here or is installed.

@@ -50,11 +50,9 @@ def write_csv(path: Path, stored: StoredRun) -> None:
         writer.writerow(COLUMNS)
         for row in rows_of(stored):
             values = map(harmless, row.values())
-            writer.writerow([_with_comma(value) for value in values] if has_comma else list(values))
-
-
-def _with_comma(value: Value) -> Value:
-    return repr(value).replace(".", ",") if isinstance(value, float) else value
+            writer.writerow(
+                repr(value).replace(".", ",") if has_comma and isinstance(value, float) else value for value in values
+            )
 
 
 def is_own(head: bytes) -> bool:
