@@ -273,6 +273,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "saved": Plural("{count} file or folder was saved in {folder}.", "{count} files or folders were saved in {folder}.", by="count"),
     "nothing_saved": "Nothing was saved: no result of this run has what these formats need.",
     "watch_stopped": "Watching was stopped. New results: {results}. Files that wait for the next watch: {waiting}.",
+    "points_differ": "Not all packs have an operating point of the same name in use: {packs}.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",

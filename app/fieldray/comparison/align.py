@@ -240,7 +240,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
     field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
     for number, step in enumerate(_ROUNDS):
         places, found = _matches(*compared, field, step)
-        points = places + _shift(found, step)
+        points = places + np.stack([found.rows, found.columns], axis=1) - step.reach_px
         targets = points_in_prior(points, field)
         is_good = _believable(found)
         if number == 0:
@@ -290,10 +290,6 @@ def _has_texture(image: Grey, places: NDArray[np.intp], half: int) -> NDArray[np
     energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
     local = blurred(energy, half / 2)[places[:, 0].clip(0, FRAME_SIDE - 1), places[:, 1].clip(0, FRAME_SIDE - 1)]
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
-
-
-def _shift(found: Peaks, step: _Round) -> Points:
-    return np.stack([found.rows, found.columns], axis=1) - step.reach_px
 
 
 def _believable(found: Peaks) -> NDArray[np.bool_]:

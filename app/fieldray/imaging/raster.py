@@ -125,7 +125,7 @@ def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool 
                     # Colour shows in single pixels: only a grey file may be read at a lower resolution.
                     image.draft("L", (image.width // step, image.height // step))
                 image.load()
-                return _upright(image) if is_turned else image
+                return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
     except (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
@@ -146,11 +146,6 @@ def _orientation(image: PIL.Image.Image) -> int:
         return found if found in _TURNS else 1
     except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
         return 1
-
-
-def _upright(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Rotated as EXIF says, and not even copied if it says nothing."""
-    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def _grey(image: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:

@@ -333,7 +333,10 @@ class Batch:
 
     def _collect(self, store: ResultStore) -> None:
         """Save and publish every outcome as it comes."""
-        self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []))
+        points = {spec.pack_name: ", ".join({point.name: 0 for point in spec.operating_points}) for spec in self.specs}
+        said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
+        notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
+        self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []), *notes)
         done, pace, watch = 0, Pace(clock=time.monotonic), self._work.watch
         pace.restart(0)
         progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)

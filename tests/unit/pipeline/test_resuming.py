@@ -348,11 +348,8 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
         Earlier(work=work, last_row=0).outcomes(image_ref("a.dcm"), store)
 
 
-STRICT = choose(
-    tiny_model(
-        manifest=tiny_manifest(pack_id="strict", operating_points=(operating_point(threshold=0.99, unsure_high=1.0),))
-    )
-)
+STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)
+STRICT = choose(tiny_model(manifest=tiny_manifest(pack_id="strict", operating_points=(STRICT_POINT,))))
 BOTH = (ASSESSMENT, STRICT)
 
 
@@ -385,6 +382,8 @@ def test_a_pack_that_has_its_results_takes_them_over_beside_one_that_has_none(im
     alone = Run(images)
     both = Run(images, assessments=BOTH)
     assert Counter((event.pack, event.is_resumed) for event in both.ready) == {(0, True): 5, (1, False): 5}
+    (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
+    assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, assessments=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
     assert Counter((event.pack, event.is_sampled) for event in again.ready) == {(0, True): 5, (1, True): 5}
