@@ -112,6 +112,7 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
     assert [one.pack_name for one in session.packs_beside[-1]] == ["tuberculosis-1.0.0"]
+    assert "Classes, verdicts and “unread” here are those of Adults 1.0.0." in texts(desk.window.work_list)
     # Rows 1 to 3 are of the further pack, which is saved first; the list is that of the first one, in its order.
     shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
     assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
@@ -316,5 +317,6 @@ def test_a_folder_that_was_screened_with_two_packs_is_not_gone_on_with_by_one_wi
     assert not ticked(desk)
     desk.choose()
     desk.until_shown("The last run here was also screened with tuberculosis. This one is not.")
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
     desk.finish()
     desk.until(lambda: desk.rooms.memory.known[Path("/images")].beside == ())

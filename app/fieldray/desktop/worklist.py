@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.list_reader import KEYS, WorkRow
+from fieldray.desktop.list_reader import KEYS, WorkRow, pack_title
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -108,7 +108,7 @@ class FilterBar(QWidget):
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self._buttons[model.wanted.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
-        self.unsigned = label(role="warning")
+        self.remark = label(role="warning")
         self._layout = layout
         self._arranged: tuple[object, ...] = ()
         self.refresh()
@@ -133,9 +133,13 @@ class FilterBar(QWidget):
             button.setAccessibleName(f"{word}: {number}")
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
-        self.unsigned.setText(self._translator.reason(mark) if self._model.is_by_larger else "")
+        said = [self._translator.reason(mark)] if self._model.is_by_larger else []
+        if self._model.beside:
+            first = pack_title(self._translator, self._model.manifest)
+            said.append(self._translator.text("Classes, verdicts and “unread” here are those of {pack}.", pack=first))
+        self.remark.setText("\n".join(said))
         self._arrange()
-        self.unsigned.setVisible(self._model.is_by_larger)
+        self.remark.setVisible(bool(said))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -164,7 +168,7 @@ class FilterBar(QWidget):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
         self._layout.addWidget(self._finding, len(self._buttons) + 1, 0, 1, columns)
-        self._layout.addWidget(self.unsigned, len(self._buttons) + 2, 0, 1, columns)
+        self._layout.addWidget(self.remark, len(self._buttons) + 2, 0, 1, columns)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
