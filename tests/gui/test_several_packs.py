@@ -180,9 +180,12 @@ def test_figures_and_heat_map_in_sight_are_of_the_pack_that_is_chosen(screened_b
     button_of(desk, "Adults").click()
     assert button_of(desk, "Adults").isChecked() and viewer.state == state
     button_of(desk, "Tuberculosis").click()
+    desk.window.area.keep_or_close()
     desk.window.work_list.step(1)
     desk.until(lambda: desk.bench.image.row is rows.row_at(rows.index(1, 0)))
     assert button_of(desk, "Adults").isChecked() and viewer.state != state
+    heads = [head.name.text() for head in desk.window.area._heads]
+    assert [text.rpartition(", ")[2] for text in heads] == ["Adults 1.0.0", "Tuberculosis 1.0.0"]
 
 
 def test_packs_for_patients_of_other_ages_do_not_go_together(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import like_window
-from fieldray.desktop.list_reader import WorkRow
+from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_view import PriorView, day_words
 from fieldray.desktop.style import Theme, icon
@@ -205,8 +205,10 @@ class ImageArea(QWidget):
 
     def _words(self, row: WorkRow) -> str:
         whose = "" if self.viewer.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)
-        day = date(self._translator, row.header.study_date)
-        return ", ".join(part for part in (whose, day) if part)
+        rows = [image.row for image in (self._image, self._kept) if image.row]
+        is_of_one = all(not other.beside and other.run_id == row.run_id for other in rows)
+        pack = "" if is_of_one else pack_title(self._translator, row.manifest)
+        return ", ".join(part for part in (whose, date(self._translator, row.header.study_date), pack) if part)
 
 
 class _Head(QWidget):

@@ -111,7 +111,10 @@ class Fonts:
         if is_usual(text):
             return text
         known = self._covered_by_dejavu | self._covered_by_unifont
-        return "".join(letter if ord(letter) in known else _escaped(letter) for letter in text)
+        return "".join(
+            letter if ord(letter) in known else letter.encode("unicode_escape", "backslashreplace").decode("ascii")
+            for letter in text
+        )
 
     @cached_property
     def _covered_by_dejavu(self) -> frozenset[int]:
@@ -270,7 +273,3 @@ def _write_subset(name: str, letters: frozenset[int], path: Path) -> None:
         subsetter.populate(unicodes=letters | {0x20})
         subsetter.subset(font)
         font.save(path)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
