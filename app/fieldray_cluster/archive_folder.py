@@ -21,9 +21,8 @@ import datetime
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -31,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Category, Outcome
+from fieldray.domain.finding import Outcome
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
@@ -304,27 +303,24 @@ def _groups(refs: Iterable[tuple[ImageRef, str]]) -> Iterator[list[tuple[ImageRe
 
 @dataclass(eq=False, slots=True)
 class ArchiveRun:
-    """The run of an archive while it is filled, by one thread.
-
-    counts   how many images have each outcome
-    """
+    """The run of an archive while it is filled, by one thread."""
 
     run_id: int
     _store: ResultStore
     _spec: RunSpec
     _keeps_previews: bool
-    counts: Counter[Category] = field(default_factory=Counter)
+    _saved: int = 0
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
         self._store.save_all(
             self.run_id, outcomes, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
         )
-        self.counts.update(outcome.category for outcome in outcomes)
+        self._saved += len(outcomes)
 
     def finish(self) -> None:
         """All images have an outcome. Raises StorageProblem (results_lost)."""
-        require_kept(self._store, self.run_id, saved=sum(self.counts.values()))
+        require_kept(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
     def cancel(self, why: Reason | None = None) -> None:

@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from cluster.conftest import stored, wait_for_end
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import KEPT
 from fieldray.store.results import ResultQuery
+from phantoms import write_dicom
 from program import Fieldray, command
 from waiting import wait_for
 
@@ -29,6 +31,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
     other = tmp_path / "other-home"
+    write_dicom(images / "hand.dcm", chest_phantom(160, 128, 1, abnormal=True), changes={"BodyPartExamined": "HAND"})
     alone = fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
     assert alone.returncode == 1, alone.stderr  # one image is damaged
     done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
@@ -37,6 +40,8 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     count = len(stored(home))
     assert f"{count - 1} images. Of {count} files, 0 from an earlier start." in done.stdout  # the letter is none
     assert "1 image failed. Start the same command again to try it again." in done.stdout
+    (note,) = (line for line in alone.stdout.splitlines() if "pack (age or body part)" in line)
+    assert note in done.stdout.splitlines()
     taken_over = [
         re.findall("[0-9]+ from an earlier run", fieldray("screen", images, *pack_options, environment=where).stdout)
         for where in ({}, {"FIELDRAY_HOME": str(other)})

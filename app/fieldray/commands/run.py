@@ -110,14 +110,14 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
             yield lambda: whole
 
 
-class _Pack:
+class PackRun:
     """A pack, and what came out of its run.
 
     heading  what it is called beside the others
     lead     stands before what is said of it where there are several
     """
 
-    def __init__(self, model: Model, heading: str, *, is_one_of_several: bool) -> None:
+    def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
         self.model, self.texts = model, class_texts(model.manifest)
         self.heading = as_cell(heading)
         self.lead = f"{self.heading}: " if is_one_of_several else ""
@@ -134,17 +134,28 @@ class _Pack:
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
     def count_once(self, database: Path, run_id: int) -> None:
-        """While folders were watched, an image may have been screened again, or moved: what is stored counts."""
+        """As the store has it: while folders are watched an image may be screened again, or moved."""
         from fieldray.store.results import ResultQuery
 
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
         with ResultQuery(database) as query:
             self.count(query.kinds_seen(run_id))
 
-    def notes(self) -> Iterator[str]:
-        """What a person should know of its run."""
+    def lines(self) -> Iterator[str]:
+        """How many images have each class, and what a person should know of its run."""
+        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
+        if self.model.manifest.is_bare:
+            yield reason("unsigned_operating_point_unknown").text
         for note in (*self.patients.notes(self.model.manifest.accepted), *self.last_notes):
             yield self.lead + note.text
+
+    def drifts(self, database: Path, run_id: int) -> Iterator[str]:
+        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
+        from fieldray.pipeline.auditing import drift_of
+
+        for drift in drift_of(database, run_id, self.model.manifest):
+            if drift.is_out and drift.of != "evidence":  # the end of the run told that
+                yield self.lead + drift.summary.text
 
 
 class RunReport:
@@ -162,7 +173,7 @@ class RunReport:
         self._console = console
         self._emit = emit
         headings = pack_headings([(model.manifest.names["en"], model.pack_name) for model in models])
-        self._packs = [_Pack(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
+        self._packs = [PackRun(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)]
         self._has_list, self._watches = has_list and not watches, watches
         self._lock = threading.Lock()
         self._is_nothing_there = False
@@ -204,7 +215,7 @@ class RunReport:
         if len(specs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
             self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
 
-    def _introduce(self, pack: _Pack, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
+    def _introduce(self, pack: PackRun, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
         model = pack.model
         signer = {
             "builtin": "comes with the program",
@@ -248,7 +259,7 @@ class RunReport:
         self._sum_up()
         if batch.state == "finished":
             for pack, run_id in zip(self._packs, batch.run_ids, strict=False):
-                self._show_drift(pack, run_id, session.database)
+                self._console.print_lines(pack.drifts(session.database, run_id))
         if out and batch.run_id:
             self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
@@ -275,7 +286,7 @@ class RunReport:
             code = self._add_maps(session, run_id, pack, folder / pack.model.pack_name if pack.lead else folder) or code
         return code
 
-    def _add_maps(self, session: Session, run_id: int, pack: _Pack, folder: Path) -> int:
+    def _add_maps(self, session: Session, run_id: int, pack: PackRun, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
             run_id, folder, pack=pack.model, progress=lambda done: self._console.bar(f"Maps {done}/{total}")
@@ -284,14 +295,6 @@ class RunReport:
         if missing:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
         return int(missing > 0)
-
-    def _show_drift(self, pack: _Pack, run_id: int, database: Path) -> None:
-        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
-        from fieldray.pipeline.auditing import drift_of
-
-        for drift in drift_of(database, run_id, pack.model.manifest):
-            if drift.is_out and drift.of != "evidence":  # the end of the run told that
-                self._console.print_line(pack.lead + drift.summary.text)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
         written = session.export(
@@ -361,11 +364,7 @@ class RunReport:
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         for pack in self._packs:
-            counted = "  ".join(f"{text} {pack.counts[category]}" for category, text in pack.texts.items())
-            print_line(f"{pack.lead}{counted}")
-            if pack.model.manifest.is_bare:
-                print_line(reason("unsigned_operating_point_unknown").text)
-            self._console.print_lines(pack.notes())
+            self._console.print_lines(pack.lines())
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -377,7 +376,7 @@ class RunReport:
         print_line(NOTICE)
 
 
-def _work_list(results: Iterable[ResultBrief], packs: Mapping[int, _Pack]) -> Iterator[str]:
+def _work_list(results: Iterable[ResultBrief], packs: Mapping[int, PackRun]) -> Iterator[str]:
     """A header, then a line per image: by pack, result, score and threshold, then the file.
 
     Below it the reasons or the notes, if any. `packs` are by the run's number.
@@ -411,7 +410,7 @@ def _said(result: ResultBrief) -> Iterator[str]:
     yield from (note.text for note in result.notes if note.code not in OF_MANY)
 
 
-def _cells(result: ResultBrief | None, pack: _Pack, width: int) -> str:
+def _cells(result: ResultBrief | None, pack: PackRun, width: int) -> str:
     if result is None:
         return " " * (width + 17)
     name = pack.texts[result.category]

@@ -17,6 +17,7 @@ from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
 
 if TYPE_CHECKING:
+    from fieldray.commands.run import PackRun
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
@@ -62,11 +63,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Screen the archive; the exit code. Raises FieldrayError."""
     with cluster_modules():
+        from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
-        from fieldray.reports.content import class_texts
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, failed_in, is_merged, list_images
         from fieldray_cluster.archive_request import make_request
@@ -96,7 +97,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
             console.print_line(_all_done(folder, run_id))
             return 0
-        return _Screening(options, console, folder, request, class_texts(model.manifest)).run(spec, database)
+        return _Screening(options, console, folder, request, PackRun(model, model.pack_name)).run(spec, database)
 
 
 @dataclass(eq=False, slots=True)
@@ -107,7 +108,7 @@ class _Screening:
     _console: Console
     _folder: ArchiveFolder
     _request: ArchiveRequest
-    _texts: Any  # the classes by category
+    _summary: PackRun
     _last: ArchiveProgress | None = None
 
     def run(self, spec: RunSpec, database: Path) -> int:
@@ -136,8 +137,9 @@ class _Screening:
             archive.run(connection_of(self._options))
             run.finish()
             self._folder.note_merged(run.run_id)
-            self._sum_up(run.run_id, run.counts)
-            return 1 if run.counts["failed"] else 0
+            self._summary.count_once(database, run.run_id)
+            self._sum_up(run.run_id, database)
+            return 1 if self._summary.counts["failed"] else 0
 
     def _show(self, progress: ArchiveProgress) -> None:
         self._last = progress
@@ -150,16 +152,16 @@ class _Screening:
         )
         self._console.bar(f"{text}  {_nodes(progress)}".rstrip())
 
-    def _sum_up(self, run_id: int, counts: Any) -> None:
+    def _sum_up(self, run_id: int, database: Path) -> None:
         from fieldray.domain.finding import image_count
         from fieldray.reports.content import NOTICE
         from fieldray_cluster.objects import is_address
 
-        print_line, last = self._console.print_line, self._last
+        print_line, last, counts = self._console.print_line, self._last, self._summary.counts
         resumed, files = last.resumed if last else 0, sum(counts.values())
         images = _counted(image_count(counts), "image")
         print_line(f"{images}. Of {_counted(files, 'file')}, {resumed} from an earlier start.")
-        print_line("  ".join(f"{text} {counts[category]}" for category, text in self._texts.items()))
+        self._console.print_lines((*self._summary.lines(), *self._summary.drifts(database, run_id)))
         if last and last.nodes:
             print_line(f"By node: {_nodes(last)}")
         print_line(f"In the history as run {run_id}.")
