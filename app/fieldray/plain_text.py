@@ -31,6 +31,7 @@ def as_cell(text: str) -> str:
 
     With enough of them a name fills its row of the screen, and its end looks like the next row.
     """
+    text = re.sub("^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", text)  # a path keeps one slash of an address
     return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
 
 

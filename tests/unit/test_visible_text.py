@@ -52,5 +52,6 @@ def test_every_character_without_a_shape_is_escaped() -> None:
 
 def test_a_cell_cannot_fill_its_row_with_blanks() -> None:
     assert as_cell("a b") == "a b"
+    assert [as_cell(path) for path in ("s3:/box/a.png", "s3://box", "C:/a")] == ["s3://box/a.png", "s3://box", "C:/a"]
     assert as_cell("a    normal 0.01") == "a \\x20\\x20\\x20normal 0.01"
     assert as_cell("a\u3000\u2003 b") == "a\u3000\\u2003\\x20b"
