@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ _REFUSED: Final = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Mess
 
 
 class Bucket:
-    """The bucket `box` at `127.0.0.1:PORT`.
+    """The bucket `box` at `127.0.0.1:PORT`, for who signs with the key of `reader`.
 
     faults   by key: `refused`, `cut` (every answer ends in its middle) or `slow` (its bytes come one by one)
     asked    the keys of all requests
@@ -38,7 +40,18 @@ class Bucket:
         from moto.moto_server.werkzeug_app import MotoRequestHandler
         from werkzeug.serving import make_server
 
-        self._server = make_server("127.0.0.1", self.port, self, threaded=True, request_handler=MotoRequestHandler)
+        connections = self._connections = set[socket.socket]()
+
+        class Handler(MotoRequestHandler):
+            def setup(self) -> None:
+                connections.add(self.request)
+                super().setup()
+
+            def finish(self) -> None:
+                connections.discard(self.request)
+                super().finish()
+
+        self._server = make_server("127.0.0.1", self.port, self, threaded=True, request_handler=Handler)
         self.port = self._server.port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
@@ -49,6 +62,13 @@ class Bucket:
         self._server.server_close()
         self._thread.join()
 
+    def kill(self) -> None:
+        """Be gone in the middle of all that is being answered."""
+        for connection in tuple(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.stop()
+
     def put(self, key: str, data: bytes) -> None:
         """Make or replace an object."""
         from moto.core import DEFAULT_ACCOUNT_ID
@@ -56,8 +76,14 @@ class Bucket:
 
         s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object("box", key, data)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Where it is and with which keys, as variables of the environment."""
+        own = {"AWS_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1", "AWS_ENDPOINT_URL": self.url}
+        return own | {name.upper(): value for name, value in KEYS.items()}
+
     def configure(self, home: Path) -> None:
-        """Write down where it is and with which keys, as a user does."""
+        """Write the same down in the files of a user."""
         (home / ".aws").mkdir(parents=True)
         own = {"region": "us-east-1", "max_attempts": "1", "endpoint_url": self.url}
         for name, values in (("config", own), ("credentials", KEYS)):
@@ -69,7 +95,8 @@ class Bucket:
         key = unquote(environment["PATH_INFO"]).removeprefix("/box").removeprefix("/")
         self.asked.append(key)
         fault, is_head = self.faults.get(key), environment["REQUEST_METHOD"] == "HEAD"
-        if fault == "refused":
+        is_reader = f"Credential={KEYS['aws_access_key_id']}/" in environment.get("HTTP_AUTHORIZATION", "")
+        if fault == "refused" or (not is_reader and environment["PATH_INFO"].startswith("/box")):
             start_response("403 Forbidden", [("Content-Type", "text/xml"), ("Content-Length", str(len(_REFUSED)))])
             return [b"" if is_head else _REFUSED]
         answer = self._application(environment, start_response)

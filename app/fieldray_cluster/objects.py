@@ -1,4 +1,4 @@
-"""An archive whose images are objects of a server: a bucket of S3, or any address that fsspec knows.
+"""An archive whose images are objects of a server: a bucket of S3, or folders that are reached by HTTP or SFTP.
 
 The driver lists the objects page by page and looks at the beginning of each. A worker brings those of its piece to
 files of its own, some ahead of the image that is being screened; programs that are offline read these. They stay in a
@@ -7,6 +7,9 @@ credentials of the user's own configuration.
 
 An object is known by its address and its state (size and tag) when it was listed. Whether a failure is the object's or
 the server's is found out by asking the server for something else: the one fails an image, the other is waited for.
+
+fsspec knows more protocols. Those here name their server in the address, or by their endpoint; each keeps to it, tells
+a size and a tag, and says of a folder that it cannot be listed (fsspec's FTP takes it for an empty one).
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import hashlib
 import io
 import ipaddress
 import itertools
+import math
 import os
 import re
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +42,13 @@ from fieldray.errors import EnvironmentProblem, FieldrayError, InputProblem, Unr
 from fieldray.imaging.discover import Members, failed_ref, refs_in
 from fieldray.imaging.identify import IndexFound, ZipFound
 from fieldray.imaging.source import file_problem, is_system_name
-from fieldray.offline import reach, reach_server
+from fieldray.offline import InternetRefused, reach, reach_server
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray.reports.outputs import is_own_report
 
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+)://(?!.*::)(.+)", re.DOTALL)
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
+_KINDS: Final = {"s3a": "s3", "https": "http", "ssh": "sftp", **{each: each for each in ("s3", "http", "sftp", "file")}}
 CACHE_BYTES: Final = 2**31
 _BLOCK_BYTES: Final = 2**22
 _HEAD_BYTES: Final = 2**16  # of an object, as long as only its header is wanted
@@ -53,7 +58,9 @@ _AHEAD: Final = 16  # objects that are here, or on their way, before their image
 _PATIENCE_S: Final = 300.0
 _PAUSE_S: Final = 1.0
 _TRIES: Final = 3
-_TAGS: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified", "modified", "created")
+_SILENCE_S: Final = 60.0
+_TAGS: Final = ("ETag", "Last-Modified", "mtime")
+_OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNotFoundError(), 410: FileNotFoundError()}
 
 Result = TypeVar("Result")
 
@@ -89,31 +96,45 @@ class ObjectServer:
 
     `is_awaited` says whether it is gone just now, and waited for.
 
-    Raises UsageProblem (archive_no_protocol) where fsspec has nothing for the address, EnvironmentProblem where its
+    Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem where its
     configuration is of no use, InternetRefused in a process that may reach nothing.
     """
 
     def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = CACHE_BYTES) -> None:
         self.address: Final = address.rstrip("/")
-        protocol, _, rest = self.address.partition("://")
+        self._protocol, _, rest = self.address.partition("://")
         self._bucket, _, self._prefix = rest.partition("/")
         self._patience_s, self._most_bytes = patience_s, most_bytes
         self.is_awaited = False
+        self._awaited_s, self._own = -math.inf, threading.local()
+        self._kind = _KINDS.get(self._protocol, "")
+        if not self._kind:
+            raise UsageProblem(reason("archive_no_protocol", address=address))
+        if self._kind != "s3" and "@" in self._bucket and ":" in self._bucket.rpartition("@")[0]:
+            raise UsageProblem(reason("archive_password", protocol=self._protocol))
         if sys.platform == "win32":
             reach(("127.0.0.0/8",))  # an event loop talks to itself over it
         try:
-            self._files: Any = fsspec.filesystem(protocol, use_listings_cache=False)
-            self._is_s3 = "s3" in self._files.protocol
-            hosts = self._hosts()
-        except (ImportError, ValueError) as error:
-            raise UsageProblem(reason("archive_no_protocol", address=address, detail=str(error))) from error
+            library = fsspec.get_filesystem_class(self._protocol)
+            self._shared = None if self._kind == "sftp" else library(use_listings_cache=False)
+            for host in self._hosts():
+                reach_server(host)
+        except ImportError as error:
+            raise UsageProblem(reason("archive_no_library", address=address, detail=str(error))) from error
+        except InternetRefused:
+            raise
         except Exception as error:  # the user's configuration may say anything
             raise self._gone(error) from error
-        for host in hosts:
-            reach_server(host)
+
+    @property
+    def _files(self) -> Any:
+        """What fsspec has for the address; of SFTP each thread has a connection of its own."""
+        if self._shared is None and not hasattr(self._own, "files"):
+            self._own.files = _connected_by_ssh(self.address)
+        return self._shared or self._own.files
 
     def _hosts(self) -> set[str]:
-        if not self._is_s3:
+        if self._kind != "s3":
             return {urlsplit(self.address).hostname or ""} - {""}
         self._files.retries = 1  # those of botocore are left, and `_insisted`
         host = urlsplit(self._files.s3.meta.endpoint_url).hostname or ""
@@ -127,7 +148,7 @@ class ObjectServer:
         Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
         """
         try:
-            for name in self._keys() if self._is_s3 else self._walked():
+            for name in self._keys() if self._kind == "s3" else self._walked():
                 if not any(map(is_system_name, name[len(self.address) :].split("/"))):
                     yield name
         except Unreadable as problem:
@@ -152,99 +173,158 @@ class ObjectServer:
             query["ContinuationToken"], patience_s = token, None
 
     def _walked(self) -> Iterator[str]:
-        self._insisted(lambda: self._files.info(self.address), patience_s=0.0)
-        try:
-            for folder, _, names in self._files.walk(self.address, on_error="raise"):
-                for name in sorted(names):
-                    yield str(self._files.unstrip_protocol(f"{folder.rstrip('/')}/{name}" if name else folder))
-        except Exception as error:
-            raise self._gone(error) from error
+        """Folder by folder; fsspec's own walk leaves out those that it cannot list."""
+        top = self._insisted(lambda: self._files.info(self.address), patience_s=0.0)
+        if top["type"] != "directory" and self._kind != "http":
+            yield self.address
+            return
+        folders = [self.address]
+        while folders:
+            folder = folders.pop()
+            found = self._entries(folder)
+            if not found and folder == self.address and self._kind == "http":  # no page of links
+                found = {"": False}
+            yield from (f"{folder}/{name}".rstrip("/") for name, is_folder in sorted(found.items()) if not is_folder)
+            folders += [f"{folder}/{name}" for name in sorted(found, reverse=True) if found[name]]
+
+    def _entries(self, folder: str) -> dict[str, bool]:
+        """The names in a folder, and whether each is a folder; of HTTP by the links of its page that lead there."""
+        found = self._insisted(lambda: self._files.ls(folder, detail=True))
+        names = {each["name"].rstrip("/"): each["type"] == "directory" for each in found}
+        if self._kind != "http":
+            return {name.rpartition("/")[2]: is_folder for name, is_folder in names.items()}
+        inside = {name[len(folder) + 1 :].removeprefix("./"): is_folder for name, is_folder in names.items()}
+        return {name: inside[name] for name in inside if name not in ("", "..") and not set("/?#") & set(name)}
 
     def head(self, address: str, look: Callable[[BinaryIO], Result]) -> tuple[Result, str]:
         """What `look` makes of an object that it reads as far as it likes, and the state of the object.
 
-        Raises Unreadable for this object, EnvironmentProblem (archive_server_gone).
+        Raises Unreadable for this object, EnvironmentProblem (archive_server_gone, archive_no_tag).
         """
 
         def attempt() -> tuple[Result, str]:
-            with self._opened(address, _HEAD_BYTES) as stream:
+            with self._opened(address, _HEAD_BYTES) as (stream, state):
                 noting = _NotingStream(stream)
                 result = look(cast("BinaryIO", noting))
                 if noting.error:  # whatever was made of it
                     raise noting.error
-                return result, self._state(address, stream)
+            if not state:
+                raise EnvironmentProblem(reason("archive_no_tag", address=address))
+            return result, state
 
         return self._insisted(attempt)
 
     def copy(self, address: str, state: str, target: Path) -> int:
         """Write an object to a file, in blocks; its size in bytes. An empty `state` is that of any object.
 
-        Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large) for this
-        object, EnvironmentProblem (archive_server_gone), StorageProblem.
+        Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
+        archive_no_tag) for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
         """
 
         def attempt() -> int:
-            with self._opened(address, _BLOCK_BYTES) as stream:
-                now = self._state(address, stream)
-                if state and now != state:
-                    raise Unreadable(reason("archive_object_changed"))
-                size, written = now.partition(" ")[0], 0
-                if size.isdigit() and int(size) > self._most_bytes:
-                    megabytes = {"size_mb": int(size) // 2**20, "limit_mb": self._most_bytes // 2**20}
+            with self._opened(address, 0 if self._kind == "http" else _BLOCK_BYTES) as (stream, now):
+                if not now:
+                    raise Unreadable(reason("archive_no_tag", address=address))
+                size, written = int(now.partition(" ")[0]), 0
+                if size > self._most_bytes:
+                    megabytes = {"size_mb": size // 2**20, "limit_mb": self._most_bytes // 2**20}
                     raise Unreadable(reason("archive_object_large", **megabytes))
                 try:
                     with target.open("wb") as file:
-                        while part := stream.read(_BLOCK_BYTES):
+                        while now == (state or now) and (part := stream.read(_BLOCK_BYTES)):
                             written += file.write(part)
                 except OSError as error:
                     raise storage_problem(error, target) if error.errno == errno.ENOSPC else error from None
-            if size.isdigit() and written != int(size):
+            after = now if self._kind == "s3" else self._state(self._files.info(address))  # S3 answers for one tag only
+            if now != (state or now) or now != after:
+                raise Unreadable(reason("archive_object_changed"))
+            if written != size:
                 raise OSError(f"{written} of {size} bytes")
             return written
 
         return self._insisted(attempt)
 
-    def _opened(self, address: str, block_bytes: int) -> Any:
-        return self._files.open(address, "rb", block_size=block_bytes, cache_type="readahead")
+    @contextlib.contextmanager
+    def _opened(self, address: str, block_bytes: int) -> Iterator[tuple[Any, str]]:
+        """An object and its state."""
+        found = None if self._kind == "s3" else self._files.info(address)
+        if found and not found["size"]:
+            yield io.BytesIO(), self._state(found)
+            return
+        options = {"block_size": block_bytes, "cache_type": "readahead", "size": found and found["size"]}
+        with self._files.open(address, "rb", **options) as stream:
+            yield stream, self._state(found or stream.details)
 
-    def _state(self, address: str, stream: Any) -> str:
-        found = getattr(stream, "details", None) or self._files.info(address)
-        return f"{found.get('size')} {next((found[name] for name in _TAGS if found.get(name)), '')}"
+    def _state(self, found: Mapping[str, Any]) -> str:
+        """Size and tag; empty where the server tells one of them not."""
+        tag = next((found[name] for name in _TAGS if found.get(name)), "")
+        return f"{found['size']} {tag}" if tag and found["size"] is not None else ""
 
     def _insisted(self, attempt: Callable[[], Result], *, patience_s: float | None = None) -> Result:
         """What an attempt gives, once the server is there."""
         until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         tries = 0
         while True:
+            began_s = time.monotonic()
             try:
                 result = attempt()
                 self.is_awaited = False
                 return result
             except FieldrayError:
                 raise
-            except Exception as error:
+            except Exception as problem:
+                error = self._cause(problem)
                 if isinstance(error, FileNotFoundError | PermissionError):
-                    raise file_problem(error) from error
-                if self._answers():
+                    raise file_problem(error) from problem
+                if not self._answers():
+                    self._awaited_s = time.monotonic()
+                    if self._awaited_s > until_s:
+                        raise self._gone(error) from problem
+                    self.is_awaited = True
+                elif self._awaited_s < began_s or began_s > until_s:  # for no thread was the server gone meanwhile
                     tries += 1
                     if tries == _TRIES:
-                        raise Unreadable(reason("unreadable", detail=_text(error))) from error
-                elif time.monotonic() > until_s:
-                    raise self._gone(error) from error
-                else:
-                    self.is_awaited = True
-                    time.sleep(_PAUSE_S)
+                        raise Unreadable(reason("unreadable", detail=_text(error))) from problem
+                time.sleep(_PAUSE_S)
 
     def _answers(self) -> bool:
         """Whether the server is there, whatever it says of the archive."""
         try:
+            vars(self._own).pop("files", None)
             self._files.info(self.address)
-        except Exception as error:
-            return isinstance(error, FileNotFoundError | PermissionError)
+        except Exception as problem:
+            return isinstance(self._cause(problem), FileNotFoundError | PermissionError)
         return True
+
+    def _cause(self, error: Exception) -> Exception:
+        """What has happened; fsspec says after every failure of HTTP that nothing is there."""
+        if self._kind == "http" and isinstance(error, FileNotFoundError):
+            error = cast("Exception", error.__cause__ or error)
+        return _OF_STATUS.get(getattr(error, "status", 0), error)
 
     def _gone(self, error: Exception) -> EnvironmentProblem:
         return EnvironmentProblem(reason("archive_server_gone", address=self.address, detail=_text(error)))
+
+
+def _connected_by_ssh(address: str) -> Any:
+    """A server of SFTP whose key the user's `known_hosts` has; fsspec alone would take any."""
+    import paramiko
+    from fsspec.implementations.sftp import SFTPFileSystem
+
+    class Known(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+        def missing_host_key(self, _client: object, hostname: str, key: Any) -> None:
+            known = paramiko.HostKeys()
+            with contextlib.suppress(FileNotFoundError):
+                known.load(str(Path("~/.ssh/known_hosts").expanduser()))
+            if not known.check(hostname, key):
+                raise paramiko.SSHException(f"the key of {hostname} is not in ~/.ssh/known_hosts")
+
+    parts = urlsplit(address)
+    named = {name: value for name in ("port", "username") if (value := getattr(parts, name))}
+    waits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout"), _SILENCE_S)
+    files = SFTPFileSystem(parts.hostname, host_key_policy=Known(), skip_instance_cache=True, **waits, **named)
+    files.ftp.get_channel().settimeout(_SILENCE_S)
+    return files
 
 
 def _text(error: Exception) -> str:
@@ -259,7 +339,8 @@ class _NotingStream(io.RawIOBase):
         self.error: Exception | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return int(self._stream.seek(offset, whence))
+        self._stream.seek(offset, whence)
+        return int(self._stream.tell())
 
     def readinto(self, buffer: Any) -> int:
         try:

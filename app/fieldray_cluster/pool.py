@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -63,6 +64,7 @@ _ASKS: Final = 40  # of a worker that is there and does not answer
 _FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
+_LOOKS_BETWEEN_OUTAGES: Final = 10  # threads of a worker do not all see at once that a server is back
 
 Note = Callable[[str, Reason], None]
 """Receives the name of a node and what there is to say of it."""
@@ -209,6 +211,7 @@ class WorkerRegistry:
         self._aside: dict[str, Reason] = {}
         self._asked = Counter[str]()
         self._noted: set[tuple[str, Reason]] = set()
+        self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last look at which it awaited its server
         self._looked_s = 0.0
         self.look(is_first=True)
 
@@ -233,7 +236,7 @@ class WorkerRegistry:
             return []
         with noticing_loss():
             present = workers_of(self._client)
-            self._looked_s = time.monotonic()
+            self._looked_s, self._looks = time.monotonic(), self._looks + 1
             new = [address for address in present if address not in (*self.workers, *self._aside)]
             answers = said_by(new, self._client, report_text, self._ask) if new else {}
         for address, answer in answers.items():
@@ -245,7 +248,10 @@ class WorkerRegistry:
         for address in self.workers:
             metrics = present[address].get("metrics")
             if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
-                self._note_once(self.node(address), reason("archive_server_awaited"))
+                node = self.node(address)
+                if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
+                    self._note(node, reason("archive_server_awaited"))
+                self._awaiting[node] = self._looks
         if self._aside and not self.workers:
             address, why = next(iter(self._aside.items()))
             raise _unfit(node_of(str(present[address]["name"])), why)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import (
+    AWAITS_SERVER,
     ConnectionLost,
     FaultCounts,
     NodeReport,
     Piece,
+    WorkerRegistry,
     misfit,
     report_text,
     result_key,
@@ -71,6 +74,32 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(t
     with cluster_of_nodes(tmp_path) as (_, _, connection), pytest.raises(ConnectionLost):
         work_connected(connection, lose, done=lambda: min(len(tried), 2))
     assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
+
+
+class OneWorker:
+    """A client of a cluster with one worker, whose metrics the test sets."""
+
+    status = "running"
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, object] = {}
+
+    def scheduler_info(self, **_: object) -> dict[str, object]:
+        return {"workers": {"tcp://10.0.0.1:1": {"name": "ward/1", "metrics": self.metrics}}}
+
+    def run(self, function: Callable[..., object], *arguments: object, **_: object) -> dict[str, object]:
+        return {"tcp://10.0.0.1:1": function(*arguments)}
+
+
+def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
+    client, told = OneWorker(), list[str]()
+    registry = WorkerRegistry(client, note=lambda node, why: told.append(f"{node} {why.code}"))
+    # the server is gone, seen as back by some thread for a moment, gone, back for good, and gone once more
+    for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
+        client.metrics = {AWAITS_SERVER: is_awaited}
+        for _ in range(looks):
+            registry.look(at_once=True)
+        assert told == ["ward archive_server_awaited"] * times
 
 
 def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:

@@ -37,8 +37,10 @@ activate = 1
 def test_variables_that_are_known_are_kept_and_no_others() -> None:
     known = {"LANG": "uk_UA.UTF-8", "LC_TIME": "C", "DISPLAY": ":0", "FIELDRAY_HOME": "home", "SYSTEMROOT": r"C:\W"}
     known |= {"QT_SCALE_FACTOR": "2", "XDG_SESSION_TYPE": "x11", "TF_NUM_INTRAOP_THREADS": "1", "USERPROFILE": r"C:\me"}
+    known |= {"AWS_ACCESS_KEY_ID": "reader", "AWS_CONFIG_FILE": str(Path("/config").absolute())}
     naming_code = ("OPENSSL_CONF", "QT_PLUGIN_PATH", "GTK_MODULES", "LIBGL_DRIVERS_PATH", "LD_AUDIT", "MATPLOTLIBRC")
     naming_code += ("DASK_CONFIG", "OMP_TOOL_LIBRARIES", "KERAS_BACKEND", "SSLKEYLOGFILE", "PYTHONPATH", "OF_TOMORROW")
+    naming_code += ("AWS_DATA_PATH", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
     environment = known | dict.fromkeys(naming_code, "/x")
     keep_foreign_code_out(environment)
     assert environment == known
@@ -54,6 +56,7 @@ def test_the_current_directory_is_in_no_search_path() -> None:
         "XDG_CONFIG_HOME": ".",
         "XDG_DATA_DIRS": separator.join([".", last]),
         "HOMEPATH": "me",
+        "AWS_SHARED_CREDENTIALS_FILE": "credentials",
     }
     keep_foreign_code_out(environment)
     assert environment == {

@@ -183,7 +183,7 @@ def duration_text(seconds: float) -> str:
 # `--trust=...` would trust a key, files called `packs`, `trust` and a fingerprint would do so for `fieldray *`.
 
 
-# Of a scheduler, tcp:// and tls:// are addresses that a command is given.
+# Of a scheduler, tcp:// and tls:// are addresses that a command is given; `archive screen` knows those of objects.
 _ADDRESS: Final = re.compile(
     r"(?:--[a-z-]+=)?((?:file|https?|ftps?|sftp|smb|nfs|afp|davs?)://.*)", re.IGNORECASE | re.DOTALL
 )
@@ -208,8 +208,12 @@ def require_typed(arguments: Sequence[str]) -> None:
 
 def address_in(arguments: Sequence[str]) -> Reason | None:
     """Why nothing can be done with an address (`file://host/share`) among paths, as a browser or desktop gives them."""
-    found = next(filter(None, map(_ADDRESS.fullmatch, arguments)), None)
-    return reason("path_is_address", address=found[1]) if found else None
+    knows_objects = list(arguments[:2]) == ["archive", "screen"]
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        is_of_objects = knows_objects and before != "--out" and not argument.startswith(("--", "file:"))
+        if not is_of_objects and (found := _ADDRESS.fullmatch(argument)):
+            return reason("path_is_address", address=found[1])
+    return None
 
 
 def _is_name_here(argument: str) -> bool:

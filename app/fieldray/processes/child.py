@@ -270,7 +270,8 @@ class Child:
         process.wait()
 
     def _born(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}  # keys of a bucket
+        environment = {**own, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
         environment.pop(MEMORY_VARIABLE, None)
         if self._memory_limit_mb:
             environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)

@@ -31,7 +31,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = add_command(commands, "archive", COMMANDS["archive"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen = add_command(actions, "screen", "screen every image of an archive, resumed after any interruption")
-    what = "a file or folder to screen, or the address of objects alone, such as s3://BUCKET/PREFIX"
+    what = "a file or folder to screen, or one address of s3, http, https or sftp alone, such as s3://BUCKET/PREFIX"
     screen.add_argument("paths", nargs="+", type=given_text, metavar="PATH", help=what)
     add_pack_options(screen)
     screen.add_argument(

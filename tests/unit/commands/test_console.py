@@ -175,7 +175,9 @@ def test_what_a_person_types_passes(here: Path) -> None:
         (["screen", ".", "--out=SMB://host/share"], "SMB://host/share"),
         (["history", "export", "1", "--out", "file:///tmp/out"], "file:///tmp/out"),
         (["compare", "https://x/y", "b.png", "--out", "o"], "https://x/y"),
-        (["archive", "screen", "https://x/y", "--out", "o"], "https://x/y"),  # of objects, those of S3 alone
+        (["archive", "screen", "file://x/y", "--out", "o"], "file://x/y"),
+        (["archive", "screen", "a", "--out", "https://x/y"], "https://x/y"),
+        (["archive", "screen", "a", "--out=https://x/y"], "https://x/y"),
         (["file://host/share"], "file://host/share"),
         ([".", "file:///a%20b"], "file:///a%20b"),
     ],
@@ -188,5 +190,6 @@ def test_an_address_is_no_path(
     assert not [*here.iterdir()]
 
 
-def test_the_address_of_a_scheduler_is_none_of_them() -> None:
+def test_addresses_of_a_scheduler_and_of_objects_are_none_of_them() -> None:
     require_typed(["cluster", "status", "tls://192.168.1.10:8786"])
+    require_typed(["archive", "screen", "https://x/y", "--out", "o"])
