@@ -330,6 +330,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 
     # ---- this computer
     "nothing_to_measure": "There is no readable image here, so nothing can be measured.",
+    "energy_not_counted": "This computer counts no energy that Linux tells (/sys/class/powercap).",
+    "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power.",
     "priority_denied": "This user may not change the priority of a process on this computer.",
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",
     "host_trial_stopped": "The test image could not be screened: {detail}.",

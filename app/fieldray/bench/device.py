@@ -11,8 +11,11 @@ is compared are interleaved, so that other load on the machine falls on all of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
@@ -36,7 +39,7 @@ from fieldray.bench.benchmark_case import (
 from fieldray.domain.events import Say
 from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 
 NETWORK: Final = "network alone"
 FILE: Final = "file to scores"
@@ -45,11 +48,15 @@ MESSAGES: Final = "network and messages between processes"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Measurement:
-    """The times of one case in one scope (NETWORK, FILE or MESSAGES), in milliseconds by repetition."""
+    """The times of one case in one scope (NETWORK, FILE or MESSAGES), in milliseconds by repetition.
+
+    energy   what the CPU drew in each repetition, where that is counted: joules, and in how many seconds
+    """
 
     case: BenchmarkCase
     scope: str
     repetitions: list[list[float]] = field(default_factory=list)
+    energy: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -62,6 +69,43 @@ class Measurement:
         return summarise(self.repetitions)
 
 
+class EnergyMeter:
+    """What the packages of the CPU count of their energy: RAPL, by Linux's powercap, AMD's in the same tree.
+
+    `problem` says why nothing is counted.
+    """
+
+    def __init__(self, tree: Path = Path("/sys/class/powercap")) -> None:
+        self.problem: Reason | None = None
+        # Zones of a package (intel-rapl:0:1) are in its count, and the platform's (psys) counts more than the CPU.
+        found = (name.parent for name in sorted(tree.glob("intel-rapl:*/name")) if name.parent.name.count(":") == 1)
+        self._packages = [zone for zone in found if (zone / "name").read_text().startswith("package")]
+        self._counted_uj()
+
+    def _counted_uj(self) -> list[int]:
+        try:
+            if found := [int((zone / "energy_uj").read_text()) for zone in self._packages]:
+                return found
+            self.problem = reason("energy_not_counted")
+        except PermissionError:
+            self.problem = reason("energy_denied", path=self._packages[0] / "energy_uj")
+        except (OSError, ValueError) as error:
+            self.problem = reason("unreadable", detail=error)
+        return []
+
+    @contextlib.contextmanager
+    def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
+        """Add what is drawn within the block, and how long that was, where it is counted."""
+        began_s, before_uj = time.perf_counter(), self._counted_uj()
+        yield
+        if self.problem is None and (after_uj := self._counted_uj()):
+            ranges_uj = [int((zone / "max_energy_range_uj").read_text()) for zone in self._packages]
+            drawn_uj = (
+                (after - before) % most for before, after, most in zip(before_uj, after_uj, ranges_uj, strict=True)
+            )
+            energy.append((sum(drawn_uj) / 1e6, time.perf_counter() - began_s))
+
+
 def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
@@ -69,18 +113,23 @@ def measure(
     notify: Say,
     scopes: Sequence[str] = (NETWORK, FILE),
     readers: OpenReaders = one_worker,
+    meter: EnergyMeter | None = None,
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images in each scope, all of them in turn. Raises BackendProblem."""
-    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes)
+    measurements, meter = (
+        tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes),
+        meter or EnergyMeter(),
+    )
     for repetition in range(effort.repeats):
         notify(f"repetition {repetition + 1} of {effort.repeats}")
         for one in measurements:
             images = cases[one.case]
-            if one.scope == FILE:
-                times_ms = time_files(one.case, images, count=effort.images, readers=readers)
-            else:
-                timed = time_network if one.scope == NETWORK else time_stream
-                times_ms = timed(one.case, images, count=effort.images)
+            with meter.counting(one.energy):
+                if one.scope == FILE:
+                    times_ms = time_files(one.case, images, count=effort.images, readers=readers)
+                else:
+                    timed = time_network if one.scope == NETWORK else time_stream
+                    times_ms = timed(one.case, images, count=effort.images)
             one.repetitions.append(times_ms)
     return measurements
 
@@ -90,7 +139,10 @@ FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Power and price by backend, in watts and US dollars, as the user states them."""
+    """Power and price by backend, in watts and US dollars, as the user types them in.
+
+    A power that was measured counts instead.
+    """
 
     power_w: Mapping[BackendName, float] = field(default_factory=dict)
     price_usd: Mapping[BackendName, float] = field(default_factory=dict)
@@ -102,6 +154,10 @@ def device_report(
     """Tables. `problems` says what could not be measured; `images` is a phrase for what was run on."""
     blocks: list[Block] = [_times(measurements), _rates(measurements, costs)]
     notes = [f"Run on {images}."]
+    if any(one.energy for one in measurements):
+        notes.append(
+            "W of the CPU: of its packages while it was measured, with the start of processes and all else that ran."
+        )
     details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measurements}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
@@ -139,22 +195,30 @@ def _times(measurements: Sequence[Measurement]) -> Table:
 def _rates(measurements: Sequence[Measurement], costs: Costs) -> Table:
     rows = []
     for one in measurements:
-        summary = one.summary
+        summary, (power_w, source) = one.summary, _power(one, costs)
         cells = [f"{fps:.2f}" for fps in (summary.fps_min, summary.fps_avg, summary.fps_max)]
+        cells.append("not measured" if power_w is None else f"{power_w:.3g} ({source})")
         cells += ["" if value is None else f"{value:.3g}" for value in _per_costs(one, costs)]
         rows.append((one.name, *cells))
-    columns = ("", "FPS min", "FPS avg", "FPS max", "FPS / W", "FPS / USD")
+    columns = ("", "FPS min", "FPS avg", "FPS max", "W", "FPS / W", "FPS / USD")
     return Table("Images per second, from the third image on", columns, tuple(rows))
 
 
+def _power(one: Measurement, costs: Costs) -> tuple[float | None, str]:
+    """Watts, and where they are from. The CPU's counters know nothing of a device of its own."""
+    joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
+    if seconds and one.case.kind.entry.shares_cpu:
+        return joules / seconds, "measured"
+    return costs.power_w.get(one.case.kind.name), "typed in"
+
+
 def _per_costs(one: Measurement, costs: Costs) -> tuple[float | None, float | None]:
-    backend = one.case.kind.name
-    by_cost = (costs.power_w.get(backend), costs.price_usd.get(backend))
-    return per_cost(one.summary, by_cost[0]), per_cost(one.summary, by_cost[1])
+    price_usd = costs.price_usd.get(one.case.kind.name)
+    return per_cost(one.summary, _power(one, costs)[0]), per_cost(one.summary, price_usd)
 
 
 def _data(one: Measurement, costs: Costs) -> dict[str, Any]:
-    per_w, per_usd = _per_costs(one, costs)
+    (power_w, source), (per_w, per_usd) = _power(one, costs), _per_costs(one, costs)
     return {
         "name": one.name,
         "backend": one.case.kind.name,
@@ -162,6 +226,8 @@ def _data(one: Measurement, costs: Costs) -> dict[str, Any]:
         "model_sha256": one.case.model.model_sha256,
         "scope": one.scope,
         "ran_on": sorted(one.case.details),
+        "power_w": power_w,
+        "power_is": None if power_w is None else source,
         "fps_per_w": per_w,
         "fps_per_usd": per_usd,
         **asdict(one.summary),

@@ -48,7 +48,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--threads", type=number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
     )
     for option, unit, text in (
-        ("--power-w", "WATTS", "power draw of a device, to report images per second and watt"),
+        (
+            "--power-w",
+            "WATTS",
+            "power draw of a device where it cannot be measured, to report images per second and watt",
+        ),
         ("--price-usd", "DOLLARS", "price of a device, to report images per second and dollar"),
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
@@ -80,12 +84,16 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     names = options.pack or (pack_to_measure(library, drives_with_packs()),)
     models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
+    meter = device.EnergyMeter()
     with _images(options) as (images_for, images):
         measured = device.measure(
             {case: images_for(case.model.manifest.input) for case in cases},
             Effort(repeats=options.repeats, images=options.images),
             notify=console.bar,
+            meter=meter,
         )
+    if meter.problem:
+        problems = {**problems, "power of the CPU": meter.problem}
     costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
     report = device.device_report(measured, costs=costs, problems=problems, images=images)
     return show(report, options.out, console)

@@ -35,7 +35,7 @@ class Record:
 
     def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
-            entry=BackendEntry(name=backend, title=backend, roles=("litert",), kind=""),
+            entry=BackendEntry(name=backend, title=backend, roles=("litert",), kind="", shares_cpu=backend == "cpu"),
             open=lambda: Scripted(self),
             probe=lambda _: self.unavailable_reason,
         )

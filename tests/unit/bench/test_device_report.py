@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench_cases import Record
 
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.bench.device import FILE, NETWORK, Costs, Measurement, device_report
+from fieldray.bench.device import FILE, NETWORK, Costs, EnergyMeter, Measurement, device_report
+from fieldray.domain.model import BackendName
 from fieldray.reasons import reason
 
 
@@ -35,7 +38,56 @@ def test_times() -> None:
 def test_rates_for_each_watt_and_dollar() -> None:
     network, _ = table("Images per second").rows
     # 1000 / 12, 1000 / 10, 1000 / 8; 100 / 2 W; 100 / 80 USD
-    assert network[1:] == ("83.33", "100.00", "125.00", "50", "1.25")
+    assert network[1:] == ("83.33", "100.00", "125.00", "2 (typed in)", "50", "1.25")
+
+
+def counters(tree: Path, zone: str, name: str, energy_uj: int) -> Path:
+    (tree / zone).mkdir(parents=True)
+    for file, text in (("name", name), ("energy_uj", energy_uj), ("max_energy_range_uj", 1000000)):
+        (tree / zone / file).write_text(f"{text}\n")
+    return tree / zone / "energy_uj"
+
+
+def test_energy_is_of_the_packages_and_counters_begin_again(tmp_path: Path) -> None:
+    first, second = (counters(tmp_path, f"intel-rapl:{n}", f"package-{n}", 900000) for n in (0, 1))
+    inner = [counters(tmp_path, *zone, 0) for zone in (("intel-rapl:0:0", "core"), ("intel-rapl:2", "psys"))]
+    meter, energy = EnergyMeter(tmp_path), list[tuple[float, float]]()
+    with meter.counting(energy):
+        for counter in inner:
+            counter.write_text("500000")
+        first.write_text("950000")  # 0.05 J
+        second.write_text("100000")  # 0.1 J to its range, and 0.1 J more
+    ((joules, seconds),) = energy
+    assert meter.problem is None and seconds > 0 and abs(joules - 0.25) < 1e-9
+
+
+def test_a_power_that_was_measured_counts_before_one_that_was_typed_in() -> None:
+    costs = Costs(power_w={"cpu": 2.0, "edgetpu": 2.0})
+    rows = {}
+    backends: tuple[BackendName, ...] = ("cpu", "edgetpu")
+    for name in backends:
+        case = Record(name).case(name)
+        one = Measurement(case=case, scope=NETWORK, repetitions=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)])
+        rows[name] = device_report([one], costs=costs, problems={}, images="2 images").data["measurements"][0]
+    found = {name: (row["power_w"], row["power_is"], row["fps_per_w"]) for name, row in rows.items()}
+    assert found == {"cpu": (5.0, "measured", 20.0), "edgetpu": (2.0, "typed in", 50.0)}  # 10 J in 2 s
+
+
+def test_why_energy_is_not_measured_is_said(tmp_path: Path) -> None:
+    energy: list[tuple[float, float]] = []
+    meter = EnergyMeter(tmp_path)
+    with meter.counting(energy):
+        pass
+    assert meter.problem == reason("energy_not_counted") and not energy
+    counter = counters(tmp_path, "intel-rapl:0", "package-0", 1)
+
+    class Closed(type(counter)):  # root reads whatever the rights say
+        def read_text(self, *_: object, **__: object) -> str:
+            if self.name == "energy_uj":
+                raise PermissionError
+            return super().read_text()
+
+    assert EnergyMeter(Closed(tmp_path)).problem == reason("energy_denied", path=counter)
 
 
 def test_what_could_not_be_measured_is_said() -> None:
