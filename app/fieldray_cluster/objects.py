@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -193,7 +194,7 @@ class ObjectServer:
         names = {each["name"].rstrip("/"): each["type"] == "directory" for each in found}
         if self._kind != "http":
             return {name.rpartition("/")[2]: is_folder for name, is_folder in names.items()}
-        inside = {name[len(folder) + 1 :].removeprefix("./"): is_folder for name, is_folder in names.items()}
+        inside = {unescape(name[len(folder) + 1 :]).removeprefix("./"): is_folder for name, is_folder in names.items()}
         return {name: inside[name] for name in inside if name not in ("", "..") and not set("/?#") & set(name)}
 
     def head(self, address: str, look: Callable[[BinaryIO], Result]) -> tuple[Result, str]:

@@ -140,7 +140,7 @@ for name in server.names():
     except Unreadable:
         print(name, "refused")
 """
-    links = ("http://127.0.0.2/a", "//127.0.0.2/b", "../c", "/d", "here", "gone", "?C=N")
+    links = ("http://127.0.0.2/a", "//127.0.0.2/b", "../c", "/d", "he&#114;e", "gone", "?C=N")
     (server.folder / "index.html").write_text("".join(f'<a href="{link}">x</a>' for link in links))
     (server.folder / "here").write_text("text")
     server.faults["gone"] = ELSEWHERE

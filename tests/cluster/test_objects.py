@@ -245,15 +245,16 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     assert done.returncode == 2 and "Name one address of objects alone" in done.stderr
 
 
-def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event) -> None:
+def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:
     """Kill the server again and again, each time after some more requests, for some time."""
     drawn = random.Random(seed)
-    for _ in range(6):
+    for _ in range(4):
         until = len(bucket.asked) + drawn.randint(3, 25)
         while len(bucket.asked) < until:
             if is_over.wait(0.001):
                 return
         bucket.kill()
+        killed.append(until)
         is_over.wait(drawn.uniform(0.1, 0.8))
         bucket.start()
 
@@ -261,17 +262,18 @@ def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event) -> Non
 def test_a_server_that_is_killed_at_random_costs_no_image(
     bucket: Bucket, fieldray: Fieldray, home: Path, tmp_path: Path, pack_options: list[str]
 ) -> None:
-    paths = write_images(tmp_path / "in", 36)
+    paths = write_images(tmp_path / "in", 24)
     for path in paths:
         bucket.put(f"in/{path.name}", path.read_bytes())
     alone = fieldray("screen", tmp_path / "in", *pack_options, environment={"FIELDRAY_HOME": str(tmp_path / "other")})
     bucket.asked.clear()
-    is_over = threading.Event()
-    kills = threading.Thread(target=killed_at_random, args=(bucket, 1, is_over))
+    is_over, killed = threading.Event(), list[int]()
+    kills = threading.Thread(target=killed_at_random, args=(bucket, 1, is_over, killed))
     kills.start()
     done = fieldray("archive", "screen", "s3://box/in", "--out", tmp_path / "out", "--chunk", 6, *pack_options)
     is_over.set()
     kills.join()
+    assert len(killed) > 1  # listing and screening ask more than twice 25 times
     assert (alone.returncode, done.returncode) == (0, 0), done.stderr
     found = stored(home)
     assert len(found) == len(paths)

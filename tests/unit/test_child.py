@@ -84,6 +84,15 @@ def test_a_child_that_calls_home_is_refused(child: Child) -> None:
     assert "Fieldray connects to nothing" in refused.value.reason.text
 
 
+def test_a_child_gets_no_keys_of_a_bucket(monkeypatch: pytest.MonkeyPatch, child: Child) -> None:
+    child.kill()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("FIELDRAY_OWN", "1")
+    child.start()
+    names = psutil.Process(child.pid).environ()
+    assert "FIELDRAY_OWN" in names and not any(name.startswith("AWS_") for name in names)
+
+
 def test_what_is_printed_does_not_disturb(child: Child) -> None:
     for _ in range(3):
         assert child.call(Message({"what": "print"}), timeout_s=20).body["pid"] == child.pid
