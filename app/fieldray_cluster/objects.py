@@ -49,7 +49,7 @@ from fieldray.reasons import reason
 from fieldray.reports.outputs import is_own_report
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
-_KINDS: Final = {"s3a": "s3", "https": "http", "ssh": "sftp", **{each: each for each in ("s3", "http", "sftp", "file")}}
+_KINDS: Final = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http", "sftp": "sftp", "ssh": "sftp"}
 CACHE_BYTES: Final = 2**31
 _BLOCK_BYTES: Final = 2**22
 _HEAD_BYTES: Final = 2**16  # of an object, as long as only its header is wanted

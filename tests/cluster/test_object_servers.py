@@ -156,6 +156,7 @@ for name in server.names():
         ("gopher://x/y", "gopher://x/y cannot be screened"),
         ("gs://bucket/y", "cannot be screened"),
         ("memory://y", "cannot be screened"),
+        ("file:///data", "cannot be screened"),
         ("zip://a.png::s3://box/in.zip", "cannot be screened"),
         ("simplecache::s3://box/in", "cannot be screened"),
         ("sftp://me:word@host/in", "Leave the password out of the address"),

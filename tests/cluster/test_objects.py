@@ -117,9 +117,7 @@ def test_what_is_listed_is_an_image_or_says_why_not(bucket: Bucket, tmp_path: Pa
         ("s3://box/in/two.zip!1.png", ""),
         ("s3://box/in/two.zip!2.png", ""),
     ]
-    for one in ("s3://box/in/b.png", f"file://{png}"):
-        assert listed(one) == [(one, "")]
-    assert listed(f"file://{tmp_path}/images") == [(f"file://{png}", "")]
+    assert listed("s3://box/in/b.png") == [("s3://box/in/b.png", "")]
 
 
 def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
