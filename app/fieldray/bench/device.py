@@ -116,10 +116,8 @@ def measure(
     meter: EnergyMeter | None = None,
 ) -> tuple[Measurement, ...]:
     """Measure every case on its images in each scope, all of them in turn. Raises BackendProblem."""
-    measurements, meter = (
-        tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes),
-        meter or EnergyMeter(),
-    )
+    meter = meter or EnergyMeter()
+    measurements = tuple(Measurement(case=case, scope=scope) for case in cases for scope in scopes)
     for repetition in range(effort.repeats):
         notify(f"repetition {repetition + 1} of {effort.repeats}")
         for one in measurements:

@@ -145,7 +145,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         console.print_line(line.format(*_result_cells(found, texts)))
         for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
             console.print_line(line.format("", "", "", "", said.text))
-    console.print_lines(doubt.text for doubt in past.doubts)
+    console.print_lines(doubt.text for doubt in History(database).doubts(past))
     gone = sum(not _is_there(found) for found in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)

@@ -284,8 +284,13 @@ class Controller(QObject):
         self.screening.show_past(past.run, past.model, *(model for _, model in past.beside))
         beside = tuple((run.run_id, model.manifest if model else None) for run, model in past.beside)
         self.rows.open(past.run.run_id, self.screening.manifest, beside)
-        self.screening.show_notes(past.doubts)
         self._note_other_pack()
+
+        def noted(doubts: Sequence[Reason]) -> None:
+            if self.screening.run_id == past.run.run_id:
+                self.screening.show_notes(doubts)
+
+        self.background.ask(lambda services: services.history.doubts(past), channel="doubts", done=noted)
 
     def _forget_deleted(self, done: Deletion) -> None:
         """What was deleted is not in sight any more."""

@@ -53,13 +53,11 @@ class PastRun:
     """A run as it is opened again.
 
     model   the pack that made the results, None where it is not at hand: then there are no heat maps
-    doubts  what speaks against the run as a whole
     beside  the runs of other packs over the same images, each with its pack
     """
 
     run: Run
     model: Model | None
-    doubts: tuple[Reason, ...] = ()
     beside: tuple[tuple[Run, Model | None], ...] = ()
 
 
@@ -90,9 +88,13 @@ class History:
             return PastRun(
                 run=run,
                 model=found,
-                doubts=doubts_of(query, run, found.manifest if found else None),
                 beside=tuple((other, pack_of(other.spec, model)) for other in others),
             )
+
+    def doubts(self, past: PastRun) -> tuple[Reason, ...]:
+        """What speaks against a run as a whole; it takes seconds where there are a million images."""
+        with HistoryQuery(self._database) as query:
+            return doubts_of(query, past.run, past.model.manifest if past.model else None)
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
