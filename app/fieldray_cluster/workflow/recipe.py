@@ -19,14 +19,14 @@ import random
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeGuard, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.tables import Document, Key, Problem, RecipeProblems, require, require_ranges, template
+from fieldray_adapt.tables import Document, Problem, RecipeProblems, Rules, key, rooted_in, table, template
 
 # ---- parameters and their samples
 
@@ -178,74 +178,54 @@ def _command_problem(text: str) -> str | None:
     return "must begin with the name of a program" if PLACEHOLDER.search(words[0]) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class RetryPolicy:
     """How a task is tried, of an experiment or of a sweep's trials."""
 
-    workers: Annotated[int, Key(doc="Tasks at the same time at most; 0: as many as there are workers.", low=0)] = 0
-    retries: Annotated[int, Key(doc="How often a command that ended with an error is tried again.", low=0)] = 0
-    preemptible: Annotated[
-        bool | None,
-        Key(
-            doc="Machines may be taken away at any moment: a task whose worker was lost is begun again and that is no "
-            "attempt of its own. By default as [cluster] says."
-        ),
-    ] = None
-    lost_workers: Annotated[
-        int,
-        Key(
-            doc="After so many lost workers a task is believed to be the reason, and fails, preemptible or not.",
-            low=1,
-        ),
-    ] = 8
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    workers: int = key("Tasks at the same time at most; 0: as many as there are workers.", default=0, low=0)
+    retries: int = key("How often a command that ended with an error is tried again.", default=0, low=0)
+    preemptible: bool | None = key(
+        "Machines may be taken away at any moment: a task whose worker was lost is begun again and that is no attempt "
+        "of its own. By default as [cluster] says.",
+        default=None,
+    )
+    lost_workers: int = key(
+        "After so many lost workers a task is believed to be the reason, and fails, preemptible or not.",
+        default=8,
+        low=1,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Experiment(RetryPolicy):
     """One command, and the values that its tasks are run with."""
 
-    command: Annotated[
-        str,
-        Key(
-            doc="Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word "
-            "whatever the value is.",
-            check=_command_problem,
-        ),
-    ]
-    depends_on: Annotated[tuple[str, ...], Key(doc="Experiments whose tasks must all be done before.")] = ()
-    parameters: Annotated[
-        Mapping[str, Parameter],
-        Key(doc="A value is a constant, a list is discrete, a table with low and high is a continuous range."),
-    ] = field(default_factory=dict)
-    samples: Annotated[
-        int, Key(doc="Number of tasks; 0: one for each combination of the lists.", low=0, high=MOST_TASKS)
-    ] = 0
-    inputs: Annotated[
-        tuple[str, ...],
-        Key(
-            doc="Files and folders that the command reads. Where they change, the tasks are run again. Files count by "
-            "content, those of folders by name, size and time."
-        ),
-    ] = ()
+    command: str = key(
+        "Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word whatever "
+        "the value is.",
+        check=_command_problem,
+    )
+    depends_on: tuple[str, ...] = key("Experiments whose tasks must all be done before.", default=())
+    parameters: Mapping[str, Parameter] = key(
+        "A value is a constant, a list is discrete, a table with low and high is a continuous range.",
+        default_factory=dict,
+    )
+    samples: int = key("Number of tasks; 0: one for each combination of the lists.", default=0, low=0, high=MOST_TASKS)
+    inputs: tuple[str, ...] = key(
+        "Files and folders that the command reads. Where they change, the tasks are run again. Files count by content, "
+        "those of folders by name, size and time.",
+        default=(),
+    )
 
-    def __post_init__(self) -> None:
-        # Not super(): a dataclass with slots is a new class, which super() does not know.
-        RetryPolicy.__post_init__(self)
+    def rules(self) -> Rules:
+        """As `tables.table`."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
-        require(
-            (not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"),
-            (not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"),
-            (not known & set(BUILT_IN), "parameters", f"must not be called {', '.join(BUILT_IN)}"),
-            (
-                self.tasks <= MOST_TASKS,
-                "parameters",
-                f"make {self.tasks} combinations, and at most {MOST_TASKS} are run; give samples",
-            ),
-        )
+        yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
+        yield not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"
+        yield not known & set(BUILT_IN), "parameters", f"must not be called {', '.join(BUILT_IN)}"
+        too_many = f"make {self.tasks} combinations, and at most {MOST_TASKS} are run; give samples"
+        yield self.tasks <= MOST_TASKS, "parameters", too_many
 
     @property
     def tasks(self) -> int:
@@ -253,64 +233,64 @@ class Experiment(RetryPolicy):
         return self.samples or combinations(self.parameters)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Pruning:
     """When a trial is ended early: where its best figure so far is below the median of the others' at that epoch."""
 
-    trials: Annotated[int, Key(doc="Trials that are never ended early, the first ones.", low=1)] = 4
-    epochs: Annotated[int, Key(doc="Epochs of each trial that are always trained.", low=0)] = 1
+    trials: int = key("Trials that are never ended early, the first ones.", default=4, low=1)
+    epochs: int = key("Epochs of each trial that are always trained.", default=1, low=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
-    recipe: Annotated[Path, Key(doc="The recipe of `fieldray adapt` whose keys are tried.")]
-    trials: Annotated[int, Key(doc="How many trainings there are.", low=1, high=MOST_TASKS)] = 16
-    metric: Annotated[
-        str, Key(doc="The validation figure: a key of the rows of history.json. Of a list the mean counts.")
-    ] = "auc"
-    direction: Annotated[Literal["maximize", "minimize"], Key(doc="Which figures are better.")] = "maximize"
-    keys: Annotated[
-        Mapping[str, Parameter],
-        Key(doc='Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'),
-    ]
-    pruning: Annotated[Pruning | None, Key(doc="How poor trials are ended early; without it, none is.")] = None
+    recipe: Path = key("The recipe of `fieldray adapt` whose keys are tried.")
+    trials: int = key("How many trainings there are.", default=16, low=1, high=MOST_TASKS)
+    metric: str = key(
+        "The validation figure: a key of the rows of history.json. Of a list the mean counts.", default="auc"
+    )
+    direction: Literal["maximize", "minimize"] = key("Which figures are better.", default="maximize")
+    keys: Mapping[str, Parameter] = key(
+        'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
+    )
+    pruning: Pruning | None = key("How poor trials are ended early; without it, none is.", default=None)
 
-    def __post_init__(self) -> None:
-        RetryPolicy.__post_init__(self)
-        require((any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Cluster:
     """Where the tasks are run."""
 
-    address: Annotated[
-        str | None, Key(doc="The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.")
-    ] = None
-    workers: Annotated[int, Key(doc="Processes of this computer, or of the cluster to wait for.", low=1)] = 2
-    certificates: Annotated[Path | None, Key(doc="Folder of this computer's certificates.")] = None
-    preemptible: Annotated[bool, Key(doc="Whether its machines may be taken away at any moment.")] = False
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
+    address: str | None = key(
+        "The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.", default=None
+    )
+    workers: int = key("Processes of this computer, or of the cluster to wait for.", default=2, low=1)
+    certificates: Path | None = key("Folder of this computer's certificates.", default=None)
+    preemptible: bool = key("Whether its machines may be taken away at any moment.", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@table
 class Workflow:
     """Experiments, or a sweep, and the cluster that they are run on."""
 
-    run: Annotated[Path, Key(doc="Folder for everything that a run leaves; every node must see it.")] = Path("run")
-    seed: Annotated[int, Key(doc="The same seed draws the same samples.")] = 0
-    cluster: Annotated[Cluster, Key(doc="Where the tasks are run.")] = Cluster()
-    experiments: Annotated[Mapping[str, Experiment], Key(doc="Experiments by their names.")] = field(
-        default_factory=dict
-    )
-    sweep: Annotated[Sweep | None, Key(doc="A search for the best values of a recipe.")] = None
+    run: Path = key("Folder for everything that a run leaves; every node must see it.", default=Path("run"))
+    seed: int = key("The same seed draws the same samples.", default=0)
+    cluster: Cluster = key("Where the tasks are run.", default=Cluster())
+    experiments: Mapping[str, Experiment] = key("Experiments by their names.", default_factory=dict)
+    sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
-    def __post_init__(self) -> None:
-        require((bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"))
+    def rules(self) -> Rules:
+        """As `tables.table`."""
+        yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
+
+    def rooted(self, base: Path) -> Workflow:
+        """As `tables.rooted_in`."""
+        sweep = self.sweep and rooted_in(self.sweep, base)
+        return replace(self, run=base / self.run, cluster=rooted_in(self.cluster, base), sweep=sweep)
 
 
 def read_workflow(path: Path) -> Workflow:
@@ -319,20 +299,11 @@ def read_workflow(path: Path) -> Workflow:
     Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong, each with its line.
     """
     document = Document.read(path)
-    workflow = document.parsed(Workflow)
     base = path.resolve().parent
-    whole = replace(
-        workflow,
-        run=base / workflow.run.expanduser(),
-        cluster=replace(
-            workflow.cluster,
-            certificates=workflow.cluster.certificates and base / workflow.cluster.certificates.expanduser(),
-        ),
-        sweep=workflow.sweep and replace(workflow.sweep, recipe=base / workflow.sweep.recipe.expanduser()),
-    )
-    if problems := list(_problems(whole, base)):
+    workflow = document.parsed(Workflow).rooted(base)
+    if problems := list(_problems(workflow, base)):
         raise RecipeProblems(path, document.lines(problems))
-    return whole
+    return workflow
 
 
 def new_workflow(path: Path) -> None:

@@ -29,8 +29,16 @@ from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.run import locked
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import result_key, state_of, work_connected
-from fieldray_cluster.workflow.recipe import PLACEHOLDER, Experiment, Value, Workflow, read_workflow, samples
-from fieldray_cluster.workflow.runner import TaskRunner
+from fieldray_cluster.workflow.recipe import (
+    PLACEHOLDER,
+    Experiment,
+    RetryPolicy,
+    Value,
+    Workflow,
+    read_workflow,
+    samples,
+)
+from fieldray_cluster.workflow.runner import TaskRunner, TaskSource
 from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, driver_of, read_events, stop_of
 
 # ---- tasks and what they wait for
@@ -78,11 +86,6 @@ class Graph:
 
     tasks: Mapping[str, tuple[Task, ...]]
     parents: Mapping[str, tuple[str, ...]]
-
-    @property
-    def count(self) -> int:
-        """How many tasks there are."""
-        return sum(map(len, self.tasks.values()))
 
 
 def compiled(workflow: Workflow, *, here: Path) -> Graph:
@@ -141,7 +144,6 @@ Counts = dict[Status, int]
 
 RECIPE_TEXT: Final = "recipe.toml"
 _STOPS: Final = "stops"
-_WAIT_S: Final = 0.5
 
 
 def run_workflow(path: Path, *, say: Say) -> Counts:
@@ -154,56 +156,89 @@ def run_workflow(path: Path, *, say: Say) -> Counts:
     if workflow.sweep:
         raise UsageProblem(reason("workflow_is_sweep", path=path))
     graph = compiled(workflow, here=path.resolve().parent)
-    with opened_run(workflow, path) as (journal, stop):
-        progress = _Progress(workflow, graph, journal, here=path.resolve().parent, stop=stop, say=say)
-        progress.take_stock()
+    with opened_run(workflow, path, say=say) as run:
+        progress = _Progress(run, graph)
+        progress.look()
         if progress.is_over:
             say("Everything was done before.")
         else:
-            with_runner(workflow, journal, progress.drive, say=say)
-        return counted(states_of(graph, journal.latest))
+            run.work(progress)
+            progress.stop_the_rest()
+        return counted(states_of(graph, run.journal.latest))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class OpenRun:
+    """A run's folder, held by this driver.
+
+    Attributes
+    ----------
+    here
+        The recipe's folder.
+    stop
+        The file by which everything of it is stopped.
+    """
+
+    workflow: Workflow
+    here: Path
+    journal: Journal
+    stop: Path
+    say: Say
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody has asked for its end."""
+        return self.stop.exists()
+
+    def spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
+        """The next performance of a task."""
+        return TaskSpec(
+            task=task,
+            key=key,
+            number=self.journal.next_number(task),
+            command=command,
+            module=module,
+            folder=self.workflow.run / TASKS / task,
+            here=here,
+            run=self.workflow.run,
+            stop=self.stop,
+        )
+
+    def work(self, source: TaskSource) -> None:
+        """Have the cluster's workers do what the source has, once more where the scheduler was lost on the way.
+
+        Raises what `TaskRunner.drive` raises, UsageProblem and EnvironmentProblem of the cluster.
+        """
+        cluster, run, say = self.workflow.cluster, self.workflow.run, self.say
+
+        def work(client: Client) -> None:
+            runner = TaskRunner(client, self.journal, run=run, preemptible=cluster.preemptible, say=say)
+            runner.drive(source, self.stop)
+
+        connection = ConnectionSettings(
+            address=cluster.address, workers=cluster.workers, certificates=cluster.certificates
+        )
+        work_connected(connection, work, done=lambda: self.journal.ended, note=lambda problem: say(str(problem)))
 
 
 @contextlib.contextmanager
-def opened_run(workflow: Workflow, path: Path) -> Iterator[tuple[Journal, Path]]:
-    """The run's folder for this driver alone: its journal, and the file by which everything of it is stopped.
-
-    Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
-    """
+def opened_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[OpenRun]:
+    """The run's folder for this driver alone. Raises UsageProblem (run_in_use, workflow_journal), StorageProblem."""
     with locked(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
-        _make_folders(workflow.run / _STOPS, workflow.run / TASKS)
+        for folder in (workflow.run / _STOPS, workflow.run / TASKS):
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise storage_problem(error, folder) from error
         for left in _drivers(workflow.run):  # that were killed: their orders count no more
             left.unlink(missing_ok=True)
         write_atomically(driver_of(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
         try:
-            yield journal, stop
+            yield OpenRun(workflow=workflow, here=path.resolve().parent, journal=journal, stop=stop, say=say)
         finally:
             driver_of(stop).unlink(missing_ok=True)
-
-
-def _make_folders(*folders: Path) -> None:
-    """Raises StorageProblem."""
-    for folder in folders:
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise storage_problem(error, folder) from error
-
-
-def with_runner(workflow: Workflow, journal: Journal, drive: Callable[[TaskRunner], None], *, say: Say) -> None:
-    """Let `drive` work with the cluster's workers, once more where the scheduler was lost on the way.
-
-    Raises what `drive` raises, UsageProblem and EnvironmentProblem of the cluster.
-    """
-    cluster = workflow.cluster
-    connection = ConnectionSettings(address=cluster.address, workers=cluster.workers, certificates=cluster.certificates)
-
-    def work(client: Client) -> None:
-        drive(TaskRunner(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say))
-
-    work_connected(connection, work, done=lambda: journal.ended, note=lambda problem: say(str(problem)))
 
 
 def cancel(path: Path) -> None:
@@ -307,11 +342,10 @@ class _Stage:
 
 
 class _Progress:
-    """What is done of a graph, what may begin, and what is blocked."""
+    """What is done of a graph, what may begin, and what is blocked: the source of a workflow's tasks."""
 
-    def __init__(self, workflow: Workflow, graph: Graph, journal: Journal, *, here: Path, stop: Path, say: Say) -> None:
-        self._workflow, self._graph, self._journal = workflow, graph, journal
-        self._here, self._stop, self._say = here, stop, say
+    def __init__(self, run: OpenRun, graph: Graph) -> None:
+        self._run, self._graph, self._journal = run, graph, run.journal
         self._stages = {name: _Stage() for name in graph.tasks}
 
     @property
@@ -319,8 +353,36 @@ class _Progress:
         """Whether no task is left that could be run."""
         return all(stage.is_over for stage in self._stages.values())
 
-    def take_stock(self) -> None:
+    def begin(self) -> None:
+        """As `TaskSource`."""
+        for name, stage in self._stages.items():
+            waiting = {task.name for task in stage.waiting}
+            lost = [task for task in self._graph.tasks[name] if task.name in stage.left - waiting]
+            stage.waiting = [*lost, *stage.waiting]
+
+    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """As `TaskSource`."""
+        for name, stage in self._stages.items():
+            policy, busy = self._run.workflow.experiments[name], len(stage.left) - len(stage.waiting)
+            if stage.waiting and not (policy.workers and busy >= policy.workers):
+                task = stage.waiting.pop(0)
+                return self._run.spec(task.name, stage.keys[task.name], task.command, here=self._run.here), policy
+        return None
+
+    def end(self, task: str, event: Event) -> None:
+        """As `TaskSource`."""
+        stage = next(stage for stage in self._stages.values() if task in stage.left)
+        stage.left.discard(task)
+        if event.status != "done":
+            stage.failed = stage.failed or task
+        outcome = event.outcome
+        on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
+        self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
+
+    def look(self) -> None:
         """Begin what may begin: tell the tasks that are done from those that wait, and block what cannot be run."""
+        if self._run.is_stopped:  # children of what was stopped are not begun
+            return
         for name, stage in self._stages.items():
             parents = [self._stages[parent] for parent in self._graph.parents[name]]
             if stage.is_begun:
@@ -330,21 +392,13 @@ class _Progress:
             elif all(parent.is_over for parent in parents):
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
-    def drive(self, runner: TaskRunner) -> None:
-        """Keep the runner busy until no task is left. Raises ConnectionLost, StorageProblem, KeyboardInterrupt."""
-        self._call_back()
-        with runner.stopped_by(self._stop):
-            while not self.is_over and not self._stop.exists():
-                self._send(runner)
-                for spec, event in runner.ended(_WAIT_S):
-                    self._end(spec.task, event)
-                if not self._stop.exists():  # children of what was stopped are not begun
-                    self.take_stock()
-            ended = runner.stop(self._stop) if self._stop.exists() else []
-        for spec, event in ended:
-            self._end(spec.task, event)
-        if self._stop.exists():
-            self._stop_the_rest()
+    def stop_the_rest(self) -> None:
+        """Where the run was stopped, that is what becomes of the tasks that were not begun."""
+        text = reason("workflow_stopped").text
+        for stage in self._stages.values() if self._run.is_stopped else ():
+            for name in sorted(stage.left):
+                self._enter(name, "stopped", text)
+            stage.left.clear()
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
         stage.is_begun = True
@@ -372,49 +426,4 @@ class _Progress:
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":
-            self._say(f"{task}: {status}. {problem}")
-
-    def _send(self, runner: TaskRunner) -> None:
-        for name, stage in self._stages.items():
-            policy = self._workflow.experiments[name]
-            while stage.waiting and runner.room > 0:
-                busy = len(stage.left) - len(stage.waiting)
-                if policy.workers and busy >= policy.workers:
-                    break
-                task = stage.waiting.pop(0)
-                runner.start(self._spec(task, stage.keys[task.name]), policy)
-
-    def _spec(self, task: Task, key: str) -> TaskSpec:
-        return TaskSpec(
-            task=task.name,
-            key=key,
-            number=self._journal.next_number(task.name),
-            command=task.command,
-            folder=task.folder,
-            here=self._here,
-            run=self._workflow.run,
-            stop=self._stop,
-        )
-
-    def _end(self, task: str, event: Event) -> None:
-        stage = next(stage for stage in self._stages.values() if task in stage.left)
-        stage.left.discard(task)
-        if event.status != "done":
-            stage.failed = stage.failed or task
-        outcome = event.outcome
-        on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
-        self._say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
-
-    def _call_back(self) -> None:
-        """What was out when a connection was lost waits again."""
-        for name, stage in self._stages.items():
-            waiting = {task.name for task in stage.waiting}
-            lost = [task for task in self._graph.tasks[name] if task.name in stage.left - waiting]
-            stage.waiting = [*lost, *stage.waiting]
-
-    def _stop_the_rest(self) -> None:
-        text = reason("workflow_stopped").text
-        for stage in self._stages.values():
-            for name in sorted(stage.left):
-                self._enter(name, "stopped", text)
-            stage.left.clear()
+            self._run.say(f"{task}: {status}. {problem}")

@@ -14,10 +14,10 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from distributed import Client, Future
 
@@ -41,8 +41,25 @@ from fieldray_cluster.workflow.tasks import (
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
+_WAIT_S: Final = 0.5
 
 receives(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
+
+
+class TaskSource(Protocol):
+    """What there is to do, and what becomes of it: the experiments of a workflow, or the trials of a sweep."""
+
+    def begin(self) -> None:
+        """The workers are there; what was out when a connection was lost waits again."""
+
+    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """What may begin now; None while nothing may, and for good where nothing is out either."""
+
+    def end(self, task: str, event: Event) -> None:
+        """What came of a task that was out."""
+
+    def look(self) -> None:
+        """Is called again and again while tasks are out."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,10 +105,27 @@ class TaskRunner:
         self._out: dict[str, _Work] = {}
         self._is_stopping = False
 
-    @property
-    def busy(self) -> tuple[str, ...]:
-        """The tasks that are out."""
-        return tuple(self._out)
+    def drive(self, source: TaskSource, stop: Path) -> None:
+        """Keep the workers busy until the source has nothing more, or the file `stop` is there.
+
+        Where a person ends it, or no node is left, everything that is out ends with it.
+        Raises KeyboardInterrupt, NodesUnfit, ConnectionLost, StorageProblem, what the source raises.
+        """
+        source.begin()
+        try:
+            while not stop.exists():
+                while self.room > 0 and (found := source.next()):
+                    self.start(*found)
+                if not self._out:
+                    return
+                for spec, event in self.ended(_WAIT_S):
+                    source.end(spec.task, event)
+                source.look()
+        except (KeyboardInterrupt, NodesUnfit):
+            self.stop(stop)
+            raise
+        for spec, event in self.stop(stop):
+            source.end(spec.task, event)
 
     @property
     def room(self) -> int:
@@ -123,15 +157,6 @@ class TaskRunner:
             if time.monotonic() >= until_s:
                 break
         return found
-
-    @contextlib.contextmanager
-    def stopped_by(self, stop: Path) -> Iterator[None]:
-        """Where a person ends the block, or no node is left, everything that is out ends with it."""
-        try:
-            yield
-        except (KeyboardInterrupt, NodesUnfit):
-            self.stop(stop)
-            raise
 
     def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
         """End everything that is out by the file that its tasks name; what came of it."""

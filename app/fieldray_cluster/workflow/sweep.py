@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -29,10 +29,9 @@ from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import HISTORY
 from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
 from fieldray_cluster.pool import result_key, state_of
-from fieldray_cluster.workflow.recipe import Parameter, Sweep, Value, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS, opened_run, with_runner
-from fieldray_cluster.workflow.runner import TaskRunner
-from fieldray_cluster.workflow.tasks import STOP, Event, Journal, TaskSpec
+from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
+from fieldray_cluster.workflow.run import TASKS, OpenRun, opened_run
+from fieldray_cluster.workflow.tasks import STOP, Event, TaskSpec
 from fieldray_cluster.workflow.trial import changed
 
 Say = Callable[[str], None]
@@ -46,7 +45,6 @@ WINNER: Final = "winner"
 _MODULE: Final = "fieldray_cluster.workflow.trial"
 _SETTINGS: Final = "settings"
 _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
-_WAIT_S: Final = 0.5
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -63,21 +61,19 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
         raise UsageProblem(reason("workflow_no_sweep", path=path))
     document = Document.read(workflow.sweep.recipe)
     _require_sweepable(document, workflow.sweep)
-    with opened_run(workflow, path) as (journal, stop):
+    with opened_run(workflow, path, say=say) as opened:
         settings = _settings(workflow, workflow.sweep, document)
         study = _opened_study(workflow.run, workflow.sweep, seed=workflow.seed)
         if _SETTINGS not in study.user_attrs:
             study.set_user_attr(_SETTINGS, settings)
         elif study.user_attrs[_SETTINGS] != settings:
             raise UsageProblem(reason("sweep_differs", path=workflow.run))
-        sweeping = _Sweeping(
-            study, journal, workflow, workflow.sweep, settings=settings, stop=stop, say=say, trial=trial
-        )
-        if sweeping.is_over:
+        trials = _Trials(study, opened, workflow.sweep, settings=settings, trial=trial)
+        if trials.is_over:
             say("Everything was done before.")
         else:
-            with_runner(workflow, journal, sweeping.drive, say=say)
-        return sweeping.end
+            opened.work(trials)
+        return trials.end_of_sweep
 
 
 def read_study(run: Path) -> optuna.Study:
@@ -146,86 +142,101 @@ class _Trial:
     reported: set[int] = field(default_factory=set)
 
 
-class _Sweeping:
-    """The driver of a sweep: what to try next, what is under way, and what came of it."""
+class _Trials:
+    """What to try next, what is under way, and what came of it: the source of a sweep's tasks."""
 
     def __init__(
-        self,
-        study: optuna.Study,
-        journal: Journal,
-        workflow: Workflow,
-        sweep: Sweep,
-        *,
-        settings: str,
-        stop: Path,
-        say: Say,
-        trial: tuple[str, ...],
+        self, study: optuna.Study, run: OpenRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
     ) -> None:
-        self._study, self._journal, self._workflow, self._sweep = study, journal, workflow, sweep
-        self._settings, self._stop, self._say, self._trial = settings, stop, say, trial
+        self._study, self._run, self._sweep = study, run, sweep
+        self._settings, self._trial = settings, trial
         self._out: dict[str, _Trial] = {}
+        self._waiting: list[FrozenTrial] = []
+        self._has_winner = False
 
     @property
     def is_over(self) -> bool:
         """Whether every trial has ended, and the winner has its pack."""
-        return self._are_trials_over and self.end == "done"
+        return self._are_trials_over and self.end_of_sweep == "done"
 
     @property
-    def end(self) -> End:
+    def end_of_sweep(self) -> End:
         """How far it came."""
-        if self._stop.exists() or not self._are_trials_over:
+        if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
-        best = self._best()
-        return "done" if best and self._journal.is_done(WINNER, self._key(best, "run")) else "failed"
+        best = best_of(self._study)
+        return "done" if best and self._run.journal.is_done(WINNER, self._key(best, "run")) else "failed"
 
-    def drive(self, runner: TaskRunner) -> None:
-        """Keep the runner busy until the winner has its pack.
-
-        Raises UsageProblem (sweep_none), ConnectionLost, StorageProblem, KeyboardInterrupt.
-        """
+    def begin(self) -> None:
+        """As `TaskSource`: trials that were under way when the last driver ended, too, or came to their end since."""
         self._out.clear()
-        with runner.stopped_by(self._stop):
-            waiting = self._taken_up()
-            while not self._stop.exists() and (waiting or self._out or len(self._study.trials) < self._sweep.trials):
-                self._send(runner, waiting)
-                for spec, event in runner.ended(_WAIT_S):
-                    self._finish(spec.task, event)
-                self._watch()
-            if not self._stop.exists():
-                self._make_pack(runner)
-            if self._stop.exists():
-                runner.stop(self._stop)
+        self._waiting, self._has_winner = [], False
+        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+            event = self._run.journal.latest.get(name_of(trial.number))
+            if event and event.status in ("done", "failed", "pruned") and event.key == self._key(trial, "train"):
+                self._begin(trial)
+                self.end(event.task, event)
+            else:
+                self._waiting.append(trial)
+
+    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """As `TaskSource`: trials, and at last the winner's pack. Raises UsageProblem (sweep_none)."""
+        if self._sweep.workers and len(self._out) >= self._sweep.workers:
+            return None
+        if self._waiting:
+            trial = self._waiting.pop(0)
+        elif len(self._study.trials) < self._sweep.trials:
+            number = self._study.ask(_distributions(self._sweep.keys)).number
+            trial = self._study.get_trials()[number]
+        else:
+            return None if self._out or self._has_winner else self._winner()
+        self._begin(trial)
+        return self._spec(trial, "train", name_of(trial.number)), self._sweep
+
+    def end(self, task: str, event: Event) -> None:
+        """As `TaskSource`. Optuna is told; a trial asked to end is pruned, one that all were, is resumed later."""
+        if task == WINNER:
+            best = best_of(self._study)
+            self._run.say(f"{WINNER}: {name_of(best.number) if best else '-'}. {event.outcome.problem or event.status}")
+            return
+        own = self._out.pop(task)
+        self._report(own)
+        figures = figures_of(own.folder, self._sweep.metric)
+        if event.status in ("stopped", "pruned"):
+            if self._run.is_stopped:
+                return
+            self._run.journal.add(replace(event, status="pruned"))
+            self._finish_trial(own, None, TrialState.PRUNED)
+        elif event.status == "done" and figures:
+            self._finish_trial(own, figures[-1][1], TrialState.COMPLETE)
+        else:
+            self._finish_trial(own, None, TrialState.FAIL)
+        problem = event.outcome.problem if event.status == "failed" else ""
+        if event.status == "done" and not figures:
+            problem = reason("sweep_diverged", metric=self._sweep.metric).text
+        last = f"{self._sweep.metric} {figures[-1][1]:.4f} after {figures[-1][0]} epochs" if figures else ""
+        status = "ended early" if event.status in ("stopped", "pruned") else event.status
+        self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
+
+    def look(self) -> None:
+        """As `TaskSource`: ask for the end of poor trials."""
+        for own in self._out.values():
+            if self._report(own) and own.trial.should_prune():
+                write_atomically(own.folder / STOP, b"")
 
     @property
     def _are_trials_over(self) -> bool:
         trials = self._study.get_trials(deepcopy=False)
         return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
 
-    def _taken_up(self) -> list[FrozenTrial]:
-        """The trials that were under way when the last driver ended; those that came to their end meanwhile get it."""
-        left = []
-        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            event = self._journal.latest.get(name_of(trial.number))
-            if event and event.status in ("done", "failed", "pruned") and event.key == self._key(trial, "train"):
-                self._begin(trial)
-                self._finish(event.task, event)
-            else:
-                left.append(trial)
-        return left
-
-    def _send(self, runner: TaskRunner, waiting: list[FrozenTrial]) -> None:
-        while runner.room > 0:
-            if self._sweep.workers and len(self._out) >= self._sweep.workers:
-                return
-            if waiting:
-                trial = waiting.pop(0)
-            elif len(self._study.trials) < self._sweep.trials:
-                number = self._study.ask(_distributions(self._sweep.keys)).number
-                trial = self._study.get_trials()[number]
-            else:
-                return
-            self._begin(trial)
-            runner.start(self._spec(trial, "train", name_of(trial.number)), self._sweep)
+    def _winner(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """The task that makes the pack of the best trial; None where it is done. Raises UsageProblem (sweep_none)."""
+        self._has_winner, best = True, best_of(self._study)
+        if best is None:
+            raise UsageProblem(reason("sweep_none"))
+        if self._run.journal.is_done(WINNER, self._key(best, "run")):
+            return None
+        return self._spec(best, "run", WINNER), self._sweep
 
     def _begin(self, trial: FrozenTrial) -> None:
         name = name_of(trial.number)
@@ -240,50 +251,19 @@ class _Sweeping:
             "changes": {
                 **values_of(self._sweep, trial),
                 "run": str(own / "run"),
-                "packs_folder": str(self._workflow.run / PACKS / own.name),
+                "packs_folder": str(self._run.workflow.run / PACKS / own.name),
             },
         }
-        return TaskSpec(
-            task=task,
-            key=self._key(trial, step),
-            number=self._journal.next_number(task),
-            command=(*self._trial, json.dumps(spec)),
+        return self._run.spec(
+            task,
+            self._key(trial, step),
+            (*self._trial, json.dumps(spec)),
             module="" if self._trial else _MODULE,
-            folder=self._folder(task),
             here=self._sweep.recipe.parent,
-            run=self._workflow.run,
-            stop=self._stop,
         )
-
-    def _finish(self, task: str, event: Event) -> None:
-        """Tell Optuna what became of a trial. One asked to end is pruned; one that all were, is resumed later."""
-        own = self._out.pop(task)
-        self._report(own)
-        figures = figures_of(own.folder, self._sweep.metric)
-        if event.status in ("stopped", "pruned"):
-            if self._stop.exists():
-                return
-            self._journal.add(Event(task=task, key=event.key, status="pruned", number=event.number, lost=event.lost,
-                                    outcome=event.outcome))  # fmt: skip
-            self._finish_trial(own, None, TrialState.PRUNED)
-        elif event.status == "done" and figures:
-            self._finish_trial(own, figures[-1][1], TrialState.COMPLETE)
-        else:
-            self._finish_trial(own, None, TrialState.FAIL)
-        problem = event.outcome.problem if event.status == "failed" else ""
-        if event.status == "done" and not figures:
-            problem = reason("sweep_diverged", metric=self._sweep.metric).text
-        last = f"{self._sweep.metric} {figures[-1][1]:.4f} after {figures[-1][0]} epochs" if figures else ""
-        status = "ended early" if event.status in ("stopped", "pruned") else event.status
-        self._say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def _finish_trial(self, own: _Trial, value: float | None, state: TrialState) -> None:
         self._study.tell(own.trial, value, state=state, skip_if_finished=True)
-
-    def _watch(self) -> None:
-        for own in self._out.values():
-            if self._report(own) and own.trial.should_prune():
-                write_atomically(own.folder / STOP, b"")
 
     def _report(self, own: _Trial) -> bool:
         """Pass on the figures of the epochs that ended since; whether there were any."""
@@ -293,23 +273,8 @@ class _Sweeping:
             own.reported.add(epoch)
         return bool(new)
 
-    def _make_pack(self, runner: TaskRunner) -> None:
-        best = self._best()
-        if best is None:
-            raise UsageProblem(reason("sweep_none"))
-        key = self._key(best, "run")
-        if self._journal.is_done(WINNER, key):
-            return
-        runner.start(self._spec(best, "run", WINNER), self._sweep)
-        while runner.busy and not self._stop.exists():
-            for _, event in runner.ended(_WAIT_S):
-                self._say(f"{WINNER}: {name_of(best.number)}. {event.outcome.problem or event.status}")
-
-    def _best(self) -> FrozenTrial | None:
-        return best_of(self._study)
-
     def _folder(self, task: str) -> Path:
-        return self._workflow.run / TASKS / task
+        return self._run.workflow.run / TASKS / task
 
     def _key(self, trial: FrozenTrial, step: str) -> str:
         return result_key(self._settings, trial.number, values_of(self._sweep, trial), step)
