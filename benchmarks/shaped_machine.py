@@ -80,9 +80,7 @@ class _Machine:
             layout=layout,
             runs=runs,
             rule=task.rule,
-            workers=made.workers,
-            waits=made.waits,
-            takes_turns=made.takes_turns,
+            plan=made,
             updates_per_epoch=made.updates(batches),
         )
         state = ShardState.new(layout.vector(task.first_weights())).part(runs)

@@ -281,22 +281,17 @@ class Archive:
             self._left.appendleft(task.piece)
             pool.set_node_aside(task.node, reason("cluster_other_answer"))
             return
+        if answer.problem and answer.is_fault:  # the image's, where it follows an image; or the node's
+            self._blame(pool, task.piece, task.node, answer.problem)
+            return
         if answer.problem:
-            self._has_problem(pool, task, address, answer)
+            self._left.appendleft(task.piece)
+            pool.set_aside(address, answer.problem)
             return
         if address in pool.workers:
             self._give(client, pool, address)
         self._keep(task.piece, answer.results, outcomes)
         self._faults.has_done(task.node, task.piece.size)
-
-    def _has_problem(self, pool: WorkerRegistry, task: _Task, address: str, answer: PieceResult) -> None:
-        """An error that follows an image is the image's, one that meets a node piece after piece is the node's."""
-        assert answer.problem
-        if answer.is_fault:
-            self._blame(pool, task.piece, task.node, answer.problem)
-            return
-        self._left.appendleft(task.piece)
-        pool.set_aside(address, answer.problem)
 
     def _answer(self, client: Client, task: _Task, address: str) -> object:
         """The answer of a piece that is done; None where the worker went with it, or the scheduler did.

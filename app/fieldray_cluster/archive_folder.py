@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import re
@@ -143,7 +144,8 @@ class ArchiveFolder:
         """
         count = 0
         with written_beside(self._list) as stream, pq.ParquetWriter(stream, _LIST_SCHEMA, compression="zstd") as writer:
-            for group in _groups(refs):
+            rest = iter(refs)
+            while group := list(itertools.islice(rest, _ROW_GROUP)):
                 rows = [{"path": os.fsencode(ref.path), "ref": ref_text(ref), "state": state} for ref, state in group]
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
@@ -287,17 +289,6 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
-def _groups(refs: Iterable[tuple[ImageRef, str]]) -> Iterator[list[tuple[ImageRef, str]]]:
-    group: list[tuple[ImageRef, str]] = []
-    for ref in refs:
-        group.append(ref)
-        if len(group) == _ROW_GROUP:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
 # ---- the store of this computer
 
 
@@ -366,14 +357,8 @@ def list_images(
         folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
 
 
-def failed_in(database: Path, run_id: int) -> int:
-    """How many images of a run failed. Raises StorageProblem."""
-    with ResultQuery(database) as query:
-        return query.counts(run_id).get("failed", 0)
-
-
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Whether the run with all results of an archive is still in the store, finished. Raises StorageProblem.
+    """Whether the run with all results of an archive is still in the store, and no image failed. Raises StorageProblem.
 
     spec  to know it by: after a backup was put back, another run may have its number
     """
@@ -384,4 +369,4 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
             run = query.run(run_id)
         except KeyError:
             return False
-    return run.state == "finished" and run.spec.work == spec.work
+        return run.state == "finished" and run.spec.work == spec.work and not query.counts(run_id).get("failed")

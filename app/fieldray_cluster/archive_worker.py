@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fieldray.domain.assessment import choose
-from fieldray.domain.events import Event
 from fieldray.domain.finding import Failed, Outcome, without_preview
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.study import ImageRef
@@ -134,18 +133,12 @@ class PieceSession:
             workers = open_workers(settings, settings.integer("decoders"))
             unless_open.callback(workers.close)
             model = load_model(request)
-            engine = system_engine(_unheard, settings, workers)
+            engine = system_engine(lambda _event: None, settings, workers)
             unless_open.callback(engine.close)
             engine.open(model)
             threads = ThreadPoolExecutor(workers.size + 1, thread_name_prefix="screening")
             unless_open.pop_all()
-        return cls(
-            request=request,
-            _model=model,
-            _engine=engine,
-            _workers=workers,
-            _threads=threads,
-        )
+        return cls(request=request, _model=model, _engine=engine, _workers=workers, _threads=threads)
 
     def screen(self, refs: Sequence[ImageRef], ahead: ReadAhead | None = None) -> list[Outcome]:
         """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
@@ -182,10 +175,6 @@ def _without_pictures(outcome: Outcome) -> Outcome:
     """Where no pictures of patients are to be kept, none leaves the node either."""
     outcome = without_preview(outcome)
     return replace(outcome, facts=replace(outcome.facts, thumbnail=None))
-
-
-def _unheard(_: Event) -> None:
-    """Nobody looks at a worker."""
 
 
 # ---- a piece and its results

@@ -30,7 +30,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
     parser = add_command(commands, "archive", COMMANDS["archive"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    screen = add_command(actions, "screen", "screen every image of an archive, resumed after any interruption")
+    screen = add_command(
+        actions, "screen", "screen every image of an archive, resumed after any interruption", run=run_screen
+    )
     what = "a file or folder to screen, or one address of s3, http, https or sftp alone, such as s3://BUCKET/PREFIX"
     screen.add_argument("paths", nargs="+", type=given_text, metavar="PATH", help=what)
     add_pack_options(screen)
@@ -57,7 +59,6 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     screen.add_argument(
         "--ages-confirmed", action="store_true", help="all patients are of the ages the pack is for (see screen)"
     )
-    screen.set_defaults(command=run_screen)
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
@@ -69,7 +70,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
         from fieldray.settings import load
-        from fieldray_cluster.archive_folder import ArchiveFolder, failed_in, is_merged, list_images
+        from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_request import make_request
         from fieldray_cluster.objects import is_address
 
@@ -94,7 +95,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
             console.print_error("There are no images in these paths.")
             return NOTHING_THERE
         run_id = folder.merged_run()
-        if run_id is not None and is_merged(database, run_id, spec) and not failed_in(database, run_id):
+        if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
             return 0
         return _Screening(options, console, folder, request, PackRun(model, model.pack_name)).run(spec, database)

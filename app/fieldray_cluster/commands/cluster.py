@@ -27,35 +27,30 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
     parser = add_command(commands, "cluster", COMMANDS["cluster"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    start = add_command(actions, "start", "be the scheduler that the other computers join")
+    start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"
     )
-    _add_network_option(start)
-    _add_encryption_options(start)
-    start.set_defaults(command=run_start)
-    join = add_command(actions, "join", "work for a scheduler")
+    _add_member_options(start)
+    join = add_command(actions, "join", "work for a scheduler", run=run_join)
     join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
     join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     join.add_argument(
         "--workers", type=whole_number(1, 256), default=1, metavar="N", help="processes that work (default: 1)"
     )
     join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
-    _add_network_option(join)
-    _add_encryption_options(join)
-    join.set_defaults(command=run_join)
+    _add_member_options(join)
     for name, text, run in (
         ("status", "list the computers of a cluster", run_status),
         ("stop", "end a cluster", run_stop),
     ):
-        action = add_command(actions, name, text)
+        action = add_command(actions, name, text, run=run)
         action.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
         _add_certificates_option(action)
-        action.set_defaults(command=run)
-    make = add_command(actions, "certificates", "make certificates for a cluster, to be copied to each computer")
+    text = "make certificates for a cluster, to be copied to each computer"
+    make = add_command(actions, "certificates", text, run=run_certificates)
     make.add_argument("folder", type=given_path, metavar="DIR", help="the folder to write to")
-    make.set_defaults(command=run_certificates)
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -111,14 +106,9 @@ def cluster_modules() -> Iterator[None]:
 def run_start(options: argparse.Namespace, console: Console) -> int:
     """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.certificates import certificate_text
-        from fieldray_cluster.connection import require_host
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
-    _require_encryption(options)
-    if options.certificates:
-        console.print_line(certificate_text(options.certificates, "node"))
-    require_host(options.host)
+    _require_member(options, console)
     settings = NodeSettings(
         role="scheduler",
         host=options.host,
@@ -138,22 +128,11 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.certificates import certificate_text
-        from fieldray_cluster.connection import (
-            full_address,
-            host_of,
-            open_client,
-            require_host,
-            scheduler_state,
-            share_of_cores,
-        )
+        from fieldray_cluster.connection import full_address, host_of, open_client, scheduler_state, share_of_cores
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
-    _require_encryption(options)
-    if options.certificates:
-        console.print_line(certificate_text(options.certificates, "node"))
+    _require_member(options, console)
     address = full_address(options.address, options.certificates)
-    require_host(options.host)
     name = options.name or platform.node() or options.host
     with open_client(_to_look(options, "node")) as client:
         console.print_line(f"The scheduler: {scheduler_state(client)}")
@@ -185,11 +164,9 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.certificates import certificate_text
         from fieldray_cluster.connection import describe, open_client
 
-    if options.certificates:
-        console.print_line(certificate_text(options.certificates, "client"))
+    _print_certificates(options, console, "client")
     with open_client(_to_look(options, "client")) as client:
         for line in describe(client):
             console.print_line(line)
@@ -233,7 +210,8 @@ def _stay(wait: Any) -> None:
             pass
 
 
-def _add_network_option(parser: argparse.ArgumentParser) -> None:
+def _add_member_options(parser: argparse.ArgumentParser) -> None:
+    """What a member of a cluster reaches, and how its connections are encrypted."""
     parser.add_argument(
         "--network",
         action="append",
@@ -241,6 +219,12 @@ def _add_network_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NETWORK",
         help="where the other computers are, in numbers (192.168.1.0/24); nothing else is reached; may be repeated",
+    )
+    _add_certificates_option(parser)
+    parser.add_argument(
+        "--unencrypted",
+        action="store_true",
+        help="work without certificates: whoever reaches this computer's port can run programs as you",
     )
 
 
@@ -250,19 +234,24 @@ def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_encryption_options(parser: argparse.ArgumentParser) -> None:
-    _add_certificates_option(parser)
-    parser.add_argument(
-        "--unencrypted",
-        action="store_true",
-        help="work without certificates: whoever reaches this computer's port can run programs as you",
-    )
+def _require_member(options: argparse.Namespace, console: Console) -> None:
+    """Require certificates or the wish to have none, and an address of this computer's own.
 
+    Raises UsageProblem (cluster_unencrypted, cluster_host, those of the certificates).
+    """
+    from fieldray_cluster.connection import require_host
 
-def _require_encryption(options: argparse.Namespace) -> None:
-    """Require certificates or the wish to have none. Raises UsageProblem (cluster_unencrypted)."""
     if bool(options.certificates) == options.unencrypted:
         raise UsageProblem(reason("cluster_unencrypted"))
+    _print_certificates(options, console, "node")
+    require_host(options.host)
+
+
+def _print_certificates(options: argparse.Namespace, console: Console, role: Role) -> None:
+    from fieldray_cluster.certificates import certificate_text
+
+    if options.certificates:
+        console.print_line(certificate_text(options.certificates, role))
 
 
 def _text(path: Path | None) -> str | None:

@@ -102,7 +102,9 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `measure-cluster`."""
-    action = add_command(actions, "measure-cluster", "measure what decides whether several workers are worth it")
+    action = add_command(
+        actions, "measure-cluster", "measure what decides whether several workers are worth it", run=run_measure_cluster
+    )
     action.add_argument(
         "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
     )
@@ -113,7 +115,6 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
         "--workers", type=whole_number(1, 1000), default=2, metavar="N", help="estimate up to so many (default: 2)"
     )
     add_cluster_options(action.add_argument_group("cluster"))
-    action.set_defaults(command=run_measure_cluster)
 
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
@@ -146,8 +147,10 @@ def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
     """Add `estimate`."""
-    parser = add_command(actions, "estimate", "predict how much faster training is on several machines")
-    parser.epilog = "Exit code: 0, or 2 where an option is missing or cannot be."
+    parser = add_command(
+        actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
+        epilog="Exit code: 0, or 2 where an option is missing or cannot be.",
+    )  # fmt: skip
     time, number = _number(above=0.0), whole_number(1, 10**17)
     parser.add_argument(
         "--t-grad",
@@ -180,7 +183,6 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
         help="words for N workers; a table for 1 to N, separated by semicolons (default: single)",
     )
     _add_corrections(parser)
-    parser.set_defaults(command=run_estimate)
 
 
 def _add_corrections(parser: argparse.ArgumentParser) -> None:

@@ -16,24 +16,15 @@ from fieldray_cluster.command_line import COMMANDS
 from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
-_COMMANDS: Final = {
-    "new": "write a commented recipe to begin with",
-    "run": "run what is not done of a workflow",
-    "sweep": "run what is not done of a sweep, and make the winner's pack",
-    "status": "list the tasks of a run, while it runs or afterwards",
-    "cancel": "stop the run in another window",
-    "report": "write the report of a run as one page",
-}
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
     parser = add_command(commands, "workflow", COMMANDS["workflow"])
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, text in _COMMANDS.items():
-        action = add_command(actions, name, text)
+    for name, (text, run) in _COMMANDS.items():
+        action = add_command(actions, name, text, run=run)
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
-        action.set_defaults(command=_RUN[name])
         if name == "status":
             action.add_argument("--task", metavar="NAME", help="one task, with the end of what it wrote")
             action.add_argument("--json", choices=("-",), help="one JSON object per task on standard output")
@@ -135,11 +126,11 @@ def _cluster_installed(console: Console) -> Iterator[None]:
         raise
 
 
-_RUN: Final = {
-    "new": run_new,
-    "run": run_run,
-    "sweep": run_sweep,
-    "status": run_status,
-    "cancel": run_cancel,
-    "report": run_report,
+_COMMANDS: Final = {
+    "new": ("write a commented recipe to begin with", run_new),
+    "run": ("run what is not done of a workflow", run_run),
+    "sweep": ("run what is not done of a sweep, and make the winner's pack", run_sweep),
+    "status": ("list the tasks of a run, while it runs or afterwards", run_status),
+    "cancel": ("stop the run in another window", run_cancel),
+    "report": ("write the report of a run as one page", run_report),
 }

@@ -35,6 +35,7 @@ from fieldray.typed_json import converted
 from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
 from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
+from fieldray_cluster.training.tasks import Plan
 
 _Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"
@@ -58,26 +59,17 @@ class Service:
 
     Attributes
     ----------
-    workers
-        How many there are.
-    waits
-        Synchronous: an update waits for all of them.
-    staleness
-        The bound, None for none.
+    plan
+        By which all of them train.
     updates_per_epoch
         After so many a snapshot is kept for the driver.
-    takes_turns
-        Whether one worker at a time transfers in each direction.
     """
 
     layout: Layout
     runs: Runs
     rule: Rule
-    workers: int
-    waits: bool
+    plan: Plan
     updates_per_epoch: int
-    staleness: int | None = None
-    takes_turns: bool = False
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,7 +139,7 @@ class ParameterServer:
     """The shard, and who may update it when."""
 
     def __init__(self, service: Service, state: ShardState) -> None:
-        self._service = service
+        self._service, self._plan = service, service.plan
         self._shard = Shard(state, layout=service.layout, runs=service.runs, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
@@ -163,8 +155,8 @@ class ParameterServer:
 
     def attach(self, connection: WorkerConnection) -> None:
         """Take a worker's connection, and end an older one. Raises ValueError where there is no such worker."""
-        if not 0 <= connection.worker < self._service.workers:
-            raise ValueError(f"worker {connection.worker} of {self._service.workers}")
+        if not 0 <= connection.worker < self._plan.workers:
+            raise ValueError(f"worker {connection.worker} of {self._plan.workers}")
         with self._changed:
             older, self._connections[connection.worker] = self._connections.get(connection.worker), connection
             self._fetched.pop(connection.worker, None)
@@ -179,7 +171,7 @@ class ParameterServer:
         """
         with self._changed:
             self._require_newest(connection)
-            if version is not None and version == self._version - 1 and self._service.waits:
+            if version is not None and version == self._version - 1 and self._plan.waits:
                 return version, self._done[connection.worker], self._before
             self._fetched[connection.worker] = self._version
             return self._version, self._done[connection.worker], self._shard.state.values
@@ -194,7 +186,7 @@ class ParameterServer:
         with self._changed:
             self._require_newest(connection)
             if push.number >= self._done[push.worker]:
-                (self._wait_for_all if self._service.waits else self._take)(connection, push, gradient)
+                (self._wait_for_all if self._plan.waits else self._take)(connection, push, gradient)
             self._fetched[push.worker] = self._version
             return self._version, self._shard.state.values
 
@@ -231,7 +223,7 @@ class ParameterServer:
         if push.version < self._version:
             return  # of an update that was made meanwhile
         self._pushed[push.worker] = push, gradient
-        if len(self._pushed) == self._service.workers:
+        if len(self._pushed) == self._plan.workers:
             self._update_by_mean()
         else:
             self._wait_in(connection, lambda: self._version > push.version)
@@ -254,7 +246,7 @@ class ParameterServer:
         self._update(gradient, push.rate, [push.loss])
 
     def _may_update(self, worker: int) -> bool:
-        bound = self._service.staleness
+        bound = self._plan.staleness
         if bound is None:
             return True
         others = sorted(version for other, version in self._fetched.items() if other != worker)
@@ -316,7 +308,7 @@ class ServedShard:
         patience_s: float = _DRIVERLESS_S,
     ) -> None:
         self._server, self._ended = ParameterServer(service, state), ended
-        self._takes_turns, self._inward, self._outward = service.takes_turns, Turns(), Turns()
+        self._takes_turns, self._inward, self._outward = service.plan.takes_turns, Turns(), Turns()
         self._listener = Listener(
             host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
         )

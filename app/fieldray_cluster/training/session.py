@@ -194,10 +194,7 @@ class _Session:
             layout=self._layout,
             runs=runs,
             rule=self._task.rule,
-            workers=plan.workers,
-            waits=plan.waits,
-            staleness=plan.staleness,
-            takes_turns=plan.takes_turns,
+            plan=plan,
             updates_per_epoch=plan.updates(self._task.batches),
         )
         task = self._client.submit(

@@ -61,7 +61,7 @@ def write_report(path: Path) -> Path:
 
 def lead_of(states: Sequence[TaskState]) -> str:
     """What became of the tasks, in a sentence or two."""
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(counted(list(states)).items()))
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(counted(states).items()))
     seconds = sum(state.outcome.seconds for state in states)
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
     nodes = {state.outcome.node for state in states} - {""}

@@ -15,6 +15,7 @@ import contextlib
 import graphlib
 import secrets
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,22 +81,14 @@ class Task:
         return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
-    """All tasks, by experiment in an order in which each comes after those that it depends on."""
-
-    tasks: Mapping[str, tuple[Task, ...]]
-    parents: Mapping[str, tuple[str, ...]]
+Graph = Mapping[str, tuple[Task, ...]]
+"""All tasks, by experiment in an order in which each comes after those that it depends on."""
 
 
 def compiled(workflow: Workflow, *, here: Path) -> Graph:
     """The graph of a workflow; `here` is its recipe's folder. Its reading has excluded cycles."""
-    parents = {name: own.depends_on for name, own in workflow.experiments.items()}
-    order = list(graphlib.TopologicalSorter(parents).static_order())
-    return Graph(
-        tasks={name: _tasks(name, workflow.experiments[name], workflow, here) for name in order},
-        parents={name: parents[name] for name in order},
-    )
+    order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
+    return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
 
 
 def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
@@ -140,7 +133,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 
 
 Say = Callable[[str], None]
-Counts = dict[Status, int]
+Counts = Counter[Status]
 
 RECIPE_TEXT: Final = "recipe.toml"
 _STOPS: Final = "stops"
@@ -271,8 +264,12 @@ class TaskState:
     """A task and the last that is known of it."""
 
     task: Task
-    status: Status
     event: Event | None = None
+
+    @property
+    def status(self) -> Status:
+        """What has become of it."""
+        return self.event.status if self.event else "waiting"
 
     @property
     def outcome(self) -> Outcome:
@@ -288,11 +285,7 @@ class TaskState:
 
 def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
     """The state of each task of a graph by the latest events, in the graph's order."""
-    found = []
-    for task in (own for tasks in graph.tasks.values() for own in tasks):
-        event = latest.get(task.name)
-        found.append(TaskState(task=task, status=event.status if event else "waiting", event=event))
-    return found
+    return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
 def read_states(path: Path) -> list[TaskState]:
@@ -307,23 +300,16 @@ def read_states(path: Path) -> list[TaskState]:
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
-    graph = _graph_of_trials(workflow, latest) if workflow.sweep else compiled(workflow, here=path.resolve().parent)
-    return states_of(graph, latest)
+    if not workflow.sweep:
+        return states_of(compiled(workflow, here=path.resolve().parent), latest)
+    # Which tasks a sweep will have shows itself on the way.
+    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS / name) for name in latest)
+    return states_of({"sweep": tuple(tasks)}, latest)
 
 
-def _graph_of_trials(workflow: Workflow, names: Iterable[str]) -> Graph:
-    """The tasks of a sweep: which there will be shows itself on the way."""
-    folders = {name: workflow.run / TASKS / name for name in names}
-    tasks = (Task(name=name, command=(), values={}, folder=folder) for name, folder in folders.items())
-    return Graph(tasks={"sweep": tuple(tasks)}, parents={"sweep": ()})
-
-
-def counted(states: list[TaskState]) -> Counts:
+def counted(states: Iterable[TaskState]) -> Counts:
     """How many tasks there are of each status."""
-    found: Counts = {}
-    for state in states:
-        found[state.status] = found.get(state.status, 0) + 1
-    return found
+    return Counter(state.status for state in states)
 
 
 @dataclass(slots=True)
@@ -346,7 +332,7 @@ class _Progress:
 
     def __init__(self, run: OpenRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
-        self._stages = {name: _Stage() for name in graph.tasks}
+        self._stages = {name: _Stage() for name in graph}
 
     @property
     def is_over(self) -> bool:
@@ -357,7 +343,7 @@ class _Progress:
         """As `TaskSource`."""
         for name, stage in self._stages.items():
             waiting = {task.name for task in stage.waiting}
-            lost = [task for task in self._graph.tasks[name] if task.name in stage.left - waiting]
+            lost = [task for task in self._graph[name] if task.name in stage.left - waiting]
             stage.waiting = [*lost, *stage.waiting]
 
     def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
@@ -384,7 +370,7 @@ class _Progress:
         if self._run.is_stopped:  # children of what was stopped are not begun
             return
         for name, stage in self._stages.items():
-            parents = [self._stages[parent] for parent in self._graph.parents[name]]
+            parents = [self._stages[parent] for parent in self._run.workflow.experiments[name].depends_on]
             if stage.is_begun:
                 continue
             if failed := next((parent.failed for parent in parents if parent.failed), ""):
@@ -402,7 +388,7 @@ class _Progress:
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
         stage.is_begun = True
-        for task in self._graph.tasks[name]:
+        for task in self._graph[name]:
             try:
                 key = task.key(before)
             except OSError as error:
@@ -418,7 +404,7 @@ class _Progress:
     def _block(self, name: str, stage: _Stage, failed: str) -> None:
         stage.is_begun, stage.failed = True, failed
         text = reason("workflow_blocked", parent=failed).text
-        for task in self._graph.tasks[name]:
+        for task in self._graph[name]:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,11 +30,10 @@ from fieldray_adapt.run import HISTORY
 from fieldray_adapt.tables import Document, Problem, RecipeProblems, parse
 from fieldray_cluster.pool import result_key, state_of
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS, OpenRun, opened_run
+from fieldray_cluster.workflow.run import TASKS, OpenRun, Say, opened_run
 from fieldray_cluster.workflow.tasks import STOP, Event, TaskSpec
 from fieldray_cluster.workflow.trial import changed
 
-Say = Callable[[str], None]
 End = Literal["done", "failed", "stopped"]
 Figures = list[tuple[int, float]]
 

@@ -21,22 +21,16 @@ from fieldray_cluster.training.server import (
     WorkerConnection,
 )
 from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState, clipped
+from fieldray_cluster.training.tasks import Mode, Plan
 from waiting import wait_for
 
 LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
 RULE = Rule(weight_decay=0.1, average_least=0.25)
 
 
-def _server(*, workers: int = 2, waits: bool = True, staleness: int | None = None, updates: int = 4) -> ParameterServer:
-    service = Service(
-        layout=LAYOUT,
-        runs=((0, LAYOUT.size),),
-        rule=RULE,
-        workers=workers,
-        waits=waits,
-        staleness=staleness,
-        updates_per_epoch=updates,
-    )
+def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
+    plan = {"workers": 2, "mode": mode, **plan}
+    service = Service(layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates)
     return ParameterServer(service, ShardState.new(np.ones(LAYOUT.size, np.float32)))
 
 
@@ -108,7 +102,7 @@ def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
 
 
 def test_staleness_is_counted() -> None:
-    server = _server(waits=False)
+    server = _server(mode="async")
     slow, fast = _Worker(server, 0), _Worker(server, 1)
     slow.pull(), fast.pull()
     for number in range(3):
@@ -122,7 +116,7 @@ def test_staleness_is_counted() -> None:
 
 
 def test_a_bound_holds_the_fast_worker_back_until_the_slow_one_has_come() -> None:
-    server = _server(waits=False, staleness=2)
+    server = _server(mode="async", staleness=2)
     slow, fast = _Worker(server, 0), _Worker(server, 1)
     slow.pull(), fast.pull()
     for number in range(2):
@@ -137,7 +131,7 @@ def test_a_bound_holds_the_fast_worker_back_until_the_slow_one_has_come() -> Non
 
 
 def test_a_worker_that_is_gone_holds_nobody_back() -> None:
-    server = _server(waits=False, staleness=1)
+    server = _server(mode="async", staleness=1)
     gone, fast = _Worker(server, 0), _Worker(server, 1)
     gone.pull(), fast.pull()
     fast.push(0).result(5)
@@ -166,14 +160,14 @@ def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_
 
 
 def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
-    server = _server(workers=len(fetched), waits=False, staleness=bound)
+    server = _server(workers=len(fetched), mode="async", staleness=bound)
     server._version, server._fetched = version, dict(enumerate(fetched))
     return server._may_update(worker)
 
 
 def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_dropped() -> None:
     """The killed process's gradient still waits when its replacement repeats it."""
-    server = _server(workers=3, waits=False, staleness=2)
+    server = _server(workers=3, mode="async", staleness=2)
     lost, slow, other = (_Worker(server, number) for number in range(3))
     for worker in (lost, slow, other):
         worker.pull()
@@ -199,7 +193,7 @@ def test_an_epoch_is_not_awaited_for_a_driver_that_is_gone() -> None:
 
 @pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
 def test_a_snapshot_says_whether_its_weights_are_numbers(value: float, is_finite: bool) -> None:
-    server, connection = _server(workers=1, waits=False, updates=1), WorkerConnection(worker=0)
+    server, connection = _server(workers=1, mode="async", updates=1), WorkerConnection(worker=0)
     server.attach(connection)
     server.push(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
     assert server.snapshot(1)[0]["is_finite"] is is_finite

@@ -17,26 +17,17 @@ import pytest
 from fieldray_cluster.training.channel import Channel, connect
 from fieldray_cluster.training.server import DRIVER, ConnectionReplaced, ServedShard, Service, Turns
 from fieldray_cluster.training.shard import Layout, Rule, ShardState
+from fieldray_cluster.training.tasks import Plan
 from waiting import wait_for
 
 TOKEN = "a" * 32
 LAYOUT = Layout(("a/kernel",), ((4,),))
+TWO = Plan(workers=2, mode="sync-join")
 
 
 @contextlib.contextmanager
-def _served(
-    *, workers: int = 2, waits: bool = True, staleness: int | None = None, takes_turns: bool = False, **more: Any
-) -> Iterator[ServedShard]:
-    service = Service(
-        layout=LAYOUT,
-        runs=((0, 4),),
-        rule=Rule(weight_decay=0.0),
-        workers=workers,
-        waits=waits,
-        staleness=staleness,
-        updates_per_epoch=100,
-        takes_turns=takes_turns,
-    )
+def _served(plan: Plan = TWO, **more: Any) -> Iterator[ServedShard]:
+    service = Service(layout=LAYOUT, runs=((0, 4),), rule=Rule(weight_decay=0.0), plan=plan, updates_per_epoch=100)
     state = ShardState.new(np.zeros(4, np.float32))
     served = ServedShard(service, state, host="127.0.0.1", token=TOKEN, **more)
     try:
@@ -78,7 +69,7 @@ def _is_ended(channel: Channel) -> bool:
 
 
 def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_bound() -> None:
-    with _served(waits=False, staleness=1) as served:
+    with _served(Plan(workers=2, mode="async", staleness=1)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == _pull(other) == (0, 0)
         _push(lost, worker=0, number=0, version=0)
@@ -134,7 +125,7 @@ def test_a_server_whose_driver_never_comes_ends() -> None:
     ],
 )
 def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(header: dict[str, int]) -> None:
-    with _served(workers=1) as served:
+    with _served(Plan(mode="sync-join")) as served:
         wrong = _worker(served, 0)
         _pull(wrong)
         _push(wrong, number=0, version=0, **header)
@@ -222,7 +213,7 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
 
 
 def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
-    with _served(takes_turns=True, waits=False) as served:
+    with _served(Plan(workers=2, mode="async", takes_turns=True)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == (0, 0)  # and never says that it has the weights
         other.send({})

@@ -40,13 +40,11 @@ def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -
     workflow = read_workflow(write(tmp_path, TEXT))
     graph = compiled(workflow, here=tmp_path)
     assert (
-        list(graph.tasks) == ["data", "train"]
-        and sum(map(len, graph.tasks.values())) == 6
-        and workflow.cluster.workers == 3
+        list(graph) == ["data", "train"] and sum(map(len, graph.tasks.values())) == 6 and workflow.cluster.workers == 3
     )
-    assert {task.command[2] for task in graph.tasks["data"]} == {"a", "b"}
-    assert {task.command[4] for task in graph.tasks["data"]} == {"7"}
-    folders = [task.command[-1] for task in graph.tasks["train"]]
+    assert {task.command[2] for task in graph["data"]} == {"a", "b"}
+    assert {task.command[4] for task in graph["data"]} == {"7"}
+    folders = [task.command[-1] for task in graph["train"]]
     assert folders == [str(tmp_path / "run" / "tasks" / f"train-000{number}") for number in (1, 2, 3, 4)]
     assert compiled(workflow, here=tmp_path) == graph
 
@@ -135,6 +133,6 @@ def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> N
     text = path.read_text(encoding="utf-8")
     assert all(f"\n#{key} =" in text for key in ("depends_on", "retries", "preemptible", "metric", "address"))
     graph = compiled(read_workflow(path), here=tmp_path)
-    assert [task.command for task in graph.tasks["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
+    assert [task.command for task in graph["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
     with pytest.raises(UsageProblem, match="exists"):
         new_workflow(path)
