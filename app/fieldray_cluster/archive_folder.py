@@ -47,7 +47,7 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
-from fieldray_cluster.archive_request import ArchiveRequest, require_same
+from fieldray_cluster.archive_request import ArchiveRequest
 from fieldray_cluster.objects import ObjectServer, is_address, list_objects, place_of
 from fieldray_cluster.pool import Piece
 
@@ -100,16 +100,15 @@ class ArchiveFolder:
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
         path, self._asked = self.path / "archive.json", request.paths
-        if path.exists() and (self.is_listed or self.has_results):
-            require_same(self._request(path), request, self.path)
-        else:
+        if not path.exists() or not (self.is_listed or self.has_results):
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
-
-    def _request(self, path: Path) -> ArchiveRequest:
+            return
         try:
-            return decoded(path.read_bytes(), ArchiveRequest)
+            before = decoded(path.read_bytes(), ArchiveRequest)
         except (OSError, ValueError) as error:
             raise UsageProblem(reason("archive_damaged", path=path)) from error
+        if before.work != request.work:
+            raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
     def merged_run(self) -> int | None:
         """The run of the store that was given all results; None while there is none."""
@@ -326,13 +325,9 @@ def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
             yield run
-        except FieldrayError as problem:
+        except BaseException as error:
             with contextlib.suppress(FieldrayError):
-                run.cancel(problem.reason)
-            raise
-        except BaseException:
-            with contextlib.suppress(FieldrayError):
-                run.cancel()
+                run.cancel(error.reason if isinstance(error, FieldrayError) else None)
             raise
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.model import Model
-from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.errors import FieldrayError
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import split_name
 from fieldray.packs.reading import list_drives
@@ -124,9 +124,3 @@ def lost_path(request: ArchiveRequest) -> str:
         except OSError:
             return path
     return ""
-
-
-def require_same(before: ArchiveRequest, now: ArchiveRequest, folder: Path) -> None:
-    """Require that an output folder is continued with the same work. Raises UsageProblem (archive_other_work)."""
-    if before.work != now.work:
-        raise UsageProblem(reason("archive_other_work", folder=folder, pack=before.pack_name))

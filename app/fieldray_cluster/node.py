@@ -243,14 +243,9 @@ def cores_of_worker() -> int:
     return int(getattr(distributed.get_worker(), "cores", 0))
 
 
-def versions() -> str:
-    """The versions of Dask that have to be the same everywhere."""
-    return f"dask {dask.__version__}, distributed {distributed.__version__}"
-
-
 def all_versions() -> str:
-    """Those, and the program's own."""
-    return f"Fieldray {VERSION}, {versions()}"
+    """The versions of the program and of Dask that have to be the same everywhere."""
+    return f"Fieldray {VERSION}, dask {dask.__version__}, distributed {distributed.__version__}"
 
 
 # ---- processes of this computer

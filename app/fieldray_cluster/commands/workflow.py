@@ -44,11 +44,11 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
     """Run a sweep; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with _cluster_installed(console):
-        from fieldray_cluster.workflow.report import write_sweep_report
+        from fieldray_cluster.workflow.report import write_report
         from fieldray_cluster.workflow.sweep import run_sweep as run
 
         end = run(options.recipe, say=console.print_line)
-        console.print_line(f"Report: {write_sweep_report(options.recipe)}")
+        console.print_line(f"Report: {write_report(options.recipe)}")
     return {"done": 0, "failed": 1, "stopped": _STOPPED}[end]
 
 
@@ -91,11 +91,9 @@ def run_cancel(options: argparse.Namespace, console: Console) -> int:
 def run_report(options: argparse.Namespace, console: Console) -> int:
     """Write the report; the exit code. Raises UsageProblem, StorageProblem."""
     with _cluster_installed(console):
-        from fieldray_cluster.workflow.recipe import read_workflow
-        from fieldray_cluster.workflow.report import write_report, write_sweep_report
+        from fieldray_cluster.workflow.report import write_report
 
-        write = write_sweep_report if read_workflow(options.recipe).sweep else write_report
-        console.print_line(f"Report: {write(options.recipe)}")
+        console.print_line(f"Report: {write_report(options.recipe)}")
     return 0
 
 

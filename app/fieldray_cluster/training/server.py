@@ -304,7 +304,7 @@ class ServedShard:
         host: str,
         token: str,
         encryption: Encryption = PLAIN,
-        ended: Callable[[], None] = lambda: None,
+        ended: Callable[[], object] = lambda: None,
         patience_s: float = _DRIVERLESS_S,
     ) -> None:
         self._server, self._ended = ParameterServer(service, state), ended

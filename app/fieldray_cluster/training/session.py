@@ -309,10 +309,8 @@ class _Session:
 def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> Epoch:
     """An epoch by what its servers say of it; each gradient's loss is known to all of them.
 
-    Raises UsageProblem (training_diverged, training_diverged_weights).
+    Raises UsageProblem (training_diverged_weights).
     """
-    if step := facts[0].get("diverged"):
-        raise UsageProblem(reason("training_diverged", epoch=number, step=step))
     if not all(one["is_finite"] for one in facts):
         raise UsageProblem(reason("training_diverged_weights", epoch=number))
     losses, staleness = facts[0]["losses"], Counter[int]()

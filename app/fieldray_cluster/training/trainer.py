@@ -44,11 +44,11 @@ from fieldray_adapt.train import Samples, Schedule, validate
 from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.pool import LOST, WorkerLost, result_of
-from fieldray_cluster.training.channel import Listener, echo, open_channels, round_trips
+from fieldray_cluster.training.channel import open_channels, round_trips
 from fieldray_cluster.training.session import Say, encryption_of, epochs, opened, places_of, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState, clipped
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
-from fieldray_cluster.training.worker import encryption_here, host_here
+from fieldray_cluster.training.worker import start_echo, stop_server
 
 Progress = Callable[[Mapping[str, Any]], None]
 ARRAYS: Final = "arrays.npz"
@@ -247,7 +247,6 @@ class _Course:
 
 _MEASURED_ARRAYS: Final = "measured_arrays.npz"
 _PATIENCE_S: Final = 60.0
-_ECHOES: Final[dict[str, Listener]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,24 +345,12 @@ def _transfers(
             with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
                 empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
-            client.submit(stop_echo, token, workers=[place], pure=False).result(timeout=_PATIENCE_S)
+            client.submit(stop_server, token, workers=[place], pure=False).result(timeout=_PATIENCE_S)
         except (WorkerLost, *LOST) as error:
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
     return there, back, latency
-
-
-def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """A task: begin to answer `round_trips` in this process; where."""
-    _ECHOES[token] = Listener(host_here(), token=token, largest=elements, serve=echo, encryption=encryption_here())
-    return _ECHOES[token].address
-
-
-def stop_echo(token: str) -> None:
-    """A task: end it."""
-    if listener := _ECHOES.pop(token, None):
-        listener.close()
 
 
 @contextlib.contextmanager

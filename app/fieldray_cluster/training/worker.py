@@ -18,14 +18,14 @@ from distributed import get_worker
 from fieldray_adapt.lungs.train import use_threads
 from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Vector, open_channels
+from fieldray_cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector, echo, open_channels
 from fieldray_cluster.training.placement import Runs
 from fieldray_cluster.training.server import ServedShard, Service
 from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
 from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
 
-_SERVED: Final[dict[str, ServedShard]] = {}
-"""The servers of this process, by their session, until they end."""
+_SERVED: Final[dict[str, ServedShard | Listener]] = {}
+"""What this process serves, by its session, until it ends."""
 
 
 class _ServerLost(Exception):
@@ -94,19 +94,23 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
         host=host_here(),
         token=token,
         encryption=encryption_here(),
-        ended=lambda: _forget(token),
+        ended=lambda: _SERVED.pop(token, None),
     )
     _SERVED[token] = served
     return served.address
 
 
-def _forget(token: str) -> None:
-    _SERVED.pop(token, None)
+def start_echo(elements: int, token: str) -> tuple[str, int]:
+    """A task: begin to answer `round_trips` in this process; where."""
+    _SERVED[token] = echoing = Listener(
+        host_here(), token=token, largest=elements, serve=echo, encryption=encryption_here()
+    )
+    return echoing.address
 
 
 def stop_server(token: str) -> None:
-    """A task: end the share of a session in this process."""
-    if served := _SERVED.get(token):
+    """A task: end what a session has in this process."""
+    if served := _SERVED.pop(token, None):
         served.close()
 
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.errors import UsageProblem
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.page import (
     Code,
@@ -39,22 +37,26 @@ _END_LINES: Final = 30
 
 
 def write_report(path: Path) -> Path:
-    """Write the page of a recipe's run into its folder; where it is.
+    """Write the page of a recipe's run into its folder, and a sweep's leaderboard beside it; where the page is.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    states, run = read_states(path), read_workflow(path).run
+    workflow, states = read_workflow(path), read_states(path)
+    run, sweep = workflow.run, workflow.sweep
     recipe = run / RECIPE_TEXT
     text = recipe.read_text(encoding="utf-8") if recipe.is_file() else ""
-    report = Report(
-        title=f"Workflow {path.stem}",
-        lead=lead_of(states),
-        sections=[
-            Section(title="Tasks", parts=[tasks_table(states)]),
-            Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"])),
-            Section(title="Recipe", parts=[Code(text)] if text else []),
-        ],
-    )
+    tasks, recipes = Section(title="Tasks", parts=[tasks_table(states)]), [Code(text)] if text else []
+    failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
+    title, lead, sections = f"Workflow {path.stem}", lead_of(states), [tasks, failed]
+    if sweep:
+        from fieldray_cluster.workflow.sweep import read_study
+
+        rows = leaderboard(workflow, sweep, read_study(run))
+        write_atomically(run / LEADERBOARD, json.dumps(rows, indent=1, ensure_ascii=False).encode())
+        title, lead = f"Sweep {path.stem}", f"{len(rows)} trials of {sweep.trials}. {lead}"
+        sections = [*_sweep_sections(rows, sweep), tasks]
+        recipes.append(Code(sweep.recipe.read_text(encoding="utf-8")))
+    report = Report(title=title, lead=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
     write_atomically(run / REPORT, page(report))
     return run / REPORT
 
@@ -146,33 +148,13 @@ _STATES: Final = {
 }
 
 
-def write_sweep_report(path: Path) -> Path:
-    """Write a sweep's leaderboard and page into its run's folder; where the page is.
-
-    Raises UsageProblem (the recipe; workflow_no_sweep, workflow_no_run), StorageProblem.
-    """
-    from fieldray_cluster.workflow.sweep import read_study
-
-    workflow = read_workflow(path)
-    if not workflow.sweep:
-        raise UsageProblem(reason("workflow_no_sweep", path=path))
-    states = read_states(path)
-    rows = leaderboard(workflow, workflow.sweep, read_study(workflow.run))
-    write_atomically(workflow.run / LEADERBOARD, json.dumps(rows, indent=1, ensure_ascii=False).encode())
-    recipe = (workflow.run / RECIPE_TEXT).read_text(encoding="utf-8")
-    report = Report(
-        title=f"Sweep {path.stem}",
-        lead=f"{len(rows)} trials of {workflow.sweep.trials}. {lead_of(states)}",
-        sections=[
-            Section(title="Winner", parts=_winner(rows)),
-            Section(title="Leaderboard", parts=[_table(rows, workflow.sweep)]),
-            Section(title="Curves", parts=_curves(rows, workflow.sweep)),
-            Section(title="Tasks", parts=[tasks_table(states)]),
-            Section(title="Recipe", parts=[Code(recipe), Code(workflow.sweep.recipe.read_text(encoding="utf-8"))]),
-        ],
-    )
-    write_atomically(workflow.run / REPORT, page(report))
-    return workflow.run / REPORT
+def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Section]:
+    winner = [facts({"trial": row["trial"], **row["values"], "pack": row["pack"]}) for row in rows if row["is_best"]]
+    return [
+        Section(title="Winner", parts=winner),
+        Section(title="Leaderboard", parts=[_table(rows, sweep)]),
+        Section(title="Curves", parts=_curves(rows, sweep)),
+    ]
 
 
 def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str, Any]]:
@@ -203,10 +185,6 @@ def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str
         return row["state"] != "done", sign * figure if figure is not None else float("inf")
 
     return sorted(found, key=rank)
-
-
-def _winner(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
-    return [facts({"trial": row["trial"], **row["values"], "pack": row["pack"]}) for row in rows if row["is_best"]]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> Table:

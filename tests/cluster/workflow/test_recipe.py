@@ -39,9 +39,8 @@ def problems(folder: Path, text: str) -> tuple[str, ...]:
 def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -> None:
     workflow = read_workflow(write(tmp_path, TEXT))
     graph = compiled(workflow, here=tmp_path)
-    assert (
-        list(graph) == ["data", "train"] and sum(map(len, graph.tasks.values())) == 6 and workflow.cluster.workers == 3
-    )
+    assert [(name, len(tasks)) for name, tasks in graph.items()] == [("data", 2), ("train", 4)]
+    assert workflow.cluster.workers == 3
     assert {task.command[2] for task in graph["data"]} == {"a", "b"}
     assert {task.command[4] for task in graph["data"]} == {"7"}
     folders = [task.command[-1] for task in graph["train"]]

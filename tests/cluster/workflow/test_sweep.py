@@ -12,7 +12,7 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.tables import Document, RecipeProblems
-from fieldray_cluster.workflow.report import write_sweep_report
+from fieldray_cluster.workflow.report import write_report
 from fieldray_cluster.workflow.run import read_states
 from fieldray_cluster.workflow.sweep import run_sweep
 from fieldray_cluster.workflow.trial import changed
@@ -86,7 +86,7 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
     assert run_sweep(path, say=said.append, trial=trial) == "done" and said == ["Everything was done before."]
     (lock := tmp_path / "run" / "study.jsonl.lock").touch()  # of the driver that works there now
     study = (tmp_path / "run" / "study.jsonl").read_bytes()
-    page = write_sweep_report(path).read_text(encoding="utf-8")
+    page = write_report(path).read_text(encoding="utf-8")
     assert lock.exists() and (tmp_path / "run" / "study.jsonl").read_bytes() == study
     assert "<svg" in page and "<script" not in page and "3 trials of 3" in page
     board = json.loads((tmp_path / "run" / "leaderboard.json").read_text())
