@@ -414,8 +414,7 @@ class HistoryQuery(ResultQuery):
     def shared_instances(self, run_id: int) -> int:
         """How many files of a run have the SOP Instance UID of another one whose pixels are others.
 
-        The same pixels in another compression have the same median grey level and score, but for what reading them
-        coarsely changes.
+        The same pixels in another compression have the same median grey and score, but for what coarse reading changes.
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM results WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -424,12 +423,10 @@ class HistoryQuery(ResultQuery):
             table = np.fromiter(found, [("id", np.int64), ("key", np.int64)])
         keys = np.sort(table["key"])
         repeated: list[int] = table["id"][np.isin(table["key"], keys[1:][keys[1:] == keys[:-1]])].tolist()
-        query = f"""SELECT total(files) AS files FROM (
-                        SELECT COUNT(DISTINCT content_sha256) AS files FROM results
+        query = f"""SELECT total(files) AS files FROM (SELECT COUNT(DISTINCT content_sha256) AS files FROM results
                         WHERE id IN (SELECT value FROM json_each(?)) GROUP BY {uid}, frame
                         HAVING max(grey) - min(grey) > 1 OR max(score) - min(score) > 0.02) WHERE files > 1"""
-        (row,) = self._all(query, json.dumps(repeated))
-        return int(row["files"])
+        return int(self._all(query, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, run_id: int, *, limit: int) -> tuple[DriftSample, ...]:
         """What a run is compared by, of the first `limit` images that did not fail."""
