@@ -38,9 +38,9 @@ AUC ROC abnormal positive our clinic z
     cluster certificates join start workflow sweep out send files tcp tls
     measure slowest simulate output plot picture svg png
     mode sync async split server central distributed staleness torch workers PyTorch
-    chmod unencrypted task status trials e table uncertain
+    chmod unencrypted task status trials e table uncertain Last Modified
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
-screen Google compile key EfficientNet Enter sys class powercap root http https sftp s config fsspec json ETag Last Modified
+screen Google compile key EfficientNet Enter sys class powercap root http https sftp s config fsspec json ETag
 """
 SAME_IN_ALL = set(_SAME.split())
 
