@@ -88,7 +88,7 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
     assert drawn.count(b"BDC") + drawn.count(b"BMC") == drawn.count(b"EMC") > 20
 
 
-@needs("pdftotext")
+@needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
@@ -117,7 +117,7 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
         assert said in text
 
 
-@needs("pdftotext")
+@needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
@@ -141,14 +141,14 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     assert one.facts.content_sha256 in text.replace(" ", "")  # on two lines
 
 
-@needs("pdftotext")
+@needs("pdftotext", "qpdf")
 def test_an_image_of_nobody_known_is_headed_by_its_name(one: Screened, tmp_path: Path) -> None:
     results = results_of([called(one, "", "")])
     write_studies(tmp_path / "s", run_with(results, options=ReportOptions(names_people=True)))
     assert pdf_text(only(tmp_path / "s")).lstrip().startswith("one.dcm")
 
 
-@needs("pdftotext")
+@needs("pdftotext", "qpdf")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
     header = replace(one.ref.header, study_date="20240405", patient_id="PX-1")
