@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.training.session import epochs, opened, places_of, registry_of
+from fieldray_cluster.training.session import addresses_of_workers, epochs, opened, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState
 from fieldray_cluster.training.tasks import DividedTask, Plan
 from fieldray_cluster.training.trainer import Costs, measure_costs, step_s, task_of
@@ -76,8 +76,8 @@ def _steps_s(task: DividedTask, workers: int) -> list[float]:
     """The time of a step in each of so many workers at the same time."""
     plan = Plan(workers=workers, mode="sync-join")
     with opened(plan) as client:
-        places = places_of(registry_of(client), plan)[:workers]
-        tasks = [client.submit(step_s, task, _REPEATS, workers=[place], pure=False) for place in places]
+        addresses = addresses_of_workers(registry_of(client), plan)[:workers]
+        tasks = [client.submit(step_s, task, _REPEATS, workers=[place], pure=False) for place in addresses]
         return [float(one.result()) for one in tasks]
 
 

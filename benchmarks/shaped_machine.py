@@ -75,7 +75,7 @@ class _Machine:
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
-        runs = layout.place(made.servers, evenly=True)[share]
+        runs = layout.ranges(made.servers, evenly=True)[share]
         service = Service(
             layout=layout,
             runs=runs,
@@ -103,7 +103,7 @@ class _Machine:
         from fieldray_cluster.training.worker import WorkerSpec, perform
 
         made, task = _plan(plan), self._learner or _StandIn(gradient_s, batches, elements)
-        placed = task.layout.place(made.servers, evenly=True)
+        placed = task.layout.ranges(made.servers, evenly=True)
         spec = WorkerSpec(
             task=task,
             plan=made,

@@ -334,7 +334,7 @@ class FileLock:
         for _ in range(_MOST_FILES):
             self._handle = os.open(self._path, flags, 0o600)
             self._wait(until_s)
-            if self._is_at_its_place():
+            if self._is_at_its_path():
                 return
             self.release()
         raise HeldError("?")
@@ -351,7 +351,7 @@ class FileLock:
                     raise HeldError(self._holder()) from error
             time.sleep(_ASK_AGAIN_S)
 
-    def _is_at_its_place(self) -> bool:
+    def _is_at_its_path(self) -> bool:
         """Whether the file that is locked is the one that others find."""
         if os.name != "posix":
             return True

@@ -188,14 +188,14 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    place = packs or folder.resolve().parent
-    was_there = place.exists()
+    folder_above = packs or folder.resolve().parent
+    was_there = folder_above.exists()
     try:
-        return write_described(place, description=description, contents=contents, key=signing.own_key(key))
+        return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
     finally:
         if not was_there:
             with contextlib.suppress(OSError):  # one with a pack in it stays
-                place.rmdir()
+                folder_above.rmdir()
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -104,7 +104,7 @@ def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
     return 2.17 + 2.26 * streamed_bytes / MIB + 0.77 * multiply_adds / 1e9
 
 
-def place(data: bytes) -> Placement:
+def placement_of(data: bytes) -> Placement:
     """The report of a file's bytes. Raises UsageProblem (not_a_tflite) if they are not a TensorFlow Lite file."""
     try:
         if data[4:8] != b"TFL3":
@@ -265,7 +265,7 @@ def describe(placement: Placement) -> str:
 
 def card_section(files: Mapping[str, bytes]) -> str:
     """What the card of a pack with these files by role says of the Edge TPU, in Markdown."""
-    placement = place(files.get("edgetpu", files["litert"]))
+    placement = placement_of(files.get("edgetpu", files["litert"]))
     has = "a file" if placement.compiled else "no file"
     lines = "\n".join(f"- {line.strip()}" for line in describe(placement).splitlines())
     return f"## Edge TPU\n\nThis pack has {has} compiled for the Edge TPU.\n\n{lines}\n"
@@ -320,7 +320,7 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path | None = None) -> tuple[b
         if not made.is_file():
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
         compiled = made.read_bytes()
-    found = place(compiled)
+    found = placement_of(compiled)
     mapped, subgraphs = (found.mapped, found.subgraphs) if found.compiled else (0, 0)
     if mapped < len(found.operators) or subgraphs != 1:
         raise UsageProblem(reason("compiled_partly", subgraphs=subgraphs, operators=len(found.operators) - mapped))
@@ -348,7 +348,7 @@ def _last_line(text: str) -> str:
 
 def placement_step(run: Run) -> Mapping[str, Any]:
     """Report where the int8 file's operators would run; placement.json and placement.txt."""
-    placement = place(converted(run, "int8").data)
+    placement = placement_of(converted(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
     write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())
     return {

@@ -78,8 +78,8 @@ def profile(
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
         run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
         times = time_iterations(run, iterations=iterations)
-        place = {"mode": mode, "side": side, "batch_size": size}
-        rows.append({**place, **times, "later_ms_per_image": times["later_ms"] / size})
+        setting = {"mode": mode, "side": side, "batch_size": size}
+        rows.append({**setting, **times, "later_ms_per_image": times["later_ms"] / size})
         progress(len(rows), len(wanted))
     return rows
 

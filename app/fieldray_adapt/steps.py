@@ -100,7 +100,7 @@ def train_recipe(
     training = learnt_from(run, training)
     weights = starting_weights(recipe, specification)
 
-    def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
+    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[dict[str, Any]]]:
         return (run.trainer.classifier if run.trainer else train)(
             specification,
             dict(weights),
@@ -109,9 +109,9 @@ def train_recipe(
             schedule=schedule_of(recipe),
             augmentation=recipe.augmentation,
             settings=settings_of(recipe, specification),
-            folder=place,
+            folder=own_folder,
             engine=recipe.training.engine,
-            progress=lambda row: run.report_epoch(place, row, what=what),
+            progress=lambda row: run.report_epoch(own_folder, row, what=what),
         )
 
     if not recipe.training.average_sources:
@@ -138,10 +138,10 @@ def _averaged(
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """The mean of a network for each group of sources, and its figures; `on` trains one in a folder."""
     groups = [shares for _, shares in sorted(recipe.groups.items()) if shares.keys() & set(training.sources)]
-    places = [folder / f"group-{number}" for number in range(len(groups))]
-    parts = [on(training.of_sources(shares), place) for shares, place in zip(groups, places, strict=True)]
-    for place, (own, _) in zip(places, parts, strict=True):
-        save_weights(place / "weights.npz", own)
+    folders = [folder / f"group-{number}" for number in range(len(groups))]
+    parts = [on(training.of_sources(shares), own_folder) for shares, own_folder in zip(groups, folders, strict=True)]
+    for own_folder, (own, _) in zip(folders, parts, strict=True):
+        save_weights(own_folder / "weights.npz", own)
     mean, history = _mean([sum(shares.values()) for shares in groups], [own for own, _ in parts]), parts[-1][1]
     engine = open_engine(network, mean, settings=settings_of(recipe, network), name=recipe.training.engine)
     recalibrate_batchnorm(engine, network, training, schedule=schedule_of(recipe), augmentation=recipe.augmentation)

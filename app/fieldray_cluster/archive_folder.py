@@ -48,7 +48,7 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_request import ArchiveRequest
-from fieldray_cluster.objects import ObjectServer, is_address, list_objects, place_of
+from fieldray_cluster.objects import ObjectServer, address_path, is_address, list_objects
 from fieldray_cluster.pool import Piece
 
 _ROW_GROUP: Final = 1024
@@ -283,7 +283,7 @@ class ImageList:
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     """How the names of files in these folders begin, and beside these files: a DICOMDIR names those around it."""
     if is_address(paths[0]):
-        return (os.fsencode(str(place_of(paths[0].rstrip("/"))) + os.sep),)
+        return (os.fsencode(str(address_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 

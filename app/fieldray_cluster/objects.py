@@ -71,7 +71,7 @@ def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None
 
 
-def place_of(address: str) -> Path:
+def address_path(address: str) -> Path:
     """How results name the object of an address: a path that no other one has."""
     protocol, _, rest = address.partition("://")
     return Path(f"{protocol}:/" + "/".join(map(_quoted, rest.split("/"))))
@@ -365,7 +365,7 @@ def list_objects(server: ObjectServer, members: Members, folder: Path) -> Iterat
     """
 
     def look(address: str) -> tuple[list[ImageRef] | IndexFound | ZipFound | None, str]:
-        ref = ImageRef(path=place_of(address))
+        ref = ImageRef(path=address_path(address))
 
         def found_in(stream: BinaryIO) -> list[ImageRef] | IndexFound | ZipFound | None:
             try:
@@ -389,7 +389,7 @@ def list_objects(server: ObjectServer, members: Members, folder: Path) -> Iterat
 
 
 def _members(server: ObjectServer, members: Members, address: str, state: str, target: Path) -> Iterator[ImageRef]:
-    ref = ImageRef(path=place_of(address))
+    ref = ImageRef(path=address_path(address))
     try:
         server.copy(address, state, target)
         yield from (replace(each, path=ref.path) for each in members(replace(ref, path=target)))
@@ -453,8 +453,8 @@ class ReadAhead:
         self._lock, self._room, self._is_over = threading.Lock(), threading.Semaphore(_AHEAD), False
         self._coming: dict[Path, Future[Path]] = {path: Future() for path in self._uses}
         self._threads = ThreadPoolExecutor(_STREAMS + 1, thread_name_prefix="objects")
-        of_place = {ref.path: state for ref, state in zip(refs, states, strict=True)}
-        self._threads.submit(self._feed, of_place, folder)
+        of_path = {ref.path: state for ref, state in zip(refs, states, strict=True)}
+        self._threads.submit(self._feed, of_path, folder)
 
     def __enter__(self) -> Self:
         return self

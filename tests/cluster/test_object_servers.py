@@ -17,7 +17,7 @@ from cluster.conftest import stored
 from cluster.test_objects import brought, listed, quiet_fsspec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray_cluster.objects import ObjectServer, place_of
+from fieldray_cluster.objects import ObjectServer, address_path
 from program import Fieldray, write_images
 
 if not all(map(importlib.util.find_spec, ("aiohttp", "paramiko"))):
@@ -77,7 +77,7 @@ def test_a_fault_of_a_file_is_its_own_and_a_server_is_waited_for(server: FolderS
     for name, text in TEXTS:
         (server.folder / "in" / name).write_text(text)
     objects = ObjectServer(f"{server.address}/in")
-    refs = [(ImageRef(path=place_of(name)), objects.head(name, lambda _: None)[1]) for name in objects.names()]
+    refs = [(ImageRef(path=address_path(name)), objects.head(name, lambda _: None)[1]) for name in objects.names()]
     server.stop()
     back = threading.Timer(1.0, server.start)
     back.start()

@@ -30,9 +30,9 @@ from fieldray_cluster.objects import (
     ObjectServer,
     ReadAhead,
     address_of,
+    address_path,
     is_address,
     list_objects,
-    place_of,
 )
 from program import Fieldray, command, write_images
 
@@ -81,7 +81,7 @@ def quiet_fsspec() -> None:
     ],
 )
 def test_a_place_stands_for_one_address(address: str, place: str) -> None:
-    assert str(place_of(address)) == place and address_of(Path(place)) == address
+    assert str(address_path(address)) == place and address_of(Path(place)) == address
     assert is_address(address) and not any(map(is_address, (place, "C://a", "s3://")))
 
 
@@ -152,7 +152,7 @@ def texts(bucket: Bucket) -> Listed:
     for name, text in TEXTS:
         bucket.put(f"in/{name}", text.encode())
     server = ObjectServer("s3://box/in")
-    return [(ImageRef(path=place_of(name)), server.head(name, lambda _: None)[1]) for name in server.names()]
+    return [(ImageRef(path=address_path(name)), server.head(name, lambda _: None)[1]) for name in server.names()]
 
 
 def brought(
@@ -177,7 +177,7 @@ def test_a_fault_of_an_object_is_its_own(bucket: Bucket, texts: Listed, tmp_path
     bucket.put("in/11", b"other text")
     bucket.client.delete_object(Bucket="box", Key="in/13")
     bucket.put("in/40", b"a longer text than is allowed")
-    found = brought([*texts, (ImageRef(path=place_of("s3://box/in/40")), "")], tmp_path / "cache", most_bytes=20)
+    found = brought([*texts, (ImageRef(path=address_path("s3://box/in/40")), "")], tmp_path / "cache", most_bytes=20)
     wrong = {"03": "no_permission", "05": "unreadable", "11": "archive_object_changed", "13": "missing"}
     wrong["40"] = "archive_object_large"
     assert found == [(name, wrong.get(name, text)) for name, text in (*TEXTS, ("40", ""))]

@@ -298,7 +298,7 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(
     (x, y), (prior_x, prior_y) = area.viewer.state.center, area.beside.state.center
     assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
     press(desk, Key.Key_E)  # the prior is closed: no place leads anywhere
-    assert comparing.place(to_prior=True) is None
+    assert comparing.mapping(to_prior=True) is None
 
 
 # ---- what must not be shown

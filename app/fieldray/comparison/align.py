@@ -111,10 +111,10 @@ def _search(prior: Grey, current: Grey, box: tuple[slice, slice], guess: _Guess)
     across, down = np.meshgrid(columns - guess.centre[1] / _COARSE, rows - guess.centre[0] / _COARSE)
     views = []
     for matrix in matrices:
-        places = [
+        positions = [
             matrix[axis, 0] * down + matrix[axis, 1] * across + guess.prior_centre[axis] / _COARSE for axis in range(2)
         ]
-        views.append(sampled_at(prior, *places))
+        views.append(sampled_at(prior, *positions))
     surfaces = correlate(np.stack(views), template[None])
     one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
     shift = np.array([row - _REACH, column - _REACH], float) * _COARSE
@@ -188,13 +188,13 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
     points = current[::_EVERY]
-    places = points_in_prior(points, field)
-    away = prior[None] - places[:, None]
+    positions = points_in_prior(points, field)
+    away = prior[None] - positions[:, None]
     distances = np.sqrt(np.square(away).sum(axis=2))
     nearest, each = distances.argmin(axis=1), np.arange(len(points))
     distance = distances[each, nearest]
     share = (distance - _SLACK_PX).clip(0, None) / distance.clip(_SLACK_PX, None)
-    targets = places + share[:, None] * away[each, nearest]
+    targets = positions + share[:, None] * away[each, nearest]
     is_near = distance < _REACH_PX
     return points[is_near], targets[is_near]
 
@@ -239,15 +239,15 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
     outlines = outline(prior.lungs), outline(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
     for number, step in enumerate(_ROUNDS):
-        places, found = _matches(*compared, field, step)
-        points = places + np.stack([found.rows, found.columns], axis=1) - step.reach_px
+        positions, found = _matches(*compared, field, step)
+        points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
         targets = points_in_prior(points, field)
         is_good = _believable(found)
         if number == 0:
-            rest = _affine(places, targets, is_good, otherwise=rest)
-        pull = _Pull(places, targets, found, *outline_pull(*outlines, field))
+            rest = _affine(positions, targets, is_good, otherwise=rest)
+        pull = _Pull(positions, targets, found, *outline_pull(*outlines, field))
         field, is_good = _relaxed(pull, is_good, rest=rest, step=step)
-        matches = _as_matches(places, targets, found, is_good)
+        matches = _as_matches(positions, targets, found, is_good)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
     done = Alignment(
@@ -266,10 +266,10 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
     starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
     starts = starts + (FRAME_SIDE - half - starts[-1]) // 2
-    places = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
-    places = places[_has_texture(current, places, half)]
+    positions = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
+    positions = positions[_has_texture(current, positions, half)]
     padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
-    corners = places - half
+    corners = positions - half
     found = [
         find_peaks(
             correlate(squares(padded, part, 2 * around), squares(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX
@@ -278,7 +278,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     ]
     rows, columns = own_offset(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
     peaks = joined(found)
-    return places.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
+    return positions.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
 
 
 def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
@@ -286,9 +286,9 @@ def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
-def _has_texture(image: Grey, places: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
+def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
     energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
-    local = blurred(energy, half / 2)[places[:, 0].clip(0, FRAME_SIDE - 1), places[:, 1].clip(0, FRAME_SIDE - 1)]
+    local = blurred(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
 
 
@@ -301,11 +301,11 @@ def _weights(found: Peaks, is_good: NDArray[np.bool_]) -> NDArray[np.float64]:
     return np.where(is_good, found.first.clip(0, None) ** 2, 0.0)
 
 
-def _affine(places: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
+def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
     """The affine mapping that most matches agree on (iteratively reweighted least squares, Cauchy)."""
     if is_good.sum() < _LEAST_MATCHES:
         return otherwise
-    known = np.column_stack([places, np.ones(len(places))])[is_good]
+    known = np.column_stack([positions, np.ones(len(positions))])[is_good]
     wanted, weights = targets[is_good], np.ones(int(is_good.sum()))
     for _ in range(10):
         root = np.sqrt(weights)[:, None]
@@ -323,7 +323,7 @@ def _affine(places: Points, targets: Points, is_good: NDArray[np.bool_], *, othe
 class _Pull:
     """Where matches lie in the current frame and in the prior's, (n, 2) each, how well they match; outlines alike."""
 
-    places: Points
+    positions: Points
     targets: Points
     found: Peaks
     outline: Points
@@ -334,7 +334,7 @@ def _relaxed(
     pull: _Pull, is_good: NDArray[np.bool_], *, rest: Affine, step: _Round
 ) -> tuple[Displacement, NDArray[np.bool_]]:
     """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again."""
-    points = np.concatenate([pull.places, pull.outline])
+    points = np.concatenate([pull.positions, pull.outline])
     targets = np.concatenate([pull.targets, pull.outline_targets])
     held = np.full(len(pull.outline), step.outline)
     for _ in range(_REJECTIONS):
@@ -351,18 +351,18 @@ def _relaxed(
     return field, is_good
 
 
-def _as_matches(places: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
+def _as_matches(positions: Points, targets: Points, found: Peaks, is_good: NDArray[np.bool_]) -> list[Match]:
     return [
         Match(
-            row=float(place[0]),
-            column=float(place[1]),
+            row=float(at[0]),
+            column=float(at[1]),
             prior_row=float(target[0]),
             prior_column=float(target[1]),
             first_peak=float(first),
             second_peak=float(second),
             is_kept=bool(kept),
         )
-        for place, target, first, second, kept in zip(places, targets, found.first, found.second, is_good, strict=True)
+        for at, target, first, second, kept in zip(positions, targets, found.first, found.second, is_good, strict=True)
     ]
 
 

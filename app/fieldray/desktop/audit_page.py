@@ -368,10 +368,10 @@ class UnitChart(QWidget):
         painter.setPen(self._colour("muted"))
         for tick in _TICKS:
             text = number(self._translator, tick, digits=1)
-            place = _at(box, tick, tick)
-            below = QRectF(place.x() - 20, box.bottom() + 2, 40, height)
+            corner = _at(box, tick, tick)
+            below = QRectF(corner.x() - 20, box.bottom() + 2, 40, height)
             painter.drawText(below, Qt.AlignmentFlag.AlignHCenter, text)
-            beside = QRectF(box.left() - 44, place.y() - height / 2, 40, height)
+            beside = QRectF(box.left() - 44, corner.y() - height / 2, 40, height)
             painter.drawText(beside, Qt.AlignmentFlag.AlignRight, text)
         under = QRectF(box.left(), box.bottom() + height, box.width(), 1.4 * height)
         painter.drawText(under, Qt.AlignmentFlag.AlignHCenter, x_title)

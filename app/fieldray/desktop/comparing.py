@@ -115,8 +115,8 @@ class Comparing(QObject):
     def choose_next(self) -> None:
         """The next older of the priors, the newest one after the last."""
         if self.priors:
-            place = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
-            self.choose(self.priors[place % len(self.priors)])
+            index = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
+            self.choose(self.priors[index % len(self.priors)])
 
     def choose_file(self, path: Path) -> None:
         """Compare with the image in a file; one of another patient is asked about first."""
@@ -181,12 +181,12 @@ class Comparing(QObject):
         gone = self._stored.gone
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
-    def place(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
+    def mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
         """Where in one image lies what is at a point (x, y) of the other; None where that is not known."""
         pair = self.comparison
         if pair is None or not pair.is_comparable:
             return None
-        lead = pair.prior_place if to_prior else pair.current_place
+        lead = pair.prior_position if to_prior else pair.current_position
 
         def there(point: Point) -> Point:
             row, column = lead(point[1], point[0])

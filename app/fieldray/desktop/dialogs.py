@@ -268,8 +268,8 @@ class GuideDialog(QDialog):
         self._found = []
         while words and not (at := document.find(words, at)).isNull():
             self._found.append(at)
-        self.page.setExtraSelections([_marked(place, self.palette().highlight()) for place in self._found])
-        under = {bisect_right(self._starts, place.selectionStart()) - 1 for place in self._found}
+        self.page.setExtraSelections([_marked(hit, self.palette().highlight()) for hit in self._found])
+        under = {bisect_right(self._starts, hit.selectionStart()) - 1 for hit in self._found}
         for row in range(self.contents.count()):
             self.contents.item(row).setHidden(bool(words) and row not in under)
         self._show_next()
@@ -281,9 +281,9 @@ class GuideDialog(QDialog):
             self._found = [*self._found[1:], self._found[0]]
 
 
-def _marked(place: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
+def _marked(hit: QTextCursor, ground: QBrush) -> QTextEdit.ExtraSelection:
     made = QTextEdit.ExtraSelection()
-    made.cursor = place
+    made.cursor = hit
     made.format.setBackground(ground)
     return made
 

@@ -169,7 +169,7 @@ class ImageArea(QWidget):
             window,
             image=follower.image_size,
             other_image=leader.image_size,
-            place=self._comparing.place(to_prior=follower is self.beside),
+            mapping=self._comparing.mapping(to_prior=follower is self.beside),
         )
         follower.follow(state)
 

@@ -173,9 +173,9 @@ class IntentPlaybook:
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
         """Start was pressed on the list in sight: the pack is the one in the header, for all to see."""
-        used, places = self._packs.used, tuple(paths)
-        watches = bool(self.intent and self.intent.watches and self.intent.paths == places)
-        return self._begin(Intent(since=self._count, paths=places, images=images, pack=used, watches=watches))
+        used, folders = self._packs.used, tuple(paths)
+        watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
+        return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Something else is wanted: no answer counts any more. What waited is named, unless it is wanted again."""

@@ -208,15 +208,15 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
     return mean * image.value_scale + image.value_offset, deviation, pixels.size * row_mm * column_mm
 
 
-def measure_words(translator: Translator, state: ViewState, place: int, image: Image) -> str:
+def measure_words(translator: Translator, state: ViewState, index: int, image: Image) -> str:
     """What the line in a place measures; of two lines the second says it, and the first asks for the second."""
-    pair, line = state.pair_of(place), state.lines[place]
+    pair, line = state.pair_of(index), state.lines[index]
     if line.kind == "measure":
         return length_words(translator, line, image)
     if line.kind == "region":
         return _region_words(translator, line, image)
     if len(pair) == 1:
-        is_last = not any(other.kind == line.kind for other in state.lines[place + 1 :])
+        is_last = not any(other.kind == line.kind for other in state.lines[index + 1 :])
         return translator.text("Draw the second line") if is_last else ""
     if line.kind == "angle":
         angle = angle_degrees(pair[0], line, image)
@@ -266,7 +266,7 @@ def draw_lines(
     way = state.transform(pyramid.size, view)
     with kept(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
-        for place, line in enumerate(state.lines):
+        for index, line in enumerate(state.lines):
             start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
             for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*_LINE_COLOUR), 1.8)):
                 painter.setPen(QPen(shade, width))
@@ -276,7 +276,7 @@ def draw_lines(
                 painter.drawLine(start, end)
                 for point in (start, end):
                     painter.drawEllipse(point, _END, _END)
-            _draw_words(painter, measure_words(translator, state, place, pyramid.image), end, view)
+            _draw_words(painter, measure_words(translator, state, index, pyramid.image), end, view)
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:

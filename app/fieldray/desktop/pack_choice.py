@@ -196,13 +196,13 @@ class PackChoice(QObject):
     @property
     def in_reach(self) -> PacksInReach:
         """What an intent must know of the packs."""
-        places = (self.source, *self.candidates) if self.source_is_here else self.candidates
+        entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
         is_used = self.model is not None and self.source is not None
         is_busy = self.loading is not None or self.question is not None or bool(self.beside.loading)
         return PacksInReach(
             used=PackInUse.of(self.source, self.model) if is_used else None,  # type: ignore[arg-type]
             beside=tuple(PackInUse.of(*entry) for entry in self.beside.taken),
-            ready=tuple(entry for entry in places if entry and self._is_ready(entry)),
+            ready=tuple(entry for entry in entries if entry and self._is_ready(entry)),
             is_persons_choice=self.is_persons_choice,
             is_settled=self.is_listed and not is_busy,
         )

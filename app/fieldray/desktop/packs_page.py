@@ -287,7 +287,7 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
 
 def standing(translator: Translator, candidate: PackCandidate) -> str:
     """Where a pack lies, and whether it is trusted."""
-    places = {
+    origins = {
         "builtin": translator.text("Comes with the program"),
         "installed": translator.text("On this computer"),
         "drive": translator.text("On a drive"),
@@ -299,7 +299,7 @@ def standing(translator: Translator, candidate: PackCandidate) -> str:
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
         "broken": translator.text("Cannot be used"),
     }
-    return f"{places[candidate.origin]}. {trust[candidate.trust]}"
+    return f"{origins[candidate.origin]}. {trust[candidate.trust]}"
 
 
 # ---- What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits.

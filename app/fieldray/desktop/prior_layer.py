@@ -217,9 +217,9 @@ def _bent(
     return bent
 
 
-def _between(values: Values, places: NDArray[np.float64], *, axis: int) -> Values:
+def _between(values: Values, positions: NDArray[np.float64], *, axis: int) -> Values:
     """Values between those along an axis, and beyond the last ones as these."""
-    inside = places.clip(0, values.shape[axis] - 1)
+    inside = positions.clip(0, values.shape[axis] - 1)
     first = np.minimum(inside.astype(np.intp), values.shape[axis] - 2)
     share = (inside - first).astype(np.float32)
     share = share.reshape([-1 if number == axis else 1 for number in range(values.ndim)])

@@ -89,9 +89,9 @@ class PriorView(QObject):
         self.opacity_percent = percent
         self._refresh()
 
-    def move_divider(self, place: float) -> None:
+    def move_divider(self, position: float) -> None:
         """Put the divider at a share of the view's width."""
-        self._divider = min(max(place, 0.0), 1.0)
+        self._divider = min(max(position, 0.0), 1.0)
         self._refresh()
 
     # ---- inside

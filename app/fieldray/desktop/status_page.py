@@ -200,8 +200,8 @@ class LoadPlot(QWidget):
             painter.setPen(QColor(shades["line"]))
             painter.drawLine(QPointF(box.left(), y), QPointF(box.right(), y))
         painter.setPen(QPen(QColor(shades["accent"]), 1.6))
-        places = ((sample.at_s / end_s, self._figure(sample) / top) for sample in samples)
-        painter.drawPolyline([QPointF(box.left() + x * box.width(), box.bottom() - y * _HEIGHT) for x, y in places])
+        points = ((sample.at_s / end_s, self._figure(sample) / top) for sample in samples)
+        painter.drawPolyline([QPointF(box.left() + x * box.width(), box.bottom() - y * _HEIGHT) for x, y in points])
         painter.end()
 
 

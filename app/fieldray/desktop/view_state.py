@@ -104,13 +104,13 @@ class ViewState:
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
-    def pair_of(self, place: int) -> tuple[Line, ...]:
+    def pair_of(self, index: int) -> tuple[Line, ...]:
         """The line in a place with the one before it that it is measured against, if it takes two and has the second.
 
         Lines of a kind are paired in the order in which they were drawn.
         """
-        line = self.lines[place]
-        before = [other for other in self.lines[:place] if other.kind == line.kind]
+        line = self.lines[index]
+        before = [other for other in self.lines[:index] if other.kind == line.kind]
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
     def without_half(self) -> ViewState:
@@ -125,7 +125,7 @@ class ViewState:
         *,
         image: Size,
         other_image: Size,
-        place: Callable[[Point], Point] | None = None,
+        mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
         """As near and at the same place as another image is shown; turns and lines stay.
 
@@ -133,8 +133,8 @@ class ViewState:
         point of the other one. Without it, points are the same as shares of the images' sizes.
         """
         center = other.center
-        if place is not None and (center is not None or other.zoom > 1):  # a whole image beside a whole image stays so
-            center = place(center or (other_image.width / 2, other_image.height / 2))
+        if mapping is not None and (center is not None or other.zoom > 1):  # two whole images stay whole
+            center = mapping(center or (other_image.width / 2, other_image.height / 2))
         elif center is not None:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
         return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)

@@ -135,7 +135,7 @@ class Viewer(QWidget):
         """Where something is measured: begin a line at the place of the keys, or end it there."""
         if self.pyramid is None or self.tool not in MEASURES:
             return
-        here = self._image_point(self._place)
+        here = self._image_point(self._key_position)
         if self._mark is None:
             self._mark = here
         else:
@@ -220,7 +220,7 @@ class Viewer(QWidget):
             if self.shows_magnifier:
                 self._draw_magnified(painter, pyramid, self._with_open_line())
             if self.tool in MEASURES and self._mouse is None:
-                draw_cross(painter, self._place)
+                draw_cross(painter, self._key_position)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -272,7 +272,7 @@ class Viewer(QWidget):
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """A round glass where the mouse is, with the same nearer."""
-        at, glass = self._place, QPainterPath()
+        at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
         with kept(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
@@ -294,7 +294,7 @@ class Viewer(QWidget):
         """The state with the line that was begun by a key, up to where the keys are."""
         if self._mark is None:
             return self.state
-        return self._measured(self.state, self._mark, self._image_point(self._place))
+        return self._measured(self.state, self._mark, self._image_point(self._key_position))
 
     def _measured(self, state: ViewState, start: Point, end: Point) -> ViewState:
         return state.measured(start, end, self.image_size, cast("Measure", self.tool))
@@ -420,7 +420,7 @@ class Viewer(QWidget):
         self._show_switched()
 
     @property
-    def _place(self) -> QPointF:
+    def _key_position(self) -> QPointF:
         """Where the keys do what they do at a place: see the class."""
         return self._mouse or QPointF(self.width() / 2, self.height() / 2)
 

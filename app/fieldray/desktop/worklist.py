@@ -212,8 +212,8 @@ class WorkTable(QTableView):
         self.setWordWrap(False)
         self.setTabKeyNavigation(False)
         self._set_headers()
-        model.layoutAboutToBeChanged.connect(self._remember_place)
-        model.layoutChanged.connect(self._keep_place)
+        model.layoutAboutToBeChanged.connect(self._remember_position)
+        model.layoutChanged.connect(self._keep_position)
         model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
@@ -300,12 +300,12 @@ class WorkTable(QTableView):
         self._chosen_columns[key] = shown
         self.fit_columns(self.width())
 
-    def _remember_place(self) -> None:
+    def _remember_position(self) -> None:
         box = self.visualRect(self.currentIndex())
         seen = self.currentIndex().isValid() and self.viewport().rect().intersects(box)
         self._hold_y = box.y() if seen else None
 
-    def _keep_place(self) -> None:
+    def _keep_position(self) -> None:
         if self._hold_y is not None:
             bar = self.verticalScrollBar()
             bar.setValue(bar.value() + self.visualRect(self.currentIndex()).y() - self._hold_y)
@@ -382,13 +382,13 @@ class WorkList(QWidget):
 
     def _go(self) -> None:
         """Choose what is to be chosen if it is there. Where the whole list is there without it, nothing is."""
-        place, is_whole = self._place_of_goal(), self._model.is_whole
-        if place is not None or is_whole:
+        row, is_whole = self._row_of_goal(), self._model.is_whole
+        if row is not None or is_whole:
             self._goal = None
-        if place is not None:
-            self._choose_row(place)
+        if row is not None:
+            self._choose_row(row)
 
-    def _place_of_goal(self) -> int | None:
+    def _row_of_goal(self) -> int | None:
         count = self._model.rowCount()
         if self._goal is None or not count:
             return None

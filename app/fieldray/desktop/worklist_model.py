@@ -381,8 +381,8 @@ class WorkListModel(QAbstractTableModel):
         held = self.persistentIndexList()
         numbers = [int(self._ids[index.row()]) for index in held]
         self._ids = row_ids
-        places = {number: self.index_of(number) for number in set(numbers)}
-        moved = [places[number].siblingAtColumn(index.column()) for number, index in zip(numbers, held, strict=True)]
+        indices = {number: self.index_of(number) for number in set(numbers)}
+        moved = [indices[number].siblingAtColumn(index.column()) for number, index in zip(numbers, held, strict=True)]
         self.changePersistentIndexList(held, moved)
         self.layoutChanged.emit()
 

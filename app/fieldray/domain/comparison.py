@@ -211,7 +211,7 @@ class PairComparison:
         """The alignment, also where it failed."""
         return self.aligned.alignment if self.aligned else self.tried
 
-    def prior_place(self, row: float, column: float) -> tuple[float, float]:
+    def prior_position(self, row: float, column: float) -> tuple[float, float]:
         """Where in the prior image lies what is here in the current one; rows and columns in pixels of their files.
 
         Raises ValueError for a pair that is not comparable.
@@ -219,16 +219,16 @@ class PairComparison:
         field, prior, current = self._laid()
         at = current.cell(row, column)
         down, across = field[_nearest(at)].tolist()
-        return prior.place(at[0] + down, at[1] + across)
+        return prior.position(at[0] + down, at[1] + across)
 
-    def current_place(self, row: float, column: float) -> tuple[float, float]:
+    def current_position(self, row: float, column: float) -> tuple[float, float]:
         """Where in the current image lies what is here in the prior one, within a pixel of the frame; the way back."""
         field, prior, current = self._laid()
         at = wanted = prior.cell(row, column)
         for _ in range(_BACK_STEPS):
             down, across = field[_nearest(at)].tolist()
             at = wanted[0] - down, wanted[1] - across
-        return current.place(*at)
+        return current.position(*at)
 
     def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
         if self.aligned is None or self.prior is None or self.current is None:

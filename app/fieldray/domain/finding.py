@@ -111,7 +111,7 @@ def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
 
-def place_on_scale(score: float, threshold: float) -> float:
+def position_on_scale(score: float, threshold: float) -> float:
     """Where a score in [0, 1] stands, 0 left to 1 right; the threshold is always at 0.5, each side linear."""
     if score < threshold:
         return 0.5 * score / threshold

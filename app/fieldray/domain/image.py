@@ -176,7 +176,7 @@ class PixelMap:
         """Pixels of the image that a tensor's pixel covers, along the side where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
-    def place(self, row: float, column: float) -> tuple[float, float]:
+    def position(self, row: float, column: float) -> tuple[float, float]:
         """The place in the image (pixel edges) of a place in the tensor (pixel edges)."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 

@@ -448,25 +448,25 @@ def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> t
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
 
 
-def _span(places: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
+def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
     """From where to where the mask reaches along one side.
 
     Interpolated between the middles of two cells: it moves a little where a share does, and not by a whole cell.
 
-    places     (n + 1,) edges of the rows or columns of cells
+    borders    (n + 1,) edges of the rows or columns of cells
     shares     (n,) the largest share in each
     """
     filled = np.flatnonzero(shares >= threshold)
-    start = _crossing(places[: filled[0] + 2], shares[: filled[0] + 1], threshold)
-    end = _crossing(places[filled[-1] :][::-1], shares[filled[-1] :][::-1], threshold)
+    start = _crossing(borders[: filled[0] + 2], shares[: filled[0] + 1], threshold)
+    end = _crossing(borders[filled[-1] :][::-1], shares[filled[-1] :][::-1], threshold)
     return start, end
 
 
-def _crossing(places: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
+def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
     """Where the last of the shares is reached, coming from the one before; its outer edge if it is the only one."""
     if len(shares) < 2:
-        return float(places[0])
-    before, last = (places[-3] + places[-2]) / 2, (places[-2] + places[-1]) / 2
+        return float(borders[0])
+    before, last = (borders[-3] + borders[-2]) / 2, (borders[-2] + borders[-1]) / 2
     low, high = float(shares[-2]), float(shares[-1])
     return float(before + (last - before) * (threshold - low) / (high - low))
 
@@ -517,9 +517,9 @@ def third_facts(
     contrast = max(around - air, _LEAST_CONTRAST)
     areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
     facts = np.zeros((2, THIRDS, len(WEIGHTS)))
-    for third, (place, lateral) in enumerate(thirds(lungs)):
-        size = max(1, np.count_nonzero(place))
-        lung, doubt = (np.count_nonzero(of & place, axis=(1, 2)) / size for of in (lungs, undecided))
+    for third, (area, lateral) in enumerate(thirds(lungs)):
+        size = max(1, np.count_nonzero(area))
+        lung, doubt = (np.count_nonzero(of & area, axis=(1, 2)) / size for of in (lungs, undecided))
         white = np.percentile(greys[:, lateral], _DARKER, axis=1) if lateral.any() else np.full(2, around)
         white = (white - air) / contrast
         for here, there in ((0, 1), (1, 0)):
@@ -550,9 +550,9 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     borders = np.linspace(rows[0], rows[-1] + 1, THIRDS + 1).round().astype(int)
     found = []
     for third, (top, bottom) in enumerate(itertools.pairwise(borders)):
-        place = np.zeros_like(either)
-        place[top:bottom] = either[top:bottom]
-        found.append((place, place & is_outer if third else place))
+        area = np.zeros_like(either)
+        area[top:bottom] = either[top:bottom]
+        found.append((area, area & is_outer if third else area))
     return found
 
 

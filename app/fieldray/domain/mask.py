@@ -56,8 +56,8 @@ def _touching(
     first = np.searchsorted(ends, starts - row_length, side="right")
     counts = np.searchsorted(starts, ends - row_length, side="left") - first
     below = np.repeat(np.arange(len(starts)), counts)
-    place = np.arange(len(below)) - np.repeat(counts.cumsum() - counts, counts)
-    return first[below] + place, below
+    offset = np.arange(len(below)) - np.repeat(counts.cumsum() - counts, counts)
+    return first[below] + offset, below
 
 
 # ---- overlap with boxes
@@ -106,9 +106,9 @@ Weights = tuple[NDArray[Any], ...]
 
 def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
     """For the centres of `count` pixels: the cell before, the cell behind, and the share of the latter."""
-    places = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
-    before = np.floor(places).astype(np.intp)
-    return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
+    positions = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
+    before = np.floor(positions).astype(np.intp)
+    return before, np.minimum(before + 1, size - 1), (positions - before).astype(np.float32)
 
 
 def _mixed(values: NDArray[np.float32], weights: Weights) -> NDArray[np.float32]:
@@ -149,9 +149,9 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
     inside = (field > level).astype(np.uint8)
     case = 8 * inside[:-1, :-1] + 4 * inside[:-1, 1:] + 2 * inside[1:, 1:] + inside[1:, :-1]
     following: dict[Point, Point] = {}
-    places = np.nonzero((case > 0) & (case < 15))
+    positions = np.nonzero((case > 0) & (case < 15))
     values = field.tolist()  # numbers of Python: an array hands out single ones slowly
-    for row, column, one in zip(*(part.tolist() for part in (*places, case[places])), strict=True):
+    for row, column, one in zip(*(part.tolist() for part in (*positions, case[positions])), strict=True):
         for begin, end in _WAYS[one]:
             following[_crossing(values, level, row, column, begin)] = _crossing(values, level, row, column, end)
     return tuple(tuple(_in_image(point, pixel_map) for point in loop) for loop in _loops(following))
@@ -182,7 +182,7 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
     """The centre of the padded field's cell 1 is that of the mask's cell 0."""
-    row, column = pixel_map.place(point[0] - 0.5, point[1] - 0.5)
+    row, column = pixel_map.position(point[0] - 0.5, point[1] - 0.5)
     return column, row
 
 

@@ -20,13 +20,13 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
 from fieldray.imaging.dicom_header import (
+    aligned_numbers,
     first_value,
     has_decimal_comma,
     has_value,
     items,
     number,
     numbers,
-    numbers_in_place,
     text,
     whole_number,
 )
@@ -327,7 +327,7 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window]:
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
     found = []
-    pairs = zip(numbers_in_place(dataset, "WindowCenter"), numbers_in_place(dataset, "WindowWidth"), strict=False)
+    pairs = zip(aligned_numbers(dataset, "WindowCenter"), aligned_numbers(dataset, "WindowWidth"), strict=False)
     for center, width in list(pairs)[:_MOST_WAYS]:
         if center is None or width is None or width <= 0:
             continue

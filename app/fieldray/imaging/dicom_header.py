@@ -418,10 +418,10 @@ def number(dataset: Dataset, keyword: str) -> float | None:
 
 def numbers(dataset: Dataset, keyword: str) -> list[float]:
     """All values that are finite numbers."""
-    return [value for value in numbers_in_place(dataset, keyword) if value is not None]
+    return [value for value in aligned_numbers(dataset, keyword) if value is not None]
 
 
-def numbers_in_place(dataset: Dataset, keyword: str) -> list[float | None]:
+def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
     """The same with None for each that is none, so that those of two elements still belong together."""
     value = _value(dataset, keyword)
     listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)

@@ -473,13 +473,13 @@ def check_size(name: str, size_bytes: int, *, limit: int) -> None:
 # ---- complaints that name the place
 
 
-def _read(value: Any, kind: Any, place: str = "") -> Any:
+def _read(value: Any, kind: Any, path_before: str = "") -> Any:
     try:
         return converted(value, kind)
     except ValueError as error:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
-        where = (place + path).removeprefix(".")
+        where = (path_before + path).removeprefix(".")
         raise manifest_error(f"{where or 'the file'}: {_plainly(message)}") from error
 
 

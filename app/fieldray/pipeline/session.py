@@ -157,12 +157,12 @@ class Session:
             from fieldray.pipeline.screen import Lane
             from fieldray.pipeline.watching import Watch
 
-            places = existing(paths) if found is None else tuple(paths)
+            searched = existing(paths) if found is None else tuple(paths)
             assess = partial(choose, ages_confirmed=ages_confirmed, wishes=wishes)
             assessments = assessments_of((model, *self._beside), operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
-                places,
+                searched,
                 list(map(Lane, assessments, self._open_all(model))),
                 workers=self._working(),
                 database=database or self.database,
@@ -171,7 +171,7 @@ class Session:
                 keeps_previews=bool(self._settings["keep_previews"]),
                 resuming=replace(resuming, verifies=whole),
                 found=found,
-                watch=Watch(places) if watches else None,
+                watch=Watch(searched) if watches else None,
             )
             batch.start()  # where no thread is to be had, there is no run that anybody could wait for
             self._batch = batch

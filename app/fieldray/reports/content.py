@@ -58,7 +58,7 @@ def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
     return {**CATEGORY_TEXTS, **named}
 
 
-def place(ref: ImageRef) -> str:
+def image_path(ref: ImageRef) -> str:
     """The file, and the member if it is in a zip: `path` or `path!member`."""
     return str(ref.path) if ref.member is None else f"{ref.path}!{ref.member}"
 
@@ -74,7 +74,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
     finding = leading_finding(outcome)
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
-        "path": place(outcome.ref),
+        "path": image_path(outcome.ref),
         "study": outcome.ref.study,
         "image": image_name(outcome.ref),
         "status": outcome.status,

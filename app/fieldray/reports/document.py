@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import Category, Finding, place_on_scale
+from fieldray.domain.finding import Category, Finding, position_on_scale
 from fieldray.formatting import score_text, threshold_beside
 from fieldray.plain_text import visible
 from fieldray.translation import Translator
@@ -48,9 +48,9 @@ def scale_of(translator: Translator, finding: Finding) -> Scale:
         return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
     threshold = threshold_beside(translator, finding)
     return Scale(
-        mark=place_on_scale(finding.score, point.threshold),
-        low=place_on_scale(point.unsure_low, point.threshold),
-        high=place_on_scale(point.unsure_high, point.threshold),
+        mark=position_on_scale(finding.score, point.threshold),
+        low=position_on_scale(point.unsure_low, point.threshold),
+        high=position_on_scale(point.unsure_high, point.threshold),
         threshold=threshold,
         ends=(text("below"), text("above")),
         unsure=text("not sure") if point.unsure_low < point.unsure_high else "",

@@ -54,7 +54,7 @@ from fieldray.domain.model import InputSpec, Manifest
 from fieldray.domain.study import ImageRef
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
-from fieldray.reports.content import NOTICE, exact_score, place
+from fieldray.reports.content import NOTICE, exact_score, image_path
 from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_own
 
 Colours = NDArray[np.uint8]
@@ -238,7 +238,7 @@ def write_class_map(
     about = {
         "report": "class map",
         "notice": NOTICE,
-        "path": place(outcome.ref),
+        "path": image_path(outcome.ref),
         "pack": outcome.pack_name,
         "model_sha256": outcome.model_sha256,
         "lungs_pack": lungs_pack or None,

@@ -94,7 +94,7 @@ class Wording:
         """Everything but the images; pack by pack, where there are several."""
         return (
             Paragraph(self.notice, "notice"),
-            Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._places()))),
+            Fields("", (*self.run_fields(), Field(self.translator.text("Folder"), self._folders()))),
             *self._what_came_out(self.run_remarks(), of=self._headings()[0] if self._beside else ""),
             *(
                 block
@@ -220,7 +220,7 @@ class Wording:
             *([Field(text("Ended"), self._moment(run.ended_s))] if run.ended_s else []),
         )
 
-    def _places(self) -> str:
+    def _folders(self) -> str:
         """What was screened, by aliases where nobody asked for names: folders often are called as people are."""
         key, is_named = self._stored.pseudonym_key, self._stored.options.names_people
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)

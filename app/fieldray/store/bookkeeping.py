@@ -237,7 +237,7 @@ def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, .
     had, has = set(), set()
     for row in rows:
         key = row["image_key"]
-        under = folders.intersection((key, *(folder for folder, _ in _places_around(key))))
+        under = folders.intersection((key, *(folder for folder, _ in _folders_around(key))))
         had |= under
         has |= under if row["is_seen"] else set()
     return tuple(sorted(had - has))
@@ -280,7 +280,7 @@ def _is_partly(row: sqlite3.Row) -> bool:
     return str(row["reason"]).startswith('["double_members"')
 
 
-def _places_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
+def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
     """Each folder and file that an image's key begins with, and whether the image is a frame of that very file.
 
     There are as many as the key has parts, however many places are asked about.
@@ -292,5 +292,5 @@ def _places_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
 
 def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
     """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
-    around = [is_frame for folder, is_frame in _places_around(key) if folder in folders]
+    around = [is_frame for folder, is_frame in _folders_around(key) if folder in folders]
     return bool(around) and not any(around)

@@ -68,7 +68,7 @@ class StoreConnection(sqlite3.Connection):
         """Note which file this is. Raises OSError."""
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
 
-    def require_in_place(self) -> None:
+    def require_current_file(self) -> None:
         """Raise StorageProblem (store_gone) where another file is at its path by now, or none.
 
         SQLite would continue with a file that was moved, deleted or replaced, and report success. Its log of changes is
@@ -187,7 +187,7 @@ def complete(connection: sqlite3.Connection) -> None:
 @contextlib.contextmanager
 def transaction(connection: StoreConnection) -> Iterator[None]:
     """All statements inside or none. Raises StorageProblem (store_gone), sqlite3.Error."""
-    connection.require_in_place()
+    connection.require_current_file()
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -120,18 +120,18 @@ class WorkListQuery(ResultQuery):
             table = np.fromiter(self._rows(run_id, wanted, order, limit=limit), _OWNED)
         elif order.column in _KEYS:
             table = np.fromiter(self._rows(run_id, wanted, ResultOrder(by_patient=True)), _OWNED)
-            at = self._places(run_id, order, table["id"])[:limit]
+            at = self._positions(run_id, order, table["id"])[:limit]
         else:
             row_ids = self._ordered(run_id, wanted, replace(order, by_patient=False), limit=limit)
             only = "" if limit is None else f"AND result_id IN ({', '.join(map(str, row_ids.tolist()))})"
             table = np.fromiter(self._tuples(OWNER_STATEMENT.format(only=only), (run_id,)), _OWNED)
             at = np.searchsorted(table["id"], row_ids)
-        person, study = _first_places(table["person"][at]), _first_places(table["study"][at])
-        places = np.lexsort((study, person))
-        begins = np.full(len(places), SAME_STUDY, np.uint8)
-        begins[_changes(study[places])] = NEW_STUDY
-        begins[_changes(person[places])] = NEW_PATIENT
-        return table["id"][at][places], begins
+        person, study = _first_positions(table["person"][at]), _first_positions(table["study"][at])
+        positions = np.lexsort((study, person))
+        begins = np.full(len(positions), SAME_STUDY, np.uint8)
+        begins[_changes(study[positions])] = NEW_STUDY
+        begins[_changes(person[positions])] = NEW_PATIENT
+        return table["id"][at][positions], begins
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
@@ -140,10 +140,10 @@ class WorkListQuery(ResultQuery):
             return np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, order, limit=limit)), np.int64)
         if order.column == "patient":
             table = np.fromiter(_numbered(self._rows(run_id, wanted, ResultOrder("patient"))), _PAIR)
-            places = np.argsort(-table["key"] if order.is_descending else table["key"], kind="stable")
-            return np.ascontiguousarray(table["id"][places[:limit]])
+            positions = np.argsort(-table["key"] if order.is_descending else table["key"], kind="stable")
+            return np.ascontiguousarray(table["id"][positions[:limit]])
         row_ids = np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, ResultOrder())), np.int64)
-        return np.ascontiguousarray(row_ids[self._places(run_id, order, row_ids)[:limit]])
+        return np.ascontiguousarray(row_ids[self._positions(run_id, order, row_ids)[:limit]])
 
     def _rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
@@ -157,23 +157,23 @@ class WorkListQuery(ResultQuery):
         found.row_factory = None
         return found.execute(statement, values)
 
-    def _places(self, run_id: int, order: ResultOrder, row_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _positions(self, run_id: int, order: ResultOrder, row_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The places of rows, which come by class, as another column sorts them."""
         keys = self._keys(run_id, _KEYS[order.column], row_ids)
         return np.asarray(np.argsort(-keys if order.is_descending else keys, kind="stable"))
 
     def _keys(self, run_id: int, column: str, row_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What a column holds in these rows (n,): numbers as they are, of texts their places among all texts."""
-        places: dict[Any, int] = {}
+        positions: dict[Any, int] = {}
         found: Iterable[tuple[Any, ...]] = self._tuples(KEY_STATEMENT.format(column=column), (run_id,))
         if column not in _NUMBERS:
-            found = ((row_id, places.setdefault(text, len(places))) for row_id, text in found)
+            found = ((row_id, positions.setdefault(text, len(positions))) for row_id, text in found)
         table = np.fromiter(found, _PAIR)
         keys = np.asarray(table["key"][np.searchsorted(table["id"], row_ids)])
         if column in _NUMBERS:
             return keys
-        ranks = np.empty(len(places))
-        ranks[[places[text] for text in sorted(places)]] = np.arange(len(places))
+        ranks = np.empty(len(positions))
+        ranks[[positions[text] for text in sorted(positions)]] = np.arange(len(positions))
         return np.asarray(ranks[keys.astype(np.int64)])
 
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
@@ -192,8 +192,8 @@ class WorkListQuery(ResultQuery):
         """The row of the first result below a position that nobody has read, else of the first one above it."""
         read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
         unread = np.flatnonzero(~np.isin(row_ids, read))
-        places = np.concatenate([unread[unread > position], unread[unread < position]])
-        return int(row_ids[places[0]]) if len(places) else None
+        positions = np.concatenate([unread[unread > position], unread[unread < position]])
+        return int(row_ids[positions[0]]) if len(positions) else None
 
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
         """Images that give this Patient ID, the newest results first, at most 500.
@@ -253,7 +253,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
     return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
 
 
-def _first_places(keys: NDArray[np.int64]) -> NDArray[np.int32]:
+def _first_positions(keys: NDArray[np.int64]) -> NDArray[np.int32]:
     """For each of these keys (n,) the place where the same one stands first."""
     order = np.argsort(keys, kind="stable")
     starts = _changes(keys[order])

@@ -91,7 +91,7 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         workers=options.workers,
         mode=options.mode,
         server=options.server,
-        places_evenly=options.placement == "even",
+        splits_evenly=options.placement == "even",
         staleness=options.staleness,
         takes_turns=options.take_turns,
         address=options.cluster,

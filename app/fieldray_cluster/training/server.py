@@ -250,7 +250,7 @@ class ParameterServer:
         if bound is None:
             return True
         others = sorted(version for other, version in self._fetched.items() if other != worker)
-        return all(self._version + 1 + place - version <= bound for place, version in enumerate(others))
+        return all(self._version + 1 + number - version <= bound for number, version in enumerate(others))
 
     def _update(self, gradient: Vector, rate: float, losses: Sequence[float | None]) -> None:
         self._before = self._shard.state.values

@@ -116,7 +116,7 @@ def registry_of(client: Client, say: Say = lambda _line: None) -> WorkerRegistry
     return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
 
 
-def places_of(registry: WorkerRegistry, plan: Plan) -> list[str]:
+def addresses_of_workers(registry: WorkerRegistry, plan: Plan) -> list[str]:
     """Where the workers, then where the servers are; a server shares a process with a worker where it must.
 
     Raises UsageProblem (training_few_workers), ConnectionLost.
@@ -156,9 +156,9 @@ class _Session:
 
     def start(self, state: ShardState, first_epoch: int) -> None:
         plan = self._plan
-        places, self._first_epoch = places_of(self._registry, plan), first_epoch
-        self._runs = list(self._layout.place(plan.servers, evenly=plan.places_evenly))
-        self._hosts = places[plan.workers :]
+        worker_addresses, self._first_epoch = addresses_of_workers(self._registry, plan), first_epoch
+        self._runs = list(self._layout.ranges(plan.servers, evenly=plan.splits_evenly))
+        self._hosts = worker_addresses[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
         try:
             self._controls = self._ends.enter_context(
@@ -175,7 +175,7 @@ class _Session:
             raise EnvironmentProblem(
                 reason("training_server_unreached", hosts=", ".join(host for host, _ in addresses), detail=detail)
             ) from error
-        for worker, place in enumerate(places[: plan.workers]):
+        for worker, address in enumerate(worker_addresses[: plan.workers]):
             self._specs[worker] = WorkerSpec(
                 task=self._task,
                 plan=plan,
@@ -185,7 +185,7 @@ class _Session:
                 servers=tuple(zip(addresses, self._runs, strict=True)),
                 first_epoch=first_epoch,
             )
-            self._send_out(worker, place)
+            self._send_out(worker, address)
 
     def _served(self, host: str, runs: Runs, state: ShardState) -> tuple[str, int]:
         """Begin to serve a share in a process; where. The host is the process's own, whatever it says of itself."""
@@ -243,10 +243,10 @@ class _Session:
             time.sleep(_TICK_S / 10)
         self._client.cancel([*self._futures.values(), *ended])  # of processes that left: nobody will do them
 
-    def _send_out(self, worker: int, place: str) -> None:
-        self._at[worker] = place
+    def _send_out(self, worker: int, address: str) -> None:
+        self._at[worker] = address
         self._futures[worker] = self._client.submit(
-            work, self._specs[worker], workers=[place], allow_other_workers=False, pure=False
+            work, self._specs[worker], workers=[address], allow_other_workers=False, pure=False
         )
 
     def _result(self, task: Future[Any], host: str) -> Any:
@@ -285,8 +285,8 @@ class _Session:
             epoch, step = result.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
         if result.unread:
-            place = self._at[worker]
-            node = str(self._registry.workers.get(place, {"name": place})["name"])
+            address = self._at[worker]
+            node = str(self._registry.workers.get(address, {"name": address})["name"])
             raise UsageProblem(reason(result.unread, node=node, path=self._task.arrays.parent))
         return result.was_lost
 
@@ -295,10 +295,10 @@ class _Session:
         if self._lost[worker] > _LIVES:
             raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
         self._say(reason("training_worker_again", worker=worker + 1).text)
-        busy = {place for other, place in self._at.items() if other != worker}
+        busy = {*self._hosts, *(address for other, address in self._at.items() if other != worker)}
         until_s = time.monotonic() + _PATIENCE_S
         self._registry.look(at_once=True)
-        while not (free := [place for place in self._registry.idle_first() if place not in busy | set(self._hosts)]):
+        while not (free := [address for address in self._registry.idle_first() if address not in busy]):
             if time.monotonic() > until_s:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
             time.sleep(_TICK_S)

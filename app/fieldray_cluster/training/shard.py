@@ -66,7 +66,7 @@ class Layout:
             start += size
         return found
 
-    def place(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
+    def ranges(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
         """What each server holds: whole tensors, as printed, or equal shards."""
         return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
 

@@ -50,7 +50,7 @@ class Plan:
         by itself; local: one process, as without a plan.
     server
         central: one parameter server; distributed: as many as workers, each with a share of the weights.
-    places_evenly
+    splits_evenly
         Whether the shares of distributed servers are equal, or whole tensors as printed.
     staleness
         How many updates a gradient may come too late at most; None for any.
@@ -63,7 +63,7 @@ class Plan:
     workers: int = 1
     mode: Mode = "local"
     server: Server = "central"
-    places_evenly: bool = True
+    splits_evenly: bool = True
     staleness: int | None = None
     takes_turns: bool = False
     address: str | None = None

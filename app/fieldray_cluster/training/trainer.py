@@ -45,7 +45,7 @@ from fieldray_cluster.connection import host_of
 from fieldray_cluster.node import cores_of_worker
 from fieldray_cluster.pool import LOST, WorkerLost, result_of
 from fieldray_cluster.training.channel import open_channels, round_trips
-from fieldray_cluster.training.session import Say, encryption_of, epochs, opened, places_of, registry_of
+from fieldray_cluster.training.session import Say, addresses_of_workers, encryption_of, epochs, opened, registry_of
 from fieldray_cluster.training.shard import Layout, ShardState, clipped
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
 from fieldray_cluster.training.worker import start_echo, stop_server
@@ -331,23 +331,23 @@ def _transfers(
     plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
     with opened(plan) as client:
         registry = registry_of(client)
-        place = places_of(registry, plan)[0]
+        worker_address = addresses_of_workers(registry, plan)[0]
 
         def require_both() -> None:
             registry.look()
-            if place not in registry.workers:
-                raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place)))
+            if worker_address not in registry.workers:
+                raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address)))
 
         try:
-            task = client.submit(start_echo, elements, token, workers=[place], pure=False)
-            target = (host_of(place), int(result_of(task, timeout_s=_PATIENCE_S)[1]))
+            task = client.submit(start_echo, elements, token, workers=[worker_address], pure=False)
+            target = (host_of(worker_address), int(result_of(task, timeout_s=_PATIENCE_S)[1]))
             encryption = encryption_of(client)
             with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
                 empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
-            client.submit(stop_server, token, workers=[place], pure=False).result(timeout=_PATIENCE_S)
+            client.submit(stop_server, token, workers=[worker_address], pure=False).result(timeout=_PATIENCE_S)
         except (WorkerLost, *LOST) as error:
-            raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place))) from error
+            raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
     return there, back, latency

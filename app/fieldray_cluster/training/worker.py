@@ -164,7 +164,7 @@ class _Work:
         self._versions = [0] * len(channels)
         # Each worker begins with another server: all at the first one would wait for its link.
         first = spec.worker % len(channels)
-        self._places = [*range(first, len(channels)), *range(first)]
+        self._order = [*range(first, len(channels)), *range(first)]
 
     def finish(self, replica: Replica) -> WorkerResult:
         spec = self._spec
@@ -192,27 +192,27 @@ class _Work:
 
     def _fetch(self) -> int:
         """Fetch the weights; the number of the gradient to begin with."""
-        for place in self._places:
-            self._channels[place].send({})
-        done = [self._receive(place, self._channels[place]) for place in self._places]
+        for index in self._order:
+            self._channels[index].send({})
+        done = [self._receive(index, self._channels[index]) for index in self._order]
         if not self._spec.plan.waits:
             return min(done)
         least = min(self._versions)
-        for place, channel in enumerate(self._channels):
-            if self._versions[place] > least:
+        for index, channel in enumerate(self._channels):
+            if self._versions[index] > least:
                 channel.send({"version": least})
-                self._receive(place, channel)
+                self._receive(index, channel)
         return least
 
-    def _receive(self, place: int, channel: Channel) -> int:
+    def _receive(self, index: int, channel: Channel) -> int:
         message = channel.receive()
         if "version" not in message.header:
             raise ConnectionError("the session is over")
         if self._spec.plan.takes_turns and len(message.values):
             channel.send({})
-        self._versions[place] = int(message.header["version"])
+        self._versions[index] = int(message.header["version"])
         if len(message.values):
-            scatter(message.values, self._runs[place], into=self._values)
+            scatter(message.values, self._runs[index], into=self._values)
         return int(message.header.get("done", 0))
 
     def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
@@ -221,18 +221,18 @@ class _Work:
         if len(self._channels) > 1 or not spec.plan.waits:
             gradient = clipped(gradient, spec.layout, spec.task.rule.clip)
 
-        def exchange(place: int) -> None:
-            message = {**header, "worker": spec.worker, "version": self._versions[place]}
-            own = gathered(gradient, self._runs[place])
-            request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[place]
+        def exchange(index: int) -> None:
+            message = {**header, "worker": spec.worker, "version": self._versions[index]}
+            own = gathered(gradient, self._runs[index])
+            request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[index]
             if spec.plan.takes_turns:
                 channel.send(request)
                 if "go" not in channel.receive().header:
                     raise ConnectionError("the session is over")
                 request = {}
             channel.send(request, own)
-            self._receive(place, channel)
+            self._receive(index, channel)
 
         # All at once: one after another, a server that is slow to take would hold up what others wait for.
-        for _ in self._threads.map(exchange, self._places):
+        for _ in self._threads.map(exchange, self._order):
             pass

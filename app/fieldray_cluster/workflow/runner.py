@@ -146,7 +146,7 @@ class TaskRunner:
         """
         found, until_s = list[tuple[TaskSpec, Event]](), time.monotonic() + wait_s
         while self._out and not found:
-            self._place()
+            self._put_on_workers()
             futures = [work.future for work in self._out.values() if work.future]
             wait_for_any(self._client, futures, until_s - time.monotonic())
             for work in [work for work in self._out.values() if work.future and work.future.done()]:
@@ -195,7 +195,7 @@ class TaskRunner:
                 workers=list(work.workers),
             )
 
-    def _place(self) -> None:
+    def _put_on_workers(self) -> None:
         """See which workers there are, and send again what none of them would begin: those it was for are gone."""
         if self._is_stopping:
             return

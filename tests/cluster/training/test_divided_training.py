@@ -96,7 +96,7 @@ def test_workers_that_wait_come_to_what_one_process_comes_to(
 
 @pytest.mark.parametrize("takes_turns", [False, True])
 def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_path: Path, takes_turns: bool) -> None:
-    plan = Plan(workers=2, mode="sync-split", server="distributed", places_evenly=False, takes_turns=takes_turns)
+    plan = Plan(workers=2, mode="sync-split", server="distributed", splits_evenly=False, takes_turns=takes_turns)
     found, _ = _train(client, plan, tmp_path / "divided")
     np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 

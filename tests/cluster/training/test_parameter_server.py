@@ -214,7 +214,7 @@ def test_a_layout_is_cut_and_joined_without_loss() -> None:
     vector = np.arange(LAYOUT.size, dtype=np.float32)
     np.testing.assert_array_equal(LAYOUT.vector(LAYOUT.weights(vector)), vector)
     for evenly in (True, False):
-        held = LAYOUT.place(3, evenly=evenly)
+        held = LAYOUT.ranges(3, evenly=evenly)
         places = sorted(place for runs in held for start, stop in runs for place in range(start, stop))
         assert places == list(range(LAYOUT.size))
 

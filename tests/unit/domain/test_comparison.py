@@ -58,14 +58,14 @@ def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
         alignment=alignment(displacement=bent), warped_prior=flat.astype(np.uint8), change=flat, regions=()
     )
     pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned=aligned)
-    row, column = pair.prior_place(300.0, 400.0)  # (100, 200) of the frame
+    row, column = pair.prior_position(300.0, 400.0)  # (100, 200) of the frame
     assert (row, column) == pytest.approx((4 * (100 + bent[100, 200, 0]), 4 * (200 + bent[100, 200, 1])), abs=1e-3)
-    assert pair.current_place(row, column) == pytest.approx((300.0, 400.0), abs=2.0)  # a pixel of the frame
+    assert pair.current_position(row, column) == pytest.approx((300.0, 400.0), abs=2.0)  # a pixel of the frame
 
 
 def test_what_is_not_comparable_leads_nowhere() -> None:
     pair = PairComparison(prior=None, current=None, problem=Incomparable(reason=reason("compare_cut")))
-    for lead in (pair.prior_place, pair.current_place):
+    for lead in (pair.prior_position, pair.current_position):
         with pytest.raises(ValueError, match="nothing of this pair"):
             lead(1.0, 1.0)
 

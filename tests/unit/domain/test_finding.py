@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
     listed_score,
     lungs_of,
     notes_of,
-    place_on_scale,
+    position_on_scale,
     why_of,
     without_preview,
 )
@@ -144,8 +144,8 @@ def test_without_a_gate_or_a_distance_the_scores_decide() -> None:
 )
 def test_the_threshold_is_in_the_middle_of_the_scale(score: float, threshold: float, place: float) -> None:
     """Each side is linear: 0.6 lies half-way between 0.2 and 1."""
-    assert place_on_scale(score, threshold) == pytest.approx(place, abs=1e-12)
-    assert place_on_scale(0.5, 0.0) == pytest.approx(0.75, abs=1e-12)
+    assert position_on_scale(score, threshold) == pytest.approx(place, abs=1e-12)
+    assert position_on_scale(0.5, 0.0) == pytest.approx(0.75, abs=1e-12)
 
 
 def test_the_most_urgent_finding_leads_and_of_equal_ones_the_highest() -> None:

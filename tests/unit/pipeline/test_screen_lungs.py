@@ -257,7 +257,7 @@ def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores:
     assert isinstance(outcome, Screened) and outcome.lungs is not None and outcome.facts.pixel_map is not None
     # not what a mask says that nobody trusts: neither its notes nor its crop
     assert codes(outcome) == ["screened_anyway", code]
-    assert outcome.facts.pixel_map.place(64, 64) == (outcome.facts.rows, outcome.facts.columns)
+    assert outcome.facts.pixel_map.position(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
     assert codes(wished(FakeFinder(MASK), overrules=True)) == []
 

@@ -194,8 +194,8 @@ class FontWriter(OutputProducer):
         whole.descendant_fonts = PDFArray([glyphs])
         whole.to_unicode = self._added(PDFContentStream(_unicode_map(font.codes)))
         glyphs.c_i_d_system_info = self._added(CIDSystemInfo())
-        places = b"".join(font.glyph_ids[letter].to_bytes(2, "big") for letter in font.codes)
-        glyphs.c_i_d_to_g_i_d_map = self._added(PDFContentStream(b"\0\0" + places, compress=True))
+        numbers = b"".join(font.glyph_ids[letter].to_bytes(2, "big") for letter in font.codes)
+        glyphs.c_i_d_to_g_i_d_map = self._added(PDFContentStream(b"\0\0" + numbers, compress=True))
         descriptor = self._added(copy(font.desc))
         descriptor.font_name = Name(name)
         descriptor.font_file2 = self._added(PDFFontStream(font.ttffile.read_bytes()))  # type: ignore[attr-defined]
