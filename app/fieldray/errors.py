@@ -56,7 +56,7 @@ def shortage(error: BaseException) -> EnvironmentProblem | None:
 def _what_is_short(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         return "memory"
-    if isinstance(error, ImportError) and any(words in str(error) for words in _NOT_MAPPED):
+    if isinstance(error, ImportError) and any(part in str(error) for part in _NOT_MAPPED):
         return "memory"
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
         return error.strerror or str(error)

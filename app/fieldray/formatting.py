@@ -35,11 +35,11 @@ class NamesClasses(Protocol):
     def class_names(self) -> Mapping[str, Mapping[str, str]] | None: ...
 
 
-def category_word(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
+def category_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
     """The class of one image, as a word: the pack's own where it has one."""
     if pack is not None and pack.class_names and category in pack.class_names:
         return translator.pick(pack.class_names[category])
-    words: dict[Category, str] = {
+    labels: dict[Category, str] = {
         "read_first": translator.text("Read first"),
         "abnormal": translator.text("Abnormal"),
         "unsure": translator.text("Not sure"),
@@ -49,7 +49,7 @@ def category_word(translator: Translator, category: Category, pack: NamesClasses
         "failed": translator.text("Failed"),
         "not_an_image": translator.text("Not an image"),
     }
-    return words[category]
+    return labels[category]
 
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
@@ -92,7 +92,7 @@ def run_state(translator: Translator, run: Run) -> str:
     }[run.state]
 
 
-def verdict_words(translator: Translator) -> dict[VerdictChoice, str]:
+def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
     """What a person may say of a result."""
     return {
         "agree": translator.text("Agree"),
@@ -101,7 +101,7 @@ def verdict_words(translator: Translator) -> dict[VerdictChoice, str]:
     }
 
 
-def sex_word(translator: Translator, header: ImageHeader) -> str:
+def sex_label(translator: Translator, header: ImageHeader) -> str:
     """A letter; empty where the file states none."""
     letters = {"M": translator.in_context("sex of a patient", "M")}
     letters["F"] = translator.in_context("sex of a patient", "F")
@@ -226,7 +226,7 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
             values: dict[str, str | int] = {
                 "count": next(iter(shares.values())).of,
                 "classes": ", ".join(
-                    f"{category_word(translator, category, manifest)} {per_hundred(translator, share.estimate)}"
+                    f"{category_label(translator, category, manifest)} {per_hundred(translator, share.estimate)}"
                     for category, share in shares.items()
                 ),
             }

@@ -114,8 +114,8 @@ def moved(image: Grey, motion: Motion) -> Grey:
     offset_x = middle_x + shift_x * columns - matrix[0] * middle_x - matrix[1] * middle_y
     offset_y = middle_y + shift_y * rows - matrix[2] * middle_x - matrix[3] * middle_y
     data = (matrix[0], matrix[1], offset_x, matrix[2], matrix[3], offset_y)
-    picture = Image.fromarray(image)
-    return np.asarray(picture.transform(picture.size, Image.Transform.AFFINE, data, resample=Image.Resampling.BILINEAR))
+    drawn = Image.fromarray(image)
+    return np.asarray(drawn.transform(drawn.size, Image.Transform.AFFINE, data, resample=Image.Resampling.BILINEAR))
 
 
 def _tone_table(settings: Augmentation, generator: np.random.Generator) -> Grey:
@@ -140,15 +140,15 @@ def _shaded(image: Grey, settings: Augmentation, generator: np.random.Generator)
 
 def _spoiled(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
     """Blurred, coarse, noisy and with a hole: what a poorer detector or a different archive does."""
-    picture = Image.fromarray(image)
+    drawn = Image.fromarray(image)
     if settings.blur_pixels and generator.random() < 0.5:
-        picture = picture.filter(ImageFilter.GaussianBlur(generator.uniform(0, settings.blur_pixels)))
+        drawn = drawn.filter(ImageFilter.GaussianBlur(generator.uniform(0, settings.blur_pixels)))
     if settings.coarsen and generator.random() < settings.coarsen:
         share = generator.uniform(min(1.0, 48 / min(image.shape)), 1.0)
-        side = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
-        small = picture.resize(side, Image.Resampling.BOX)
-        picture = small.resize(picture.size, Image.Resampling.BILINEAR)
-    spoiled = np.array(picture)
+        side = (max(1, round(drawn.width * share)), max(1, round(drawn.height * share)))
+        small = drawn.resize(side, Image.Resampling.BOX)
+        drawn = small.resize(drawn.size, Image.Resampling.BILINEAR)
+    spoiled = np.array(drawn)
     if settings.noise:
         sigma = generator.uniform(0, settings.noise) * 255
         noisy = spoiled + generator.standard_normal(spoiled.shape, np.float32) * np.float32(sigma)
@@ -240,8 +240,8 @@ def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.rand
 
 
 def _moved(plane: Grey, mesh: _Mesh) -> Grey:
-    picture = Image.fromarray(plane)
-    return np.asarray(picture.transform(picture.size, Image.Transform.MESH, mesh, resample=Image.Resampling.BILINEAR))
+    drawn = Image.fromarray(plane)
+    return np.asarray(drawn.transform(drawn.size, Image.Transform.MESH, mesh, resample=Image.Resampling.BILINEAR))
 
 
 def _opacified(image: Grey, generator: np.random.Generator) -> Grey:
@@ -286,10 +286,10 @@ def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         points = np.argwhere(parts == part)[:, ::-1]
         if min(np.ptp(points, axis=0)) < 2:
             continue  # a speck or a line
-        picture = Image.new("1", mask.shape[::-1])
+        drawn = Image.new("1", mask.shape[::-1])
         corners = [(float(x), float(y)) for x, y in points[ConvexHull(points).vertices]]
-        ImageDraw.Draw(picture).polygon(corners, fill=1)
-        hulls.append(ndimage.binary_dilation(np.asarray(picture), iterations=max(1, round(_HULL_MARGIN * len(mask)))))
+        ImageDraw.Draw(drawn).polygon(corners, fill=1)
+        hulls.append(ndimage.binary_dilation(np.asarray(drawn), iterations=max(1, round(_HULL_MARGIN * len(mask)))))
     return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
 
 
@@ -323,7 +323,7 @@ def painted_white(grey: Grey, area: NDArray[np.bool_], generator: np.random.Gene
 
 def _lettered(image: Grey, generator: np.random.Generator) -> Grey:
     """A side mark or a line of digits, light or dark, within the outer fifth."""
-    picture = Image.fromarray(image)
+    drawn = Image.fromarray(image)
     rows, columns = image.shape
     text = "".join(generator.choice(list(_MARKS + "0123456789"), int(generator.integers(1, 7))))
     size = generator.uniform(0.04, 0.12) * rows
@@ -332,8 +332,8 @@ def _lettered(image: Grey, generator: np.random.Generator) -> Grey:
     if generator.random() < 0.5:
         left, top = columns * float(generator.uniform(0, 0.9)), rows * float(generator.choice(edges))
     grey = int(generator.choice([255, 230, 0]))
-    ImageDraw.Draw(picture).text((left, top), text, fill=grey, font_size=size)
-    return np.asarray(picture)
+    ImageDraw.Draw(drawn).text((left, top), text, fill=grey, font_size=size)
+    return np.asarray(drawn)
 
 
 def _collimated(image: Grey, generator: np.random.Generator) -> Grey:
@@ -379,8 +379,8 @@ def gradient(side: int, generator: Generator) -> Grey:
 
 def shapes(side: int, generator: Generator) -> Grey:
     """Ellipses, boxes, polygons and lines, as technical phantoms have them."""
-    picture = Image.new("L", (side, side), int(generator.integers(256)))
-    draw = ImageDraw.Draw(picture)
+    drawn = Image.new("L", (side, side), int(generator.integers(256)))
+    draw = ImageDraw.Draw(drawn)
     for _ in range(int(generator.integers(1, 14))):
         middle, reach, grey = generator.uniform(-0.1, 1.1, 2), generator.uniform(0.02, 0.5, 2), generator.integers(256)
         box = [float(value) * side for value in (*(middle - reach), *(middle + reach))]
@@ -395,21 +395,21 @@ def shapes(side: int, generator: Generator) -> Grey:
             case _:
                 draw.line(box, fill=int(grey), width=int(generator.integers(1, 14)))
     if generator.random() < 0.6:
-        picture = picture.filter(ImageFilter.GaussianBlur(generator.uniform(0, side / 32)))
+        drawn = drawn.filter(ImageFilter.GaussianBlur(generator.uniform(0, side / 32)))
     texture = (fractal(side, generator).astype(np.float32) - 128) * generator.choice([0, 0.2, 0.6])
-    return _stretched(np.asarray(picture) + texture)
+    return _stretched(np.asarray(drawn) + texture)
 
 
 def writing(side: int, generator: Generator) -> Grey:
     """Lines of letters and digits, dark on light or light on dark."""
     ground, height, top = int(generator.choice([255, 240, 0])), generator.uniform(0.03, 0.16) * side, 0.0
-    picture = Image.new("L", (side, side), ground)
-    draw = ImageDraw.Draw(picture)
+    drawn = Image.new("L", (side, side), ground)
+    draw = ImageDraw.Draw(drawn)
     while top < side:
         text = "".join(generator.choice(_LETTERS, int(generator.integers(3, 40))))
         draw.text((generator.uniform(0, side / 8), top), text, fill=255 - ground, font_size=height)
         top += height * generator.uniform(1.1, 2)
-    return np.asarray(picture)
+    return np.asarray(drawn)
 
 
 def scene(side: int, generator: Generator) -> Grey:
@@ -422,12 +422,12 @@ def scene(side: int, generator: Generator) -> Grey:
 
 
 def _object(side: int, generator: Generator) -> NDArray[np.bool_]:
-    picture = Image.new("1", (side, side))
+    drawn = Image.new("1", (side, side))
     middle, count = generator.uniform(0, side, 2), int(generator.integers(5, 14))
     angles, reach = np.sort(generator.uniform(0, 2 * math.pi, count)), generator.uniform(0.1, 0.5, count) * side
     corners = np.stack([middle[0] + reach * np.cos(angles), middle[1] + reach * np.sin(angles)], axis=1)
-    ImageDraw.Draw(picture).polygon([(float(x), float(y)) for x, y in corners], fill=1)
-    return np.asarray(picture)
+    ImageDraw.Draw(drawn).polygon([(float(x), float(y)) for x, y in corners], fill=1)
+    return np.asarray(drawn)
 
 
 def abdomen(chest: Grey, generator: Generator) -> Grey:

@@ -178,9 +178,9 @@ def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Se
         for column, label in enumerate(labels):
             if label.auxiliary and part != "training":
                 continue
-            for value, words in ((1, "positive"), (0, "negative")):
+            for value, pieces in ((1, "positive"), (0, "negative")):
                 if not (members[:, column] == value).any():
-                    yield reason("data_class_empty", label=label.code, kind=words, part=part)
+                    yield reason("data_class_empty", label=label.code, kind=pieces, part=part)
 
 
 def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:

@@ -334,7 +334,7 @@ class NodeProcess:
         """Start it, note its address, and wait for its end; the exit code."""
         with tempfile.TemporaryFile() as said:
             code = self._run_saying(said)
-            self._end = ": ".join(filter(None, (str(code), _last_words(said))))
+            self._end = ": ".join(filter(None, (str(code), _last_lines(said))))
         return code
 
     def _run_saying(self, said: IO[bytes]) -> int:
@@ -361,7 +361,7 @@ class NodeProcess:
             return process.wait()
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _last_lines(said: IO[bytes]) -> str:
     """The last line of a file that says anything."""
     said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
     lines = said.read().decode(errors="replace").splitlines()

@@ -142,7 +142,7 @@ def test_an_english_number_is_followed_by_its_form() -> None:
 
 def test_the_dialog_of_files_is_translated_where_qt_has_no_word(desk: Desk) -> None:
     mode, words = QFileDialog.FileMode.Directory, Translator("uk")
-    ask_for_paths(desk.window, "Тека", mode, lambda _paths: None, words=words)
+    ask_for_paths(desk.window, "Тека", mode, lambda _paths: None, words)
     dialog = desk.dialog(QFileDialog)
     labels = (QFileDialog.DialogLabel.LookIn, QFileDialog.DialogLabel.FileType)
     assert [dialog.labelText(label) for label in labels] == ["Шукати в:", "Тип файлів:"]

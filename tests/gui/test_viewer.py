@@ -17,7 +17,7 @@ from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.image_painting import like_window
-from fieldray.desktop.overlay import Corners, draw_corners, length_words, measure_words, patient_lines, region_figures
+from fieldray.desktop.overlay import Corners, draw_corners, length_text, measurement_text, patient_lines, region_figures
 from fieldray.desktop.picture import lay_on_page, picture_of
 from fieldray.desktop.view_state import Line, Size, ViewState
 from fieldray.desktop.viewer import Viewer
@@ -241,8 +241,8 @@ def test_a_length_has_its_unit_and_says_what_it_is_measured_in(
     spacing_mm: tuple[float, float] | None, plane: str, english: str, ukrainian: str
 ) -> None:
     image = Image(pixels=np.zeros((100, 100), np.uint8), spacing_mm=spacing_mm, spacing_plane=plane)  # type: ignore[arg-type]
-    assert length_words(Translator("en"), LINE, image) == english
-    assert length_words(Translator("uk"), LINE, image) == ukrainian
+    assert length_text(Translator("en"), LINE, image) == english
+    assert length_text(Translator("uk"), LINE, image) == ukrainian
 
 
 def test_a_drag_measures_and_can_be_undone(desk: Desk, viewer: Viewer) -> None:
@@ -293,7 +293,7 @@ def test_a_line_that_was_begun_is_given_up_by_esc_and_by_another_image(desk: Des
 def measured(image: Image, *lines: Line) -> list[str]:
     """What these lines say, one after another."""
     state = ViewState(lines=lines)
-    return [measure_words(Translator("en"), state, place, image) for place in range(len(lines))]
+    return [measurement_text(Translator("en"), state, place, image) for place in range(len(lines))]
 
 
 def test_an_angle_is_measured_between_two_lines_in_the_millimetres_of_the_image() -> None:

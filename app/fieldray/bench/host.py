@@ -219,8 +219,8 @@ def findings(facts: HostFacts) -> tuple[Finding, ...]:
     found = [*_stops(facts), *_machine(facts.machine), *_storage(facts), *_edgetpu(facts)]
     if facts.trial.problem is None:
         trial = facts.trial
-        words = reason("host_trial_well", pack=trial.pack_name, backend=trial.backend, seconds=f"{trial.seconds:.1f}")
-        found.append(Finding("well", words))
+        line = reason("host_trial_well", pack=trial.pack_name, backend=trial.backend, seconds=f"{trial.seconds:.1f}")
+        found.append(Finding("well", line))
     return tuple(sorted(found, key=lambda finding: ("stop", "change", "well").index(finding.weight)))
 
 
@@ -253,8 +253,8 @@ def _machine(machine: MachineFacts) -> Iterator[Finding]:
     if machine.is_on_battery:
         yield Finding("change", reason("host_battery"))
     if machine.free_memory_mb < LEAST_MEMORY_MB:
-        words = reason("host_memory", free_mb=machine.free_memory_mb, needed_mb=LEAST_MEMORY_MB)
-        yield Finding("change", words)
+        line = reason("host_memory", free_mb=machine.free_memory_mb, needed_mb=LEAST_MEMORY_MB)
+        yield Finding("change", line)
     if machine.busy > _BUSY:
         yield Finding("change", reason("host_busy", percent=f"{machine.busy * 100:.0f}"))
     if machine.usable_threads < machine.threads:

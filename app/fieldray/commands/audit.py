@@ -252,10 +252,10 @@ def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.document import lines
     from fieldray.translation import Translator
 
-    words = AuditText(report, Translator())
-    *others, _ = words.after_charts()
-    shown = words.disagreements(_SHOWN)
-    console.print_lines(("", words.title, *lines((*words.before_charts(), *others, shown))))
+    told = AuditText(report, Translator())
+    *others, _ = told.after_charts()
+    shown = told.disagreements(_SHOWN)
+    console.print_lines(("", told.title, *lines((*told.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more, all of them in the JSON")
 

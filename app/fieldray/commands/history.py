@@ -195,10 +195,10 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     from fieldray.reports.document import lines
     from fieldray.translation import Translator
 
-    first, words, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
+    first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     month = history.month(first, ConstancyRecords(user_data()))
     if not write_json(options.json, month_text(month), console, kind="json"):
-        console.print_lines((month_title(words, month), *lines(month_blocks(month, words))))
+        console.print_lines((month_title(translator, month), *lines(month_blocks(month, translator))))
     if options.pdf:
         history.save_month(options.pdf, month, Translator(options.language))
         console.print_line(f"Written: {options.pdf}")

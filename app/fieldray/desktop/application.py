@@ -35,7 +35,7 @@ from fieldray.desktop import style
 from fieldray.desktop.background import Background
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import SignalEnd, end_words, signal_end
+from fieldray.desktop.notices import SignalEnd, end_text, signal_end
 from fieldray.desktop.services import OpenServices, open_services
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
@@ -82,7 +82,7 @@ class Application(QObject):
         """`signal_end` tells somebody who is not at the window that a run is over."""
         super().__init__()
         self._qt, self.settings = qt, settings
-        self._qt_words: QTranslator | None = None
+        self._qt_text: QTranslator | None = None
         self._translator = Translator(chosen_language(str(settings["language"])))
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
@@ -180,17 +180,17 @@ class Application(QObject):
     def _run_ended(self) -> None:
         """Who is at another window hears of it: by the system where it has a place for that, and by the window."""
         if self.window is not None and not self.window.isActiveWindow():
-            self._signal_end(self.window, *end_words(self._translator, self.controller.rows))
+            self._signal_end(self.window, *end_text(self._translator, self.controller.rows))
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""
         self._translator = Translator(language)
         self.controller.rows.set_translator(self._translator)
-        if self._qt_words is not None:
-            QCoreApplication.removeTranslator(self._qt_words)
-        self._qt_words = QTranslator()
-        if self._qt_words.load(f"qtbase_{language}", QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)):
-            QCoreApplication.installTranslator(self._qt_words)
+        if self._qt_text is not None:
+            QCoreApplication.removeTranslator(self._qt_text)
+        self._qt_text = QTranslator()
+        if self._qt_text.load(f"qtbase_{language}", QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)):
+            QCoreApplication.installTranslator(self._qt_text)
         QLocale.setDefault(QLocale(language))
 
     def _system_theme_changed(self) -> None:

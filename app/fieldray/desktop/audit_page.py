@@ -82,7 +82,7 @@ class AuditPage(Page):
             "table": text("A table (CSV)"),
             "verdicts": text("My verdicts"),
         }
-        choices = [(words, kind) for kind, words in kinds.items()]
+        choices = [(caption, kind) for kind, caption in kinds.items()]
         self.labels = choice_box(choices, named=text("Where the labels are"))
         self.labels.activated.connect(lambda _: self._refresh())
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
@@ -107,8 +107,8 @@ class AuditPage(Page):
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
-        mode, words = QFileDialog.FileMode.ExistingFile, self._translator
-        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), words=words)
+        mode, translator = QFileDialog.FileMode.ExistingFile, self._translator
+        ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
 
     def use_table(self, path: Path) -> None:
         """Take the labels from this file."""
@@ -178,24 +178,24 @@ class AuditPage(Page):
             self._result = self._make_result(AuditText(report, self._translator))
             self._column.insertWidget(3, self._result)
 
-    def _make_result(self, words: AuditText) -> QWidget:
+    def _make_result(self, audit: AuditText) -> QWidget:
         page = QWidget()
-        figures = lay_row(None, (self._make_figures(words), 1), self._make_charts(words), spacing=24)
-        found = card(label(words.title, role="title"), figures, self._make_buttons())
-        sentences = card(*map(label, (*words.notes(), *words.drifts(), words.proposal())))
-        others = [((words.groups(),) if words.groups().rows else ()), words.comparison()]
-        parts = [found, sentences, self._make_planning(words), *(card(*_shown(blocks)) for blocks in others if blocks)]
-        lay_column(page, *parts, self._make_disagreements(words), spacing=12)
+        figures = lay_row(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
+        found = card(label(audit.title, role="title"), figures, self._make_buttons())
+        sentences = card(*map(label, (*audit.notes(), *audit.drifts(), audit.proposal())))
+        others = [((audit.groups(),) if audit.groups().rows else ()), audit.comparison()]
+        parts = [found, sentences, self._make_planning(audit), *(card(*_shown(blocks)) for blocks in others if blocks)]
+        lay_column(page, *parts, self._make_disagreements(audit), spacing=12)
         return page
 
-    def _make_planning(self, words: AuditText) -> QWidget:
-        blocks, plan = words.planning(), words.report.plan
+    def _make_planning(self, audit: AuditText) -> QWidget:
+        blocks, plan = audit.planning(), audit.report.plan
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
             "Double-click a threshold, or press Enter on it, to plan with it and propose it as local operating point."
         )
-        *_, workload = words.charts()
+        *_, workload = audit.charts()
         chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)
         said = lay_column(None, *_shown((*blocks[:1], Paragraph(how))), 1)
         tables = _shown(blocks[1:])
@@ -203,12 +203,12 @@ class AuditPage(Page):
         self.steps.cellActivated.connect(lambda row, _: self._audit(plan.shown[row]))
         return card(lay_row(None, (said, 1), chart, spacing=24), *tables)
 
-    def _make_figures(self, words: AuditText) -> QGridLayout:
+    def _make_figures(self, audit: AuditText) -> QGridLayout:
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
         grid.addWidget(label(self._translator.text("95 % intervals, by patient"), role="muted"), 0, 0, 1, 3)
-        rows = words.figures()
+        rows = audit.figures()
         for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
             grid.addWidget(label(figure.what, role="heading" if is_heading else ""), index, 0)
@@ -219,11 +219,11 @@ class AuditPage(Page):
             grid.setColumnStretch(column, stretch)
         return grid
 
-    def _make_charts(self, words: AuditText) -> QVBoxLayout:
+    def _make_charts(self, audit: AuditText) -> QVBoxLayout:
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
-        curve, calibration, *_ = words.charts()
-        self.curve = chart(curve, spoken=words.area(words.report.audit.area))
-        self.calibration = chart(calibration, spoken=words.figures()[-1].value)
+        curve, calibration, *_ = audit.charts()
+        self.curve = chart(curve, spoken=audit.area(audit.report.audit.area))
+        self.calibration = chart(calibration, spoken=audit.figures()[-1].value)
         return lay_column(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self) -> QHBoxLayout:
@@ -232,9 +232,9 @@ class AuditPage(Page):
         self.take_button = push_button(text("Use as local operating point…"), self._take)
         return lay_row(None, self.save_button, self.take_button, 1)
 
-    def _make_disagreements(self, words: AuditText) -> QWidget:
-        heading = label(words.count_of_disagreements(), role="heading")
-        found, cases = words.disagreements(), words.report.audit.disagreements
+    def _make_disagreements(self, audit: AuditText) -> QWidget:
+        heading = label(audit.count_of_disagreements(), role="heading")
+        found, cases = audit.disagreements(), audit.report.audit.disagreements
         if not cases:
             return card(heading)
         how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")
@@ -247,9 +247,9 @@ class AuditPage(Page):
     # ---- what is done with it
 
     def _save(self) -> None:
-        title, words = self._translator.text("Save the report to a folder"), self._translator
+        title, translator = self._translator.text("Save the report to a folder"), self._translator
         mode = QFileDialog.FileMode.Directory
-        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], words.language), words=words)
+        ask_for_paths(self, title, mode, lambda paths: self._auditing.save(paths[0], translator.language), translator)
 
     def _take(self) -> None:
         report = self._auditing.report

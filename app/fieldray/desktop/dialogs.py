@@ -262,16 +262,16 @@ class GuideDialog(QDialog):
         panes.setStretchFactor(1, 1)
         lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
 
-    def _search(self, words: str) -> None:
+    def _search(self, wanted: str) -> None:
         """Mark the words wherever they stand, show the first place, and leave the headings that they stand under."""
         document, at = self.page.document(), QTextCursor(self.page.document())
         self._found = []
-        while words and not (at := document.find(words, at)).isNull():
+        while wanted and not (at := document.find(wanted, at)).isNull():
             self._found.append(at)
         self.page.setExtraSelections([_marked(hit, self.palette().highlight()) for hit in self._found])
         under = {bisect_right(self._starts, hit.selectionStart()) - 1 for hit in self._found}
         for row in range(self.contents.count()):
-            self.contents.item(row).setHidden(bool(words) and row not in under)
+            self.contents.item(row).setHidden(bool(wanted) and row not in under)
         self._show_next()
 
     def _show_next(self) -> None:
@@ -439,4 +439,4 @@ class ExportDialog(QDialog):
             "there a report with a pseudonym is filed under another patient."
         )
         warnings = (why, self._translator.reason(reason("pixels_not_cleaned")))
-        return card(self.names_box, *(label(words, role="muted") for words in warnings))
+        return card(self.names_box, *(label(warning, role="muted") for warning in warnings))

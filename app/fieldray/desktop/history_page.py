@@ -42,7 +42,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run
-from fieldray.formatting import calendar_date, category_word, moment, number, pack_of_run, run_state, score_text
+from fieldray.formatting import calendar_date, category_label, moment, number, pack_of_run, run_state, score_text
 from fieldray.pipeline.history import plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -127,22 +127,22 @@ class HistoryPage(Page):
 
     def _make_months(self) -> QMenu:
         """This month, and the one before; what was saved earlier can be had by the command line."""
-        menu, words, first = QMenu(self), self._translator, datetime.date.today().replace(day=1)
+        menu, translator, first = QMenu(self), self._translator, datetime.date.today().replace(day=1)
         before = (first - datetime.timedelta(days=1)).replace(day=1)
-        for name, day in ((words.text("This month…"), first), (words.text("Last month…"), before)):
+        for name, day in ((translator.text("This month…"), first), (translator.text("Last month…"), before)):
             menu.addAction(name).triggered.connect(partial(self._save_month, day))
         return menu
 
     def _save_month(self, first: datetime.date) -> None:
-        words, mode = self._translator, QFileDialog.FileMode.Directory
-        title = words.text("Save the report to a folder")
-        ask_for_paths(self, title, mode, lambda paths: self._runs.save_month(paths[0], first, words), words=words)
+        translator, mode = self._translator, QFileDialog.FileMode.Directory
+        title = translator.text("Save the report to a folder")
+        ask_for_paths(self, title, mode, lambda paths: self._runs.save_month(paths[0], first, translator), translator)
 
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
-        words = (category_word(self._translator, category) for category in WORK_LIST_ORDER)
+        classes = (category_label(self._translator, category) for category in WORK_LIST_ORDER)
         cells = [self._cells(*found) for found in zip(self._listed, run_numbers(self._listed), strict=True)]
-        headings = (text("Run"), text("Pack"), text("Images"), *words, text("Verdicts"), text("Folder"))
+        headings = (text("Run"), text("Pack"), text("Images"), *classes, text("Verdicts"), text("Folder"))
         table = reading_table(headings, cells, most=_TABLE_HEIGHT)
         table.setFixedHeight(max(_LEAST_HEIGHT, table.minimumHeight()))
         table.setWordWrap(False)
@@ -289,9 +289,9 @@ class ComparisonView(QWidget):
         super().__init__()
         self._found, self._translator = comparison, translator
         self._pairs = comparison.pairs[:_MOST_ROWS]
-        lay_column(self, card(*self._words(), *(self._table() if self._pairs else ())))
+        lay_column(self, card(*self._explained(), *(self._table() if self._pairs else ())))
 
-    def _words(self) -> Iterator[QWidget]:
+    def _explained(self) -> Iterator[QWidget]:
         translator, found = self._translator, self._found
         yield label(translator.text("Two runs compared"), role="title")
         yield label(self._name(found.first), self._name(found.second))
@@ -326,11 +326,11 @@ class ComparisonView(QWidget):
         grid.setContentsMargins(0, 0, 0, 0)
         moves = sorted(self._found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
         for row, ((before, after), count) in enumerate(moves):
-            words = " → ".join(
-                category_word(self._translator, category, pack)
+            caption = " → ".join(
+                category_label(self._translator, category, pack)
                 for category, pack in zip((before, after), self._found.manifests, strict=True)
             )
-            line = PlainLabel(words)
+            line = PlainLabel(caption)
             line.setProperty("role", "muted" if before == after else "")
             grid.addWidget(line, row, 0)
             grid.addWidget(PlainLabel(str(count)), row, 1)
@@ -369,7 +369,7 @@ class ComparisonView(QWidget):
 
     def _side(self, found: ResultBrief, pack: Manifest | None) -> tuple[str, str]:
         score = "–" if found.score is None else score_text(self._translator, found.score, found.point)
-        return category_word(self._translator, found.category, pack), score
+        return category_label(self._translator, found.category, pack), score
 
     def _open(self, row: int, column: int) -> None:
         pair, found = self._pairs[row], self._found

@@ -18,7 +18,7 @@ from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import like_window
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_view import PriorView, day_words
+from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import TOOLS, Viewer
@@ -191,19 +191,19 @@ class ImageArea(QWidget):
         prior = self._comparing.prior
         if prior is not None:  # names stand in the corners of both; here is room for the days
             rows = (self._image.row, self._kept.row)
-            days = [day_words(translator, row.header) if row else "" for row in rows]
+            days = [day_text(translator, row.header) if row else "" for row in rows]
             texts = translator.text("Open: {image}", image=days[0]), translator.text("Prior: {day}", day=days[1])
         else:
             named = translator.text("Open: {image}"), translator.text("Kept: {image}")
             opened, kept = (
-                text.replace("{image}", self._words(image.row)) if image.row else ""
+                text.replace("{image}", self._named(image.row)) if image.row else ""
                 for text, image in zip(named, (self._image, self._kept), strict=True)
             )
             texts = opened, kept
-        for head, words in zip(self._heads, texts, strict=True):
-            head.name.setText(plain(words))
+        for head, caption in zip(self._heads, texts, strict=True):
+            head.name.setText(plain(caption))
 
-    def _words(self, row: WorkRow) -> str:
+    def _named(self, row: WorkRow) -> str:
         whose = "" if self.viewer.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)
         rows = [image.row for image in (self._image, self._kept) if image.row]
         is_of_one = all(not other.beside and other.run_id == row.run_id for other in rows)

@@ -150,10 +150,10 @@ def make_actions(
     """
     actions = {}
     for key in KEYS:
-        words, written = key.text(translator), key_name(key.keys[0])
-        action = QAction(f"{words}\t{written}", window)
-        action.setIconText(words)
-        set_tip(action, f"{words} ({written})")
+        caption, written = key.text(translator), key_name(key.keys[0])
+        action = QAction(f"{caption}\t{written}", window)
+        action.setIconText(caption)
+        set_tip(action, f"{caption} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
         for widget in reading if key.reading else (window,):
             _listen(widget, key, action)

@@ -25,7 +25,7 @@ from fieldray.domain.study import ImageHeader
 from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,
-    category_word,
+    category_label,
     date,
     file_name,
     number,
@@ -247,14 +247,14 @@ def score_cell(translator: Translator, row: WorkRow) -> str:
 
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
-    word = category_word(translator, row.category, row.manifest)
+    word = category_label(translator, row.category, row.manifest)
     return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
 
 
 def beside_text(translator: Translator, row: WorkRow) -> str:
     """What one of several packs says of an image: the class by its own words, and the score by its own threshold."""
-    words = _class_text(translator, row)
-    return f"{words}  {score_cell(translator, row)}" if row.finding else words
+    spoken = _class_text(translator, row)
+    return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 
 
 def _time_text(translator: Translator, row: WorkRow) -> str:

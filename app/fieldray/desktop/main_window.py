@@ -213,7 +213,7 @@ class MainWindow(QMainWindow):
         folders = self._bench.settings.folders
         at = str(Path(folders[0]).parent) if folders else ""
         choose = partial(self._choose, watches=watches)
-        ask_for_paths(self, title, mode, choose, words=self._translator, at=at)
+        ask_for_paths(self, title, mode, choose, self._translator, at=at)
 
     def _choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
         """What is typed elsewhere is done: a person has turned to these images."""
@@ -235,7 +235,7 @@ class MainWindow(QMainWindow):
             self._bench.export(paths[0], formats, options, run_id=run_id)
 
         title = self._translator.text("Save the results to a folder")
-        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export, words=self._translator)
+        ask_for_paths(self, title, QFileDialog.FileMode.Directory, export, self._translator)
 
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)

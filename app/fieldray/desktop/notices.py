@@ -13,7 +13,7 @@ from fieldray.desktop.style import Theme, icon, program_icon
 from fieldray.desktop.widgets import discard, icon_label, label, lay_column, lay_row, push_button, set_tip, show_tray
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.errors import FieldrayError
-from fieldray.formatting import category_word
+from fieldray.formatting import category_label
 from fieldray.reasons import Reason
 from fieldray.translation import LocalText, Translator
 
@@ -90,9 +90,9 @@ class Banner(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("level", notice.level)
-        self.words = label(notice.text(translator))
+        self.sentence = label(notice.text(translator))
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
-        layout = lay_row(self, sign, (self.words, 1), margins=(12, 6, 8, 6))
+        layout = lay_row(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
         if notice.action is not None:
             self.button = push_button(notice.action.text(translator), lambda: _answer(board, notice))
             layout.addWidget(self.button)
@@ -136,7 +136,7 @@ class BannerArea(QWidget):
         for known, banner in list(self._banners.items()):
             if known.key == notice.key and known.action is notice.action and known.level == notice.level:
                 self._banners[notice] = self._banners.pop(known)
-                banner.words.setText(notice.text(self._translator))
+                banner.sentence.setText(notice.text(self._translator))
 
 
 # ---- What the system tells for the window.
@@ -144,14 +144,14 @@ class BannerArea(QWidget):
 SignalEnd = Callable[[QWidget, str, str], None]
 
 
-def end_words(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
+def end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
     """That a run is over, and how many images are to be read first; in the program's own words."""
     counts = rows.counts()
-    found = (f"{category_word(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
+    found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 
 
-def signal_end(window: QWidget, title: str, words: str) -> None:
+def signal_end(window: QWidget, title: str, caption: str) -> None:
     """Mark the window in the system's bar, and show a message where the system has a place for it.
 
     Clicked, the message brings the window to the front; the icon that it needs goes when the window is turned to.
@@ -166,7 +166,7 @@ def signal_end(window: QWidget, title: str, words: str) -> None:
     sign.activated.connect(window.activateWindow)
     QApplication.instance().focusChanged.connect(sign.deleteLater)  # type: ignore[union-attr]
     sign.show()
-    show_tray(sign, title, words)
+    show_tray(sign, title, caption)
 
 
 def _answer(board: NoticeBoard, notice: Notice) -> None:

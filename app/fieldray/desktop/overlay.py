@@ -17,7 +17,7 @@ from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, SpacingPlane
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.formatting import date, number, person, sex_word
+from fieldray.formatting import date, number, person, sex_label
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
@@ -76,10 +76,10 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
     """Where the legend goes under the image: one line, or more where its words need them; they are never cut."""
-    room, words = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
+    room, caption = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
     metrics = QFontMetrics(font)
-    height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, words).height()
-    if not is_blank and metrics.horizontalAdvance(words) + _scale_width(translator, metrics) > room:
+    height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, caption).height()
+    if not is_blank and metrics.horizontalAdvance(caption) + _scale_width(translator, metrics) > room:
         height += metrics.height()
     height += _MARGIN
     return QRect(view.x(), view.bottom() + 1 - height, view.width(), height)
@@ -90,10 +90,10 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
-    words = _legend_label(translator, is_blank=is_blank)
+    caption = _legend_label(translator, is_blank=is_blank)
     if not is_blank:
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - _line(painter), box.width(), _line(painter)), translator)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
+    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
 
 
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
@@ -125,7 +125,7 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
     """Name, number, sex and age of the patient. An age is told in completed years, as the check of a pack counts it."""
-    sex = sex_word(translator, header)
+    sex = sex_label(translator, header)
     years = header.patient_age_years
     age = "" if years is None else translator.plural("{count} y", "{count} y", int(years))
     return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
@@ -208,13 +208,13 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
     return mean * image.value_scale + image.value_offset, deviation, pixels.size * row_mm * column_mm
 
 
-def measure_words(translator: Translator, state: ViewState, index: int, image: Image) -> str:
+def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
     """What the line in a place measures; of two lines the second says it, and the first asks for the second."""
     pair, line = state.pair_of(index), state.lines[index]
     if line.kind == "measure":
-        return length_words(translator, line, image)
+        return length_text(translator, line, image)
     if line.kind == "region":
-        return _region_words(translator, line, image)
+        return _region_text(translator, line, image)
     if len(pair) == 1:
         is_last = not any(other.kind == line.kind for other in state.lines[index + 1 :])
         return translator.text("Draw the second line") if is_last else ""
@@ -227,7 +227,7 @@ def measure_words(translator: Translator, state: ViewState, index: int, image: I
     return translator.text("Cardiothoracic ratio {ratio}", ratio=ratio)
 
 
-def _region_words(translator: Translator, line: Line, image: Image) -> str:
+def _region_text(translator: Translator, line: Line, image: Image) -> str:
     figures = region_figures(line, image)
     if figures is None:
         return ""
@@ -235,23 +235,23 @@ def _region_words(translator: Translator, line: Line, image: Image) -> str:
     if image.spacing_mm is None:
         covered = translator.text("{area} px²", area=area)
     else:
-        measured_in = plane_words(translator, image.spacing_plane)
+        measured_in = plane_text(translator, image.spacing_plane)
         covered = translator.text("{area} mm² ({plane})", area=area, plane=measured_in)
     if image.is_approximate:  # a preview: grey levels as shown, no values of the file
         return covered
     return translator.text("Mean {mean}, SD {deviation}, {area}", mean=mean, deviation=deviation, area=covered)
 
 
-def length_words(translator: Translator, line: Line, image: Image) -> str:
+def length_text(translator: Translator, line: Line, image: Image) -> str:
     """The length with its unit, and for millimetres what they are measured in."""
     figure = number(translator, length(line, image), digits=1)
     if image.spacing_mm is None:
         return translator.text("{length} px", length=figure)
-    measured_in = plane_words(translator, image.spacing_plane)
+    measured_in = plane_text(translator, image.spacing_plane)
     return translator.text("{length} mm ({plane})", length=figure, plane=measured_in)
 
 
-def plane_words(translator: Translator, plane: SpacingPlane) -> str:
+def plane_text(translator: Translator, plane: SpacingPlane) -> str:
     """What the millimetres of an image are measured in."""
     return {
         "detector": translator.text("in the detector plane"),
@@ -276,7 +276,7 @@ def draw_lines(
                 painter.drawLine(start, end)
                 for point in (start, end):
                     painter.drawEllipse(point, _END, _END)
-            _draw_words(painter, measure_words(translator, state, index, pyramid.image), end, view)
+            _draw_label(painter, measurement_text(translator, state, index, pyramid.image), end, view)
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
@@ -288,10 +288,10 @@ def draw_cross(painter: QPainter, at: QPointF) -> None:
             painter.drawLine(at - QPointF(0, _CROSS), at + QPointF(0, _CROSS))
 
 
-def _draw_words(painter: QPainter, words: str, end: QPointF, view: Size) -> None:
+def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> None:
     """Beside the end of the line, inside the view."""
-    room = painter.fontMetrics().boundingRect(QRect(0, 0, round(view.width), 1000), Qt.TextFlag.TextWordWrap, words)
+    room = painter.fontMetrics().boundingRect(QRect(0, 0, round(view.width), 1000), Qt.TextFlag.TextWordWrap, caption)
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)
     box = QRect(round(left), round(top), room.width() + 2, room.height())
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
+    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)

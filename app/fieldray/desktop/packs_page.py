@@ -204,11 +204,11 @@ class PacksPage(Page):
             return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
             return [label(translator.text("No operating point: images get a score but are not assessed."))]
-        point, words = self._packs.point, translator.text("Operating point for the next run")
+        point, caption = self._packs.point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
-        choice = choice_box(choices, named=words, chosen=point.name if point else None)
+        choice = choice_box(choices, named=caption, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
-        row = lay_row(None, PlainLabel(words), choice, 1)
+        row = lay_row(None, PlainLabel(caption), choice, 1)
         lines = (point_label(translator, point), *class_lines(translator, manifest, point)) if point else ()
         return [row, *(label(line, role="muted") for line in lines)]
 
@@ -230,17 +230,17 @@ class PacksPage(Page):
         translator = self._translator
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         name = translator.pick(candidate.names) or candidate.pack_name
-        words: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
-        words.append(label(standing(translator, candidate)))
+        rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
+        rows.append(label(standing(translator, candidate)))
         if candidate.problem is not None and candidate.trust != "legacy":
-            words.append(label(translator.reason(candidate.problem), role="muted"))
+            rows.append(label(translator.reason(candidate.problem), role="muted"))
         is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
         if candidate.manifest is not None and not (is_used and self._packs.model is not None):
-            words += purpose(translator, candidate.manifest)
+            rows += purpose(translator, candidate.manifest)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
-            words.append(path_words(candidate.folder, role="muted"))
-        words.append(beside := BesideBox(candidate, self._packs, translator))
-        row = lay_row(None, sign, (lay_column(None, *words), 1), *self._buttons(candidate))
+            rows.append(path_text(candidate.folder, role="muted"))
+        rows.append(beside := BesideBox(candidate, self._packs, translator))
+        row = lay_row(None, sign, (lay_column(None, *rows), 1), *self._buttons(candidate))
         row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
         made = card(row)
         beside.refresh()  # once it has a parent: without one it would be a window
@@ -264,7 +264,7 @@ class PacksPage(Page):
         return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 
-def path_words(path: Path, *, role: str = "") -> QLabel:
+def path_text(path: Path, *, role: str = "") -> QLabel:
     """As `label`, for a path: it may be broken after each folder."""
     made = label(role=role)
     QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
@@ -339,11 +339,11 @@ class PackCard(QFrame):
         self.setObjectName("card")
         self.setProperty("chosen", is_used)
         name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
-        words = [label(f"{name} {candidate.version}", role="title")]
-        words += [label(translator.text("In use"), role="heading")] if is_used else []
-        words += purpose(translator, manifest) if manifest is not None else []
+        rows = [label(f"{name} {candidate.version}", role="title")]
+        rows += [label(translator.text("In use"), role="heading")] if is_used else []
+        rows += purpose(translator, manifest) if manifest is not None else []
         if candidate.problem is not None:
-            words.append(label(translator.reason(candidate.problem), role="muted"))
+            rows.append(label(translator.reason(candidate.problem), role="muted"))
         self._answer = answer_lines(translator, candidate)
         self.button = push_button("", choose, role="primary")
         self.button.setText(*self._answer)
@@ -352,7 +352,7 @@ class PackCard(QFrame):
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.card_button = card_button(translator, show_card)
         self.beside = beside
-        lay_column(self, *words, 1, beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
+        lay_column(self, *rows, 1, beside, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6)
         beside.refresh()
         self.card_button.setVisible(manifest is not None)  # once it has a parent: without one it would be a window
 

@@ -123,12 +123,12 @@ class PastRuns(RunRoom):
         """A person said yes twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
-    def save_month(self, folder: Path, first: datetime.date, words: Translator) -> None:
+    def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
         """Write the report of the month that begins on this day into a folder."""
 
         def save(services: Services) -> None:
             month = services.history.month(first, services.constancy)
-            services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, words)
+            services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, translator)
 
         self._run(save, lambda _: _post_saved(self._board, folder, 1), channel="history")
 

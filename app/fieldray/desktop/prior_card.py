@@ -13,7 +13,7 @@ from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_view import PriorView, day_words, problem_words
+from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard, Folds
 from fieldray.desktop.style import Theme, icon, kept
 from fieldray.desktop.view_state import Size, ViewState
@@ -34,7 +34,7 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
 from fieldray.formatting import (
-    category_word,
+    category_label,
     differences_only,
     file_name,
     gap_of_pair,
@@ -127,7 +127,7 @@ class PriorCard(QWidget):
             return translator.plural(
                 "{count} prior image can be compared.", "{count} prior images can be compared.", len(comparing.priors)
             )
-        return _search_words(translator, comparing)
+        return _search_text(translator, comparing)
 
     def _show_priors(self, row: WorkRow) -> None:
         comparing, box = self._comparing, self.priors
@@ -147,7 +147,7 @@ class PriorCard(QWidget):
         }
         header = prior.header
         gap = gap_of_pair(self._translator, header, row.header)
-        parts = (day_words(self._translator, header), gap, view_label(header), origins[prior.origin])
+        parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return plain(" · ".join(part for part in parts if part))
 
     def _score_lines(self, row: WorkRow, beside: WorkRow) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ class PriorCard(QWidget):
         outcome, translator = row.outcome, self._translator
         if isinstance(outcome, Screened) and not outcome.model_sha256:
             return translator.text("no pack has seen this file")
-        word = category_word(translator, row.category, row.manifest)
+        word = category_label(translator, row.category, row.manifest)
         if row.finding is None:
             return word
         score = translator.text("Score {score}", score=score_text(translator, row.finding.score, row.finding.point))
@@ -171,7 +171,7 @@ class PriorCard(QWidget):
         comparing, translator = self._comparing, self._translator
         pair = comparing.comparison
         if comparing.problem is not None and comparing.prior is not None:
-            return (problem_words(translator, comparing),)
+            return (problem_text(translator, comparing),)
         if pair is None or pair.aligned is None:
             return ()
         alignment, regions = pair.aligned.alignment, pair.aligned.regions
@@ -228,7 +228,7 @@ class PairMaps(QWidget):
         painter.end()
 
 
-def _search_words(translator: Translator, comparing: Comparing) -> str:
+def _search_text(translator: Translator, comparing: Comparing) -> str:
     none = comparing.none_found
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
@@ -242,7 +242,7 @@ def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -
     """Ask for the file of a prior image."""
     title = translator.text("Choose the file of a prior image")
     mode = QFileDialog.FileMode.ExistingFile
-    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), words=translator)
+    ask_for_paths(parent, title, mode, lambda paths: comparing.choose_file(*paths), translator)
 
 
 def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:
@@ -305,13 +305,13 @@ class PriorBar(QWidget):
             return
         translator = self._translator
         if prior is None:
-            self.dates.setText(translator.text("Open: {image}", image=day_words(translator, row.header)))
+            self.dates.setText(translator.text("Open: {image}", image=day_text(translator, row.header)))
         else:
             self.dates.setText(
                 translator.text(
                     "Open: {open}. Prior: {prior}, {gap}",
-                    open=day_words(translator, row.header),
-                    prior=day_words(translator, prior.header),
+                    open=day_text(translator, row.header),
+                    prior=day_text(translator, prior.header),
                     gap=gap_of_pair(translator, prior.header, row.header),
                 )
             )
@@ -331,9 +331,9 @@ class PriorBar(QWidget):
     def _state(self) -> str:
         comparing, translator = self._comparing, self._translator
         if comparing.prior is None:
-            return "" if comparing.priors and not comparing.is_searching else _search_words(translator, comparing)
+            return "" if comparing.priors and not comparing.is_searching else _search_text(translator, comparing)
         if comparing.problem is not None:
-            return problem_words(translator, comparing)
+            return problem_text(translator, comparing)
         if comparing.laid is not None:
             return ""
         return translator.text("Comparing…")

@@ -26,21 +26,21 @@ _SHADE: Final = QColor(0, 0, 0, 150)
 _LINE: Final = QColor(255, 255, 255, 220)
 
 
-def draw_tag(painter: QPainter, area: QRect, words: str, side: Qt.AlignmentFlag) -> None:
+def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
     """Words on a dark ground at the upper edge; left out where there is no room for them."""
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
-    words = plain(words)
-    width = min(metrics.horizontalAdvance(words), room)
-    if room < min(metrics.horizontalAdvance(words), 40 * metrics.averageCharWidth()):
+    caption = plain(caption)
+    width = min(metrics.horizontalAdvance(caption), room)
+    if room < min(metrics.horizontalAdvance(caption), 40 * metrics.averageCharWidth()):
         return
-    height = _height(metrics, words, width + 1)
+    height = _height(metrics, caption, width + 1)
     left = {
         Qt.AlignmentFlag.AlignLeft: area.left() + _MARGIN,
         Qt.AlignmentFlag.AlignRight: area.right() - _MARGIN - width,
     }.get(side, area.center().x() - width // 2)
     box = QRect(left, area.top() + _MARGIN, width + 1, height)
     painter.fillRect(box.adjusted(-6, -3, 6, 3), _SHADE)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, words)
+    edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
@@ -78,20 +78,20 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     ]
     if is_blank:
         lines = [(None, text("No difference beyond the noise inside the lungs"), 0)]
-    heights = [_height(metrics, words, room - indent) for _, words, indent in lines]
+    heights = [_height(metrics, caption, room - indent) for _, caption, indent in lines]
     strip = QRect(area.left(), area.bottom() + 1 - sum(heights) - _MARGIN, area.width(), sum(heights) + _MARGIN)
     painter.fillRect(strip, _SHADE)
     top, left = strip.top() + _MARGIN // 2, strip.left() + _MARGIN
-    for height, (shade, words, indent) in zip(heights, lines, strict=True):
+    for height, (shade, caption, indent) in zip(heights, lines, strict=True):
         if shade is not None:
             painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
-        edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, words)
+        edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
         top += height
     return area.adjusted(0, 0, 0, -strip.height())
 
 
-def _height(metrics: QFontMetrics, words: str, width: int) -> int:
-    return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, words).height()
+def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
+    return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, caption).height()
 
 
 # ---- What is laid over the open image of a pair: the prior as it was bent, the difference with its legend, the mesh.

@@ -127,7 +127,7 @@ class PriorView(QObject):
         if self.shows_mesh:
             draw_mesh(painter, laid, way, image=pyramid.size)
 
-    def draw_words(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
+    def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
         """Say which image is where, and what colours mean; the rest of the area is free for other words."""
         laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
@@ -151,8 +151,8 @@ class PriorView(QObject):
         """Which image is the prior and which the open one, and of which day."""
         translator, row, prior = self._translator, self._image.row, self._comparing.prior
         return (
-            translator.text("Prior: {day}", day=day_words(translator, prior.header)) if prior else "",
-            translator.text("Open: {image}", image=day_words(translator, row.header)) if row else "",
+            translator.text("Prior: {day}", day=day_text(translator, prior.header)) if prior else "",
+            translator.text("Open: {image}", image=day_text(translator, row.header)) if row else "",
         )
 
     # ---- the divider under the mouse
@@ -182,7 +182,7 @@ class PriorView(QObject):
             self._viewer.show_cursor()
 
 
-def problem_words(translator: Translator, comparing: Comparing) -> str:
+def problem_text(translator: Translator, comparing: Comparing) -> str:
     """Why the pair is not compared, and which of the two is to blame; empty where it is not known to be so."""
     if comparing.problem is None:
         return ""
@@ -195,6 +195,6 @@ def problem_words(translator: Translator, comparing: Comparing) -> str:
     return f"{not_comparable} {said}"
 
 
-def day_words(translator: Translator, header: ImageHeader) -> str:
+def day_text(translator: Translator, header: ImageHeader) -> str:
     """The study date of an image, or that there is none."""
     return date(translator, header.study_date) or translator.text("date not known")

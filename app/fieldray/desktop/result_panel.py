@@ -43,7 +43,7 @@ from fieldray.domain.model import Manifest
 from fieldray.domain.run import Wishes
 from fieldray.formatting import (
     backend_name,
-    category_word,
+    category_label,
     class_lines,
     decision_sentence,
     label_meaning,
@@ -173,8 +173,8 @@ class ResultPanel(QScrollArea):
         if row is None:
             return
         self._mark.show_class(row.category)
-        self._word.setText(category_word(self._translator, row.category, row.manifest))
-        self._word.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
+        self._verdict.setText(category_label(self._translator, row.category, row.manifest))
+        self._verdict.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
         self._result = self._exchange(self._result, self._make_result(row))
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
@@ -205,9 +205,9 @@ class ResultPanel(QScrollArea):
     def _make_head(self) -> QWidget:
         head = QWidget()
         self._mark = ClassMark(self._theme, side=30)
-        self._word = PlainLabel()
-        self._word.setWordWrap(True)  # a pack may have a long name for a class
-        lay_row(head, self._mark, (self._word, 1), spacing=10)
+        self._verdict = PlainLabel()
+        self._verdict.setWordWrap(True)  # a pack may have a long name for a class
+        lay_row(head, self._mark, (self._verdict, 1), spacing=10)
         return head
 
     def _make_heat_map(self, opacity_percent: int) -> QWidget:
@@ -252,12 +252,12 @@ class ResultPanel(QScrollArea):
             is_grey = why.code == "inverted"
             turned = text("Swap black and white, and screen") if is_grey else text("Turn it and screen")
             offered.insert(0, (turned, Wishes(turns=True)))
-        for words, wishes in offered:
-            self._add_wish(column, words, wishes)
+        for caption, wishes in offered:
+            self._add_wish(column, caption, wishes)
         column.addWidget(label(text("The result will say that you asked for it."), role="muted"))
 
-    def _add_wish(self, column: QVBoxLayout, words: str, wishes: Wishes) -> None:
-        button = push_button(words, lambda: self._image.screen_again(wishes))
+    def _add_wish(self, column: QVBoxLayout, caption: str, wishes: Wishes) -> None:
+        button = push_button(caption, lambda: self._image.screen_again(wishes))
         self.wishes.append(button)
         column.addWidget(button)
         self._show_screening()
@@ -405,18 +405,18 @@ class ScoreScale(QWidget):
         middle = bar.center().x()
         painter.setPen(QPen(colour(self._theme, "text"), 2))
         painter.drawLine(QPointF(middle, bar.top() - 4), QPointF(middle, bar.bottom() + 4))
-        words = self._scale.unsure
-        width = painter.fontMetrics().horizontalAdvance(words)
+        caption = self._scale.unsure
+        width = painter.fontMetrics().horizontalAdvance(caption)
         left = min(max(bar.x() + (low + high) / 2 * bar.width() - width / 2, 0), self.width() - width)
         painter.setPen(colour(self._theme, "muted"))
-        painter.drawText(QRectF(left, 0, width + 2, self._line_height()), Qt.AlignmentFlag.AlignLeft, words)
+        painter.drawText(QRectF(left, 0, width + 2, self._line_height()), Qt.AlignmentFlag.AlignLeft, caption)
 
     def _write(self, painter: QPainter, bar: QRectF) -> None:
         below = QRectF(0, bar.bottom() + 6, self.width(), self._line_height())
         painter.setPen(colour(self._theme, "muted"))
         sides = (Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignHCenter, Qt.AlignmentFlag.AlignRight)
-        for side, words in zip(sides, (self._scale.ends[0], self._scale.threshold, self._scale.ends[1]), strict=True):
-            painter.drawText(below, side | Qt.AlignmentFlag.AlignTop, words)
+        for side, caption in zip(sides, (self._scale.ends[0], self._scale.threshold, self._scale.ends[1]), strict=True):
+            painter.drawText(below, side | Qt.AlignmentFlag.AlignTop, caption)
 
     def _draw_mark(self, painter: QPainter, bar: QRectF) -> None:
         x = bar.x() + self._scale.mark * bar.width()

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.machine import Machine, Sample
 from fieldray.desktop.style import Theme, colours
-from fieldray.desktop.toolbar import backend_words
+from fieldray.desktop.toolbar import backend_text
 from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
 from fieldray.domain.events import Speed
 from fieldray.formatting import backend_name, duration, moment, number
@@ -85,7 +85,7 @@ class StatusPage(Page):
 
     def _show_devices(self) -> None:
         events = self._bench.backends.values()
-        lines = [backend_words(self._translator, event, self._bench.devices) for event in events]
+        lines = [backend_text(self._translator, event, self._bench.devices) for event in events]
         how = self._translator.text("Written are the runtime, and how many processes with how many threads each.")
         self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
         self.devices.setVisible(bool(lines))
@@ -175,11 +175,11 @@ class LoadPlot(QWidget):
     """One figure of the samples, from 0 to at least 100."""
 
     def __init__(
-        self, title: str, figure: Callable[[Sample], float], machine: Machine, words: Translator, theme: Theme
+        self, title: str, figure: Callable[[Sample], float], machine: Machine, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
         self._title, self._figure, self._machine = title, figure, machine
-        self._words, self._theme = words, theme
+        self._translator, self._theme = translator, theme
         self.setFixedHeight(_HEIGHT + 2 * self.fontMetrics().height())
         self.setAccessibleName(title)
         machine.sampled.connect(self.update)
@@ -194,9 +194,9 @@ class LoadPlot(QWidget):
         painter.setPen(QColor(shades["muted"]))
         painter.drawText(QRectF(box.left(), 0, box.width(), line), Qt.AlignmentFlag.AlignLeft, self._title)
         for share in (0.0, 0.5, 1.0):
-            y, words = box.bottom() - share * _HEIGHT, number(self._words, share * top, digits=0)
+            y, caption = box.bottom() - share * _HEIGHT, number(self._translator, share * top, digits=0)
             painter.setPen(QColor(shades["muted"]))
-            painter.drawText(QRectF(0, y - line / 2, 3 * line, line), Qt.AlignmentFlag.AlignRight, words)
+            painter.drawText(QRectF(0, y - line / 2, 3 * line, line), Qt.AlignmentFlag.AlignRight, caption)
             painter.setPen(QColor(shades["line"]))
             painter.drawLine(QPointF(box.left(), y), QPointF(box.right(), y))
         painter.setPen(QPen(QColor(shades["accent"]), 1.6))

@@ -70,7 +70,7 @@ class Toolbar(QWidget):
         self.stop_button = self._button("stop", text("Stop"), actions["stop"])
         runs = self.start_button, self.pause_button, self.stop_button
         self._buttons = self.open_button, self.watch_button, *runs
-        self._words = {button: button.text() for button in self._buttons}
+        self._captions = {button: button.text() for button in self._buttons}
         self.start_button.setProperty("role", "primary")
         self.bar = QProgressBar()
         self.bar.setTextVisible(False)
@@ -99,7 +99,7 @@ class Toolbar(QWidget):
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if screening.can_start else "disabled"))
         self.pause_button.setEnabled(screening.can_stop)
         pause = translator.text("Resume") if screening.state == "paused" else translator.text("Pause")
-        self._words[self.pause_button] = pause
+        self._captions[self.pause_button] = pause
         self.pause_button.setText("" if self._is_narrow else pause)
         self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
@@ -120,7 +120,7 @@ class Toolbar(QWidget):
 
     def refresh_backend(self) -> None:
         """The backend chip."""
-        set_tip(self.backend_chip, *self._backend_words())
+        set_tip(self.backend_chip, *self._backend_text())
         self.fit()
 
     # ---- building
@@ -171,13 +171,13 @@ class Toolbar(QWidget):
         """Write what is on the buttons and chips, in full or as short as it can be."""
         self._is_narrow = is_narrow
         self.watch_button.setHidden(is_narrow)  # it is in the menu, too
-        for button, words in self._words.items():
-            button.setText("" if is_narrow else words)
+        for button, caption in self._captions.items():
+            button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
         elide(self.pack_chip, *pack_label(self._translator, self._controller.packs), room=room)
-        elide(self.backend_chip, *self._backend_words(), room=room)
+        elide(self.backend_chip, *self._backend_text(), room=room)
 
-    def _backend_words(self) -> tuple[str, str]:
+    def _backend_text(self) -> tuple[str, str]:
         return backend_label(self._translator, self._controller.backends, self._controller.devices)
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
@@ -305,10 +305,10 @@ def backend_label(
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")
-    return backend_words(translator, used, devices)
+    return backend_text(translator, used, devices)
 
 
-def backend_words(
+def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """A backend by its name and port, and its state."""

@@ -13,7 +13,7 @@ from fieldray.desktop.judging import Judging
 from fieldray.desktop.verdicts import Given, Judged, State
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box
 from fieldray.domain.run import Verdict, VerdictChoice
-from fieldray.formatting import verdict_words
+from fieldray.formatting import verdict_text
 from fieldray.translation import Translator
 
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
@@ -28,7 +28,7 @@ class VerdictBar(QWidget):
     def __init__(self, judging: Judging, translator: Translator) -> None:
         super().__init__()
         self._judging, self._translator = judging, translator
-        self._names = verdict_words(translator)
+        self._names = verdict_text(translator)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
             button = push_button(self._names[choice], partial(judging.choose, choice), role="choice")
@@ -64,7 +64,7 @@ class VerdictBar(QWidget):
         can_be_noted = given.wanted is not None
         self.note.setEnabled(can_be_noted)
         self.note.setPlaceholderText(text("Note on the verdict") if can_be_noted else text("A note needs a verdict"))
-        words: dict[State | None, str] = {
+        captions: dict[State | None, str] = {
             None: text("A verdict is kept with the program's result, never in place of it."),
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, the note not yet.") if given.is_typing else
@@ -72,7 +72,7 @@ class VerdictBar(QWidget):
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
-        self._how.setText(words[given.state])
+        self._how.setText(captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
         for widget in (self._why_not, self.again, self.withdraw):

@@ -28,7 +28,7 @@ from fieldray.desktop.overlay import (
     draw_legend,
     draw_lines,
     legend_strip,
-    measure_words,
+    measurement_text,
 )
 from fieldray.desktop.style import Theme, colour, kept, scaled
 from fieldray.desktop.view_state import Measure, Point, Size, ViewState, dragged_window
@@ -240,10 +240,10 @@ class Viewer(QWidget):
             area = area.adjusted(0, 0, 0, -strip.height())
             draw_legend(painter, strip, self._translator, font, is_blank=heat.is_blank)
         if layer is not None:
-            area = layer.draw_words(painter, area, font)
+            area = layer.draw_label(painter, area, font)
         if self.shows_network_view:
-            words = self._translator.text("Input of the model. Press N to return to the image.")
-            self._draw_label(painter, words, edge=Qt.AlignmentFlag.AlignTop)
+            caption = self._translator.text("Input of the model. Press N to return to the image.")
+            self._draw_label(painter, caption, edge=Qt.AlignmentFlag.AlignTop)
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
             corners = corner_texts(
@@ -310,11 +310,11 @@ class Viewer(QWidget):
         self._draw_label(painter, self._translator.reason(problem) if problem else loading)
 
     def _draw_label(
-        self, painter: QPainter, words: str, *, edge: Qt.AlignmentFlag = Qt.AlignmentFlag.AlignCenter
+        self, painter: QPainter, caption: str, *, edge: Qt.AlignmentFlag = Qt.AlignmentFlag.AlignCenter
     ) -> None:
         painter.setPen(colour(self._theme, "on_image"))
         box = self.rect().adjusted(24, 12, -24, -12)
-        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | edge | Qt.TextFlag.TextWordWrap, plain(words))
+        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | edge | Qt.TextFlag.TextWordWrap, plain(caption))
 
     # ---- mouse
 
@@ -403,7 +403,7 @@ class Viewer(QWidget):
         self.state = state
         pyramid, lines = self.pyramid, state.lines
         self.setAccessibleDescription(
-            measure_words(self._translator, state, len(lines) - 1, pyramid.image)
+            measurement_text(self._translator, state, len(lines) - 1, pyramid.image)
             if pyramid is not None and lines
             else ""
         )

@@ -147,9 +147,9 @@ def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
     target.setToolTip(plain_tip(*lines))
 
 
-def show_tray(sign: QSystemTrayIcon, title: str, words: str) -> None:
+def show_tray(sign: QSystemTrayIcon, title: str, caption: str) -> None:
     """Show a message of the system's, of the program's own words: some systems take it for markup."""
-    sign.showMessage(plain(title), plain(words), sign.icon())
+    sign.showMessage(plain(title), plain(caption), sign.icon())
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
@@ -279,12 +279,12 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
     return box
 
 
-def search_field(words: str, text: str = "") -> QLineEdit:
+def search_field(caption: str, text: str = "") -> QLineEdit:
     """A field to search with."""
     field = QLineEdit(text)
-    field.setPlaceholderText(words)
-    field.setAccessibleName(words)
-    set_tip(field, words)
+    field.setPlaceholderText(caption)
+    field.setAccessibleName(caption)
+    set_tip(field, caption)
     field.setClearButtonEnabled(True)
     return field
 
@@ -294,16 +294,16 @@ def ask_for_paths(
     title: str,
     mode: QFileDialog.FileMode,
     chosen: Callable[[list[Path]], object],
+    translator: Translator,
     *,
-    words: Translator,
     at: str = "",
 ) -> None:
     """Let a person choose a folder, a file or files, beginning at a folder."""
     dialog = QFileDialog(parent, title, at)
     dialog.setFileMode(mode)
     # Qt's catalogues lack these two.
-    dialog.setLabelText(QFileDialog.DialogLabel.LookIn, words.text("Look in:"))
-    dialog.setLabelText(QFileDialog.DialogLabel.FileType, words.text("Files of type:"))
+    dialog.setLabelText(QFileDialog.DialogLabel.LookIn, translator.text("Look in:"))
+    dialog.setLabelText(QFileDialog.DialogLabel.FileType, translator.text("Files of type:"))
     dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
     dialog.open()
 
@@ -323,8 +323,8 @@ def question_box(
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
     box.setInformativeText(plain(*more))
-    for words, act in answers.items():
-        box.addButton(plain(words), QMessageBox.ButtonRole.AcceptRole).clicked.connect(lambda _=False, act=act: act())
+    for caption, act in answers.items():
+        box.addButton(plain(caption), QMessageBox.ButtonRole.AcceptRole).clicked.connect(lambda _=False, act=act: act())
     refusal = box.addButton(plain(no), QMessageBox.ButtonRole.RejectRole)
     refusal.clicked.connect(declined)
     box.setDefaultButton(refusal)

@@ -39,7 +39,7 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter
 from fieldray.domain.model import Manifest
-from fieldray.formatting import category_word, count
+from fieldray.formatting import category_label, count
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -128,7 +128,7 @@ class FilterBar(QWidget):
             number = counts[category] if category else self._model.total()
             word = self._translator.text("All")
             if category is not None:
-                word = category_word(self._translator, category, self._model.manifest)
+                word = category_label(self._translator, category, self._model.manifest)
             set_tip(button, word)
             button.setAccessibleName(f"{word}: {number}")
             self._numbers[category] = count(number)
@@ -154,12 +154,12 @@ class FilterBar(QWidget):
         """Three or two buttons beside each other, by the room for their words; else four with shape and count alone."""
         counts = self._model.counts()
         shown = [category for category in self._buttons if category not in RARE or counts[category]]
-        words = {category: f"{self._buttons[category].toolTip()}  {self._numbers[category]}" for category in shown}
-        columns = min(self._room_for(words), 3)
+        captions = {category: f"{self._buttons[category].toolTip()}  {self._numbers[category]}" for category in shown}
+        columns = min(self._room_for(captions), 3)
         if columns < 2 or self._is_low:
-            words |= {category: self._numbers[category] for category in shown if category}
-            columns = min(max(self._room_for(words), 1), 4)
-        for category, text in words.items():
+            captions |= {category: self._numbers[category] for category in shown if category}
+            columns = min(max(self._room_for(captions), 1), 4)
+        for category, text in captions.items():
             self._buttons[category].setText(text)
         if self._arranged == (columns, *shown):
             return
@@ -172,9 +172,9 @@ class FilterBar(QWidget):
         for category, button in self._buttons.items():
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
-    def _room_for(self, words: Mapping[Category | None, str]) -> int:
+    def _room_for(self, captions: Mapping[Category | None, str]) -> int:
         """How many buttons with these texts have room beside each other."""
-        buttons = {self._buttons[category]: text for category, text in words.items()}
+        buttons = {self._buttons[category]: text for category, text in captions.items()}
         widest = max(
             button.sizeHint().width()
             + button.fontMetrics().horizontalAdvance(text)
@@ -188,8 +188,8 @@ class FilterBar(QWidget):
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Room for the shape and the longest word for a class."""
     measure = QFontMetrics(strong(font)).horizontalAdvance
-    words = (category_word(translator, category, manifest) for category in WORK_LIST_ORDER)
-    return max(map(measure, words)) + CLASS_ROOM
+    classes = (category_label(translator, category, manifest) for category in WORK_LIST_ORDER)
+    return max(map(measure, classes)) + CLASS_ROOM
 
 
 class WorkTable(QTableView):
@@ -252,8 +252,8 @@ class WorkTable(QTableView):
     def _say_if_empty(self) -> None:
         rows = self._rows
         is_without_match = rows.is_whole and not rows.rowCount() and rows.total() > 0
-        words = self._translator.text("No image matches what is searched for or chosen above.")
-        self.setAccessibleDescription(words if is_without_match else "")
+        caption = self._translator.text("No image matches what is searched for or chosen above.")
+        self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
 
     def _set_headers(self) -> None:

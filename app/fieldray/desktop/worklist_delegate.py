@@ -24,7 +24,7 @@ from fieldray.desktop.widgets import plain
 from fieldray.desktop.worklist_model import GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import asked_for
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
-from fieldray.formatting import category_word, date, file_name, person, unsigned
+from fieldray.formatting import category_label, date, file_name, person, unsigned
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
@@ -189,19 +189,19 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_class(painter, row.category, mark, colour(self._theme, row.category))
         if box.width() + 2 * _GAP <= SHAPE_ROOM:
             return
-        words, beside = category_word(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
+        label, beside = category_label(self._translator, row.category, row.manifest), box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger:
             below = beside.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
-        self._line(painter, beside, words, row.category, strong(font))
+        self._line(painter, beside, label, row.category, strong(font))
 
     def _paint_beside(self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont) -> None:
         """What another pack says: its class, and below it its score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
-        has_words = box.width() + 2 * _GAP > SHAPE_ROOM
-        below = box.adjusted(_SHAPE + 6 if has_words else 0, ROW_HEIGHT // 2, _GAP, -4)
+        has_label = box.width() + 2 * _GAP > SHAPE_ROOM
+        below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if row.finding else box, row, font)
         if row.finding:
             self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))

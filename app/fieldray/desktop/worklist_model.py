@@ -45,14 +45,14 @@ _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 
 
-def verdict_words(translator: Translator, state: State) -> str:
+def verdict_text(translator: Translator, state: State) -> str:
     """How it stands with the verdict on an image."""
-    words: dict[State, str] = {
+    captions: dict[State, str] = {
         "saved": translator.text("verdict saved"),
         "saving": translator.text("verdict being saved"),
         "not_saved": translator.text("verdict not saved"),
     }
-    return words[state]
+    return captions[state]
 
 
 class WorkListModel(QAbstractTableModel):
@@ -270,7 +270,7 @@ class WorkListModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
-                said.append(verdict_words(translator, state) if state else translator.text("not read"))
+                said.append(verdict_text(translator, state) if state else translator.text("not read"))
             group = group_at(self._begins, index.row())
             if column.key == "patient" and group is not None and group.begins != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))

@@ -358,8 +358,8 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:
     """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None if they cannot be used."""
     little = dataset.original_encoding[1] is not False
-    descriptor = _unsigned_words(item, "LUTDescriptor", little)
-    entries = _unsigned_words(item, "LUTData", little)
+    descriptor = _as_unsigned(item, "LUTDescriptor", little)
+    entries = _as_unsigned(item, "LUTData", little)
     raw = first_value(item, "LUTData")
     if descriptor is None or len(descriptor) < 3 or entries is None:
         return None
@@ -379,15 +379,15 @@ def _highest(entries: NDArray[np.uint16], bits: int) -> int:
     return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 
 
-def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
+def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
     """16-bit words, whether pydicom gives them as bytes or as numbers."""
     raw = first_value(item, keyword)
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
         return np.frombuffer(whole, "<u2" if little else ">u2").astype(np.uint16)
     listed = numbers(item, keyword)
-    words = np.array([int(value) & 0xFFFF for value in listed], np.uint16)
-    return words if listed else None
+    values = np.array([int(value) & 0xFFFF for value in listed], np.uint16)
+    return values if listed else None
 
 
 def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, SpacingPlane]:

@@ -33,7 +33,7 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.run import Run, StoredResult, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.formatting import calendar_date, category_word, count, percent, research_only
+from fieldray.formatting import calendar_date, category_label, count, percent, research_only
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.auditing import doubts_of
@@ -253,7 +253,7 @@ def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], tra
             whys[tally.why] += tally.images
     rows = [
         (
-            category_word(translator, category, manifest),
+            category_label(translator, category, manifest),
             count(images[category]),
             *(count(verdicts[category, verdict]) for verdict in ("agree", "disagree", "unsure")),
         )

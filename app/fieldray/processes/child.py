@@ -109,8 +109,8 @@ class ChildDied(ChildLost):
 class ChildTimeout(ChildLost):
     """The child gave no answer in time and was killed."""
 
-    def __init__(self, words: str, *, was_ready: bool = True) -> None:
-        super().__init__(words)
+    def __init__(self, text: str, *, was_ready: bool = True) -> None:
+        super().__init__(text)
         self.was_ready = was_ready
 
 

@@ -9,7 +9,7 @@ from fieldray.audit.figures import AtPoint, images_needed
 from fieldray.audit.report import EVERYBODY, PEOPLE, AuditReport, Paired, PairedFigure, Plan, Step
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
-from fieldray.formatting import border_text, category_word, moment, number, percent, research_only, score_text
+from fieldray.formatting import border_text, category_label, moment, number, percent, research_only, score_text
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
 from fieldray.translation import Translator
 
@@ -116,7 +116,7 @@ class AuditText:
         """What a person sees of the positives, and of the negatives."""
         for truth, shares in at.classes.items():
             for category, found in shares.items():
-                word = category_word(self.translator, category, self.report.subject)
+                word = category_label(self.translator, category, self.report.subject)
                 yield self._share(
                     self.translator.text("Positive, and the answer is: {word}", word=word)
                     if truth
@@ -377,7 +377,7 @@ class AuditText:
                 "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
                 "",
                 cut_path(case.image, most=_MOST_OF_A_PATH),
-                category_word(self.translator, case.category, self.report.subject),
+                category_label(self.translator, case.category, self.report.subject),
             )
             for case in found
         )

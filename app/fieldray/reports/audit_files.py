@@ -160,12 +160,12 @@ def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Pa
 
     figures, document, plan = folder / _FIGURES, folder / _DOCUMENT, folder / _PLAN
     require_audit_files(None, folder)  # all or none
-    words = AuditText(_unnamed(report), Translator(language))
-    write_own(document, is_own_pdf, audit_pdf(words))
+    wording = AuditText(_unnamed(report), Translator(language))
+    write_own(document, is_own_pdf, audit_pdf(wording))
     write_audit_json(figures, report)
     if report.plan is None:
         return document, figures
-    write_own(plan, is_plan, plan_table(report.plan, words.translator).encode("utf-8-sig", "backslashreplace"))
+    write_own(plan, is_plan, plan_table(report.plan, wording.translator).encode("utf-8-sig", "backslashreplace"))
     return document, figures, plan
 
 

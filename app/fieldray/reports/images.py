@@ -273,11 +273,11 @@ def write_overlay(
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
     """With the program's name in it, by which it is known again, and perhaps a sentence about it."""
-    words, stream = PngInfo(), io.BytesIO()
-    words.add_text("Software", "fieldray")
+    info, stream = PngInfo(), io.BytesIO()
+    info.add_text("Software", "fieldray")
     if comment:
-        words.add_text("Comment", comment)
-    canvas.save(stream, format="PNG", pnginfo=words)
+        info.add_text("Comment", comment)
+    canvas.save(stream, format="PNG", pnginfo=info)
     return stream.getvalue()
 
 
@@ -371,6 +371,6 @@ def _add_legend(draw: ImageDraw.ImageDraw) -> None:
         left = 6 + number * 220
         draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
         draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
-    words = f"From {CHANGE_SHOWN:g} times the noise on. {pair_notice()}"
-    for line, text in enumerate(textwrap.wrap(words, _LINE)):
+    caption = f"From {CHANGE_SHOWN:g} times the noise on. {pair_notice()}"
+    for line, text in enumerate(textwrap.wrap(caption, _LINE)):
         draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))

@@ -31,7 +31,7 @@ from fieldray.formatting import (
     DICOM_DATE,
     backend_name,
     border_text,
-    category_word,
+    category_label,
     class_lines,
     date,
     decision_sentence,
@@ -51,11 +51,11 @@ from fieldray.formatting import (
     research_only,
     run_state,
     score_text,
-    sex_word,
+    sex_label,
     signer,
     threshold_beside,
     unsigned,
-    verdict_words,
+    verdict_text,
     view_label,
     what_to_do,
 )
@@ -174,16 +174,16 @@ class Wording:
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
         """The same with a column for each pack: what it says, its score, and the verdict on it."""
-        words = (self, *self._beside.values())
+        packs = (self, *self._beside.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
         for _, of_image in itertools.groupby(self._stored.results, lambda result: result.outcome.ref.key):
             results = list(of_image)
             about = self.row(len(rows) + 1, results[0])[:4]
             found = {self.of(result): result for result in results}
-            rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in words)))
-            categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in words))
-        widths = (*_WIDTHS_BESIDE, *[(sum(_WIDTHS) - sum(_WIDTHS_BESIDE)) / len(words)] * len(words))
+            rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in packs)))
+            categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in packs))
+        widths = (*_WIDTHS_BESIDE, *[(sum(_WIDTHS) - sum(_WIDTHS_BESIDE)) / len(packs)] * len(packs))
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
@@ -198,7 +198,7 @@ class Wording:
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
-        verdict = verdict_words(self.translator)[result.verdict.choice] if result.verdict else ""
+        verdict = verdict_text(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file is of no patient
         who = (is_image and self._person(patient_of(outcome.ref, self._stored))) or "–"
         word = self._word(outcome.category)
@@ -288,7 +288,7 @@ class Wording:
         return self.translator.reason(why)
 
     def _word(self, category: Category) -> str:
-        return category_word(self.translator, category, self._stored.manifest)
+        return category_label(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
         """Of a document about one study."""
@@ -313,7 +313,7 @@ class Wording:
                 Field(text("Born"), self._day(patient.birth_date)),
             ]
         age = "" if patient.age_years is None else self._age(patient.age_years)
-        facts = ", ".join(part for part in (sex_word(self.translator, header), age) if part)
+        facts = ", ".join(part for part in (sex_label(self.translator, header), age) if part)
         study = Field(text("Study date"), self._date(header))
         return _filled((*named, Field(text("Sex, age"), facts), study))
 
@@ -378,7 +378,7 @@ class Wording:
         if verdict is None:
             return ()
         text = self.translator.text
-        given = Field(text("Verdict of the radiologist"), verdict_words(self.translator)[verdict.choice])
+        given = Field(text("Verdict of the radiologist"), verdict_text(self.translator)[verdict.choice])
         return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:

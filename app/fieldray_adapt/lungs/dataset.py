@@ -103,8 +103,8 @@ def shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
 
 
 def _values(path: Path) -> NDArray[np.uint8]:
-    with Image.open(path) as picture:
-        return np.asarray(picture.convert("L"))
+    with Image.open(path) as drawn:
+        return np.asarray(drawn.convert("L"))
 
 
 def _of_table(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
@@ -152,8 +152,8 @@ def _size(path: Path) -> tuple[int, int] | None:
     """Rows and columns of an image; None where its header is not one of a picture (DICOM is read later)."""
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
-    with Image.open(path) as picture:
-        return picture.height, picture.width
+    with Image.open(path) as drawn:
+        return drawn.height, drawn.width
 
 
 def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:

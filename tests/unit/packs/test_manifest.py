@@ -23,7 +23,7 @@ from fieldray.domain.model import (
     Requirement,
 )
 from fieldray.errors import PackProblem
-from fieldray.formatting import category_word
+from fieldray.formatting import category_label
 from fieldray.packs.manifest import (
     GOLDEN_ROLES,
     OOD_GATE_ROLES,
@@ -79,9 +79,9 @@ def test_a_pack_may_name_its_classes_and_warn(tmp_path: Path) -> None:
     found = domain_manifest(parse(written.read_bytes()))
     assert (found.class_names, found.warnings) == (names, {"en": "Few images.\nA thumbnail."})
     english, ukrainian = Translator(), Translator("uk")
-    assert category_word(english, "abnormal", found) == "Signs"
-    assert category_word(ukrainian, "normal", found) == "None found by this pack"
-    assert category_word(english, "unsure", found) == "Not sure"
+    assert category_label(english, "abnormal", found) == "Signs"
+    assert category_label(ukrainian, "normal", found) == "None found by this pack"
+    assert category_label(english, "unsure", found) == "Not sure"
 
 
 def test_gate_golden_points_and_runtime_may_be_absent(data: bytes) -> None:

@@ -98,10 +98,10 @@ def load_problem(error: OSError, name: str) -> Reason:
     """Why a library could not be loaded, from the loader's own words."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
         error = error.__cause__
-    words = str(error)
-    if "libusb" in words:
+    text = str(error)
+    if "libusb" in text:
         return reason("coral_no_libusb")
-    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in words for part in _NOT_A_LIBRARY):
+    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in text for part in _NOT_A_LIBRARY):
         return reason("coral_bad_library", name=name)
     return reason("coral_no_library", name=name)
 

@@ -141,8 +141,8 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
         top += 25
     notice = _line(wording.notice, Font(18, is_bold=True), room)
     canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
-    for words in _made_with(subject):
-        made = _line(words, Font(14), layout.columns)
+    for caption in _made_with(subject):
+        made = _line(caption, Font(14), layout.columns)
         if made.width + notice.width + 3 * _EDGE < layout.columns:
             canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
             break

@@ -21,7 +21,7 @@ from fieldray.domain.finding import Category, Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
 from fieldray.domain.study import FileKind, ImageRef
-from fieldray.formatting import category_word, class_lines
+from fieldray.formatting import category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
@@ -190,7 +190,7 @@ def _decision(finding: Finding) -> Code:
 
 def _class(category: Category, manifest: Manifest | None) -> Code:
     """The code is the program's; its meaning is the pack's own name of the class, where it has one."""
-    return category, OWN_SCHEME, visible(category_word(Translator(), category, manifest))
+    return category, OWN_SCHEME, visible(category_label(Translator(), category, manifest))
 
 
 def _algorithm(subject: Subject) -> list[Dataset]:

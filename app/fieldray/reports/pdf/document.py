@@ -292,7 +292,7 @@ class Document(FPDF):
         with self._tagged("Figure", spoken=scale.spoken):
             self._zones(scale, left, top, width)
             self._mark_score(left + scale.mark * width, top)
-            self._scale_words(scale, left, top, width)
+            self._scale_text(scale, left, top, width)
         self.set_y(top + 9)
 
     def _zones(self, scale: Scale, left: float, top: float, width: float) -> None:
@@ -312,7 +312,7 @@ class Document(FPDF):
         self.set_fill_color(*TEXT)
         self.polygon([(x, top + 0.4), (x - 1.6, top - 2.6), (x + 1.6, top - 2.6)], style="F")
 
-    def _scale_words(self, scale: Scale, left: float, top: float, width: float) -> None:
+    def _scale_text(self, scale: Scale, left: float, top: float, width: float) -> None:
         self._set("", 7, MUTED)
         for align, text in ((Align.L, scale.ends[0]), (Align.C, scale.threshold), (Align.R, scale.ends[1])):
             self.set_xy(left, top + 3.8)

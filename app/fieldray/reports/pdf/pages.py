@@ -91,8 +91,8 @@ def _study(
     images: list[tuple[StoredResult, ShownImage | Reason]], fonts: Fonts, wording: Wording, stored: StoredRun
 ) -> bytes:
     texts = [wording.of(result).image(result, problem=_problem(image)) for result, image in images]
-    words = [wording.of(result) for result, _ in images]
-    about = [((*one.pack(), *one.run_fields()), one.provenance()) for one in words]
+    wordings = [wording.of(result) for result, _ in images]
+    about = [((*one.pack(), *one.run_fields()), one.provenance()) for one in wordings]
     prior_title = wording.translator.text("Compared with a prior image")
     title = wording.study_title(images[0][0].outcome.ref)
     letters = [*texts_of(texts), *texts_of(about), prior_title, wording.signature, *wording.legend]
