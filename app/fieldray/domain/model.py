@@ -342,10 +342,11 @@ Policy = Literal["accelerator", "fastest", "both"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Request:
-    """One image for the engine: values (1, height, width, channels) uint8."""
+    """One image for the engine: values (1, height, width, channels) uint8, and the only model that may run them."""
 
     request_id: int
     values: NDArray[np.uint8]
+    model: Model | None = None  # None: whichever is open
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

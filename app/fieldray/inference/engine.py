@@ -92,11 +92,14 @@ class Engine:
     def submit(self, request: Request) -> Future[Prediction]:
         """Queue an image; at once, whatever the backends do.
 
-        Raises ValueError if it does not fit the model's input. The future raises BackendProblem when no backend is
-        left, when the engine is closed first, or when this image ended backend after backend.
+        Raises BackendProblem (again_other_pack) where its model is not the open one, ValueError if it does not fit the
+        model's input. The future raises BackendProblem when no backend is left, when the engine is closed first, or
+        when this image ended backend after backend.
         """
         with self._lock:
             deployment = self._deployment()
+            if request.model not in (None, deployment.model):
+                raise BackendProblem(reason("again_other_pack", pack=request.model.pack_name))
             spec = deployment.model.manifest.input
             shape = (1, spec.height, spec.width, spec.channels)
             if request.values.shape != shape or request.values.dtype.name != "uint8":

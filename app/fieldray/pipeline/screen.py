@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
 _request_ids = itertools.count(1)
-
-
 _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise"}
 
 
@@ -255,11 +252,26 @@ def _is_for_a_worker(engine: Engine, is_cancelled: Callable[[], bool]) -> bool:
 
 
 def _run(seen: Seen, asked: _Asked) -> Prediction:
-    """What the device that is in use says of the input that came back. Raises BackendProblem, Cancelled."""
+    """What the device that is in use says of the input that came back; waits for it, but not past a cancel.
+
+    Raises BackendProblem, Cancelled, and ValueError for the answer to another image.
+    """
     if seen.values is None:
         raise ValueError("an image without an input")
-    request = Request(request_id=next(_request_ids), values=seen.values)
-    return _answer(asked.engine.submit(request), request.request_id, asked.is_cancelled)
+    request = Request(request_id=next(_request_ids), values=seen.values, model=asked.assessment.model)
+    future = asked.engine.submit(request)
+    while True:
+        try:
+            prediction = future.result(timeout=_WAIT_S)
+            if prediction.request_id != request.request_id:
+                raise ValueError(f"the answer to image {prediction.request_id}, not to {request.request_id}")
+            return prediction
+        except TimeoutError:
+            if future.done():
+                raise
+            if asked.is_cancelled():
+                future.cancel()
+                raise Cancelled from None
 
 
 def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
@@ -316,19 +328,3 @@ def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Scree
     if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)
     return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)
-
-
-def _answer(future: Future[Prediction], request_id: int, is_cancelled: Callable[[], bool]) -> Prediction:
-    """Wait for the engine, but not past a cancel. Raises ValueError for the answer to another image."""
-    while True:
-        try:
-            prediction = future.result(timeout=_WAIT_S)
-            if prediction.request_id != request_id:
-                raise ValueError(f"the answer to image {prediction.request_id}, not to {request_id}")
-            return prediction
-        except TimeoutError:
-            if future.done():
-                raise
-            if is_cancelled():
-                future.cancel()
-                raise Cancelled from None

@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
-from fieldray.domain.model import Prediction, Request
+from fakes import FakeReaders
+from fieldray.domain.assessment import choose
+from fieldray.domain.model import Model, Prediction, Request
+from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, StorageProblem
 from fieldray.inference.backend_runner import TRIES_PER_IMAGE
 from fieldray.inference.engine import Engine
+from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
+from fieldray.workers.calls import Look, Seen
 from tiny_models import tiny_manifest, tiny_model
 
 DIED = reason("worker_died")
@@ -242,6 +248,27 @@ def test_images_belong_to_the_model_they_were_submitted_for() -> None:
         assert {answer(future).pack_name for future in old} == {"tiny-1.0.0"}
         assert {answer(future).pack_name for future in new} == {"tiny-2.0.0"}
         assert set(answer(new[0]).scores) == {"opacity", "label1"}
+
+
+def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -> None:
+    """Another pack is opened while a worker reads the image: its answer must not be stored as that of the first."""
+    engine = engine_of(Behaviour().kind("edgetpu"))
+    bigger = tiny_model(manifest=tiny_manifest(side=128))  # its input does not even fit
+
+    class Slow(FakeReaders):
+        def look(self, question: Look, *, model: Model | None) -> Seen:
+            engine.open(next(others))
+            return super().look(question, model=model)
+
+    others = iter((MODEL, tiny_model(), bigger))
+    with engine:
+        found = []
+        for _ in range(3):
+            engine.open(MODEL)
+            ref = ImageRef(path=Path("bright.png"))
+            found.append(screen_image(ref, assessment=choose(MODEL), workers=Slow(), engine=engine))
+    assert [outcome.status for outcome in found] == ["screened", "failed", "failed"]
+    assert {outcome.reason.code for outcome in found[1:]} == {"again_other_pack"}
 
 
 def test_the_backends_of_a_former_model_end_when_they_are_done_and_say_no_more() -> None:
