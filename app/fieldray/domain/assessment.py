@@ -146,11 +146,12 @@ def assessments_of(
 
 def assessment_of_run(spec: RunSpec, model: Model) -> Assessment:
     """By what the results of a run were judged. Raises UsageProblem (again_other_pack) where that is not in use."""
-    known = {point.name for point in model.manifest.operating_points}
-    names = (None, *dict.fromkeys(point.name for point in spec.operating_points if point.name in known))
-    for name, is_confirmed in itertools.product(names, (False, True)):
-        found = choose(model, operating_point=name, ages_confirmed=is_confirmed)
-        if (model.model_sha256, found.settings_hash) == (spec.model_sha256, spec.settings_hash):
+    names = (None, *dict.fromkeys(point.name for point in model.manifest.operating_points))
+    flags = (False, True)
+    for overrules, turns, name, is_confirmed in itertools.product(flags, flags, names, flags):
+        wishes = Wishes(overrules=overrules, turns=turns)
+        found = choose(model, operating_point=name, ages_confirmed=is_confirmed, wishes=wishes)
+        if model.model_sha256 == spec.model_sha256 and found.settings_hash == spec.settings_hash:
             return found
     raise UsageProblem(reason("again_other_pack", pack=spec.pack_name))
 

@@ -233,8 +233,7 @@ class Session:
             models = self._model_to_run(), *self._beside
             with ResultQuery(self.database) as query:
                 run = query.run(query.row(row_id).run_id)
-            hashes = [model.model_sha256 for model in models]
-            index = hashes.index(run.spec.model_sha256) if run.spec.model_sha256 in hashes else 0
+            index = next((at for at, one in enumerate(models) if one.model_sha256 == run.spec.model_sha256), 0)
             assessment = replace(assessment_of_run(run.spec, models[index]), wishes=wishes)
             engine = self._open_all(models[0])[index]
         ref = replace(judged.ref, turn=UPRIGHT)

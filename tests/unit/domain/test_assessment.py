@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fieldray.domain.assessment import DECIDES_NOTHING, Assessment, choose
+from fieldray.domain.assessment import DECIDES_NOTHING, Assessment, assessment_of_run, choose
 from fieldray.domain.finding import leading_of, listed_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
@@ -24,6 +25,7 @@ from fieldray.domain.model import (
 from fieldray.domain.run import Wishes
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import MANIFEST as LEGACY
+from fieldray.pipeline.assembly import spec_of
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
 
@@ -104,6 +106,21 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
     assert len(set(hashes)) == len(hashes)
     assert assessment().settings_hash == hashes[0]
     assert assessment(names={"en": "Other", "uk": "Інше"}).settings_hash == hashes[0]
+
+
+def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
+    model = assessment().model
+    asked = [
+        choose(model, operating_point=name, ages_confirmed=is_confirmed, wishes=wishes)
+        for name in ("screening", "sensitive")
+        for is_confirmed in (False, True)
+        for wishes in (Wishes(), Wishes(overrules=True), Wishes(turns=True), Wishes(overrules=True, turns=True))
+    ]
+    for one in asked:
+        found = assessment_of_run(spec_of([Path("/x")], one), model)
+        assert (found.points, found.wishes) == (one.points, one.wishes)
+    with pytest.raises(UsageProblem, match="of the pack tiny"):
+        assessment_of_run(spec_of([Path("/x")], asked[-1]), tiny_model())
 
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
