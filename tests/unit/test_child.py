@@ -140,6 +140,33 @@ def test_kill_from_another_thread_ends_a_call(child: Child) -> None:
         child.call(Message({"what": "hang"}), timeout_s=20)
 
 
+def test_a_thread_that_ends_it_late_leaves_the_next_process_alone(
+    monkeypatch: pytest.MonkeyPatch, child: Child
+) -> None:
+    """A run is stopped while the thread that asked the child notices its end too, and starts it again."""
+    has_ended, may_go_on, wait = threading.Event(), threading.Event(), subprocess.Popen.wait
+
+    def late(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        code = wait(process, timeout)
+        if threading.current_thread() is stopping:
+            has_ended.set()
+            may_go_on.wait(20)
+        return code
+
+    monkeypatch.setattr(subprocess.Popen, "wait", late)
+    stopping = threading.Thread(target=child.kill)
+    stopping.start()
+    assert has_ended.wait(20)
+    child.kill()
+    child.start()
+    may_go_on.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    child.call(Message({"what": "answer"}), timeout_s=20)
+    with pytest.raises(ChildTimeout):  # the next process has kept its deadline
+        child.call(Message({"what": "hang"}), timeout_s=0.3)
+
+
 def test_only_services_of_this_program_are_served() -> None:
     child = Child("os:abort")
     child.start()

@@ -18,8 +18,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import BinaryIO, Final, TypeVar, cast
+from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from fieldray import errors
 from fieldray.errors import FieldrayError
@@ -28,7 +29,15 @@ from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY, 
 from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import Reason
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _MOST_STAGES: Final = 64  # of one answer: more are no stages, but a child that never ends
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
+# the time to read one. Below 32 MB (its own upper limit) blocks are kept, up to 128 MB in all.
+_KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27)}
 
 
 class Deadline:
@@ -79,16 +88,6 @@ class Deadline:
                     self._changed.wait(None if left_s == math.inf else left_s)
 
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
-# the time to read one. Below 32 MB (its own upper limit) blocks are kept, up to 128 MB in all.
-_KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27)}
-
-
 class ChildLost(Exception):
     """The child ended without an answer. If it never `was_ready`, what it was asked is not the cause."""
 
@@ -114,6 +113,22 @@ class ChildTimeout(ChildLost):
         self.was_ready = was_ready
 
 
+class _Life(NamedTuple):
+    """A process and what ends with it: a thread that reaps it late must not meet those of the next one."""
+
+    process: subprocess.Popen[bytes]
+    deadline: Deadline
+    keeper: threading.Thread
+
+    def reap(self) -> None:
+        self.process.wait()
+        self.deadline.close()
+        self.keeper.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                cast("BinaryIO", stream).close()
+
+
 class Child:
     """The parent's handle. Not for use by two threads at once, except `kill`, which any thread may call."""
 
@@ -123,10 +138,8 @@ class Child:
         self._service = service
         self._command = command
         self._memory_limit_mb = memory_limit_mb
-        self._process: subprocess.Popen[bytes] | None = None
+        self._life: _Life | None = None
         self._last_stderr: deque[str] = deque(maxlen=20)
-        self._keeper: threading.Thread | None = None
-        self._deadline: Deadline | None = None
         self._timed_out = False
         self._is_ready = False
         self.stage = ""  # the one that it announced last of what it was asked last
@@ -134,52 +147,49 @@ class Child:
     @property
     def is_running(self) -> bool:
         """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
+        return self._life is not None and self._life.process.poll() is None
 
     @property
     def pid(self) -> int | None:
         """The process id, None before `start`."""
-        return self._process.pid if self._process else None
+        return self._life.process.pid if self._life else None
 
     def start(self) -> None:
         """Start the process; it answers its first call once its imports are done. Raises OSError."""
-        if self._process and self._process.poll() is not None:
-            self._reap(self._process)  # it ended by itself
+        if self._life and not self.is_running:
+            self._life.reap()  # it ended by itself
         self._timed_out = self._is_ready = False
         self._last_stderr.clear()
         born: SimpleQueue[subprocess.Popen[bytes] | Exception] = SimpleQueue()
-        self._keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
+        keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
         try:
-            self._keeper.start()
+            keeper.start()
         except RuntimeError as error:  # no thread is to be had
-            self._keeper = None
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         process = born.get()
         if isinstance(process, Exception):
-            self._keeper.join()
+            keeper.join()
             raise process
-        self._process = process
-        self._deadline = Deadline(self._expire, name="child-deadline")
+        self._life = _Life(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
     def call(self, message: Message, *, timeout_s: float) -> Message:
         """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised."""
-        process, deadline = self._process, self._deadline
-        if process is None or deadline is None:
+        if (life := self._life) is None:
             raise ChildDied(None, "not started")
         self.stage = ""
-        deadline.begin(timeout_s)
+        life.deadline.begin(timeout_s)
         try:
-            answer = self._exchange(process, message, timeout_s)
+            answer = self._exchange(life, message, timeout_s)
         except (OSError, ValueError) as error:
             log.debug("child %s: %s", self._service, error)
             answer = None
         finally:
-            deadline.end()
+            life.deadline.end()
         if answer is None:
             self.kill()
             if self._timed_out:
                 raise ChildTimeout(f"no answer in {timeout_s:g} s", was_ready=self._is_ready)
-            raise ChildDied(process.returncode, "\n".join(self._last_stderr), was_ready=self._is_ready)
+            raise ChildDied(life.process.returncode, "\n".join(self._last_stderr), was_ready=self._is_ready)
         self._understood(_raise_remote, answer)
         return answer
 
@@ -198,60 +208,46 @@ class Child:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
 
-    def _exchange(self, process: subprocess.Popen[bytes], message: Message, timeout_s: float) -> Message | None:
+    def _exchange(self, life: _Life, message: Message, timeout_s: float) -> Message | None:
         """The answer, None if the child ended; before the first one it says that it is ready to be asked.
 
         At each stage that it announces, its time begins anew.
         """
-        answers = cast("BinaryIO", process.stdout)
+        answers = cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
             self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
         if not self._is_ready:
             return None
-        write_message(cast("BinaryIO", process.stdin), message)
+        write_message(cast("BinaryIO", life.process.stdin), message)
         for _ in range(_MOST_STAGES):
             answer = read_message(answers)
             if answer is None or STAGE not in answer.body:
                 return answer
             self.stage = str(answer.body[STAGE])
-            if self._deadline:
-                self._deadline.begin(timeout_s)
+            life.deadline.begin(timeout_s)
         return None
 
     def close(self, *, grace_s: float = 2.0) -> None:
         """Close its input, wait for an orderly end, kill it if that takes longer."""
-        process = self._process
-        if process is None:
+        if (life := self._life) is None:
             return
         with contextlib.suppress(OSError):
-            cast("BinaryIO", process.stdin).close()
+            cast("BinaryIO", life.process.stdin).close()
         try:
-            process.wait(grace_s)
+            life.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-        self._reap(process)
+            life.process.kill()
+        life.reap()
 
     def kill(self) -> None:
         """End it at once."""
-        process = self._process
-        if process is not None:
-            process.kill()
-            self._reap(process)
+        if life := self._life:
+            life.process.kill()
+            life.reap()
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> None:
-        process.wait()
-        if self._deadline:
-            self._deadline.close()
-        if self._keeper:
-            self._keeper.join()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            with contextlib.suppress(OSError):
-                cast("BinaryIO", stream).close()
-
-    def _expire(self) -> None:
+    def _expire(self, process: subprocess.Popen[bytes]) -> None:
         self._timed_out = True
-        if self._process:
-            self._process.kill()
+        process.kill()
 
     def _keep(self, born: SimpleQueue[subprocess.Popen[bytes] | Exception]) -> None:
         """Start the process and stay until it has ended.
