@@ -245,8 +245,10 @@ def _question(ref: ImageRef, assessment: Assessment, *, detail: Detail, runs: bo
 
 def _is_for_a_worker(engine: Engine, is_cancelled: Callable[[], bool]) -> bool:
     """Whether a worker runs the classifier, no other device. Waits for one; raises Cancelled, BackendProblem."""
-    while (name := engine.serving(timeout_s=_WAIT_S)) is None:
-        if is_cancelled():
+    name = None
+    while name is None:
+        name = engine.serving(timeout_s=_WAIT_S)
+        if is_cancelled():  # before a worker is asked: nobody would end what it begins now
             raise Cancelled
     return name == CPU.name
 
@@ -283,14 +285,13 @@ def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
 
 def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> Outcome:
     """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
-    facts, lungs = image.facts, image.lungs
-    gate = assessment.model.manifest.ood_gate
+    facts, lungs, manifest = image.facts, image.lungs, assessment.model.manifest
+    gate = manifest.ood_gate
     extra: dict[str, float] = {}
-    accepted, is_confirmed = assessment.model.manifest.accepted, assessment.ages_confirmed
-    of_header = header_notes(image.ref.header, accepted, is_confirmed=is_confirmed)
+    of_header = header_notes(image.ref.header, manifest.accepted, is_confirmed=assessment.ages_confirmed)
     of_header += tuple(reason(code) for code in facts.notes if code in NOTES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
-    if assessment.model.manifest.is_bare:
+    if manifest.is_bare:
         notes += (reason("unsigned_operating_point_unknown"),)
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)

@@ -131,9 +131,9 @@ class Reduced(FakeReaders):
 
 
 def look(decoders: Reduced, **changes: Any) -> Outcome:
-    engine = changes.pop("engine", None) or FakeEngine()
+    options = {"engine": FakeEngine()} | {key: changes.pop(key) for key in ("engine", "is_cancelled") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
-    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), workers=decoders, engine=engine)
+    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), workers=decoders, **options)
 
 
 # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
@@ -258,8 +258,16 @@ def never(_: Future[Prediction]) -> None:
 
 @pytest.mark.parametrize(("name", "answer"), [("bright.png", never), ("bug.png", None)])
 def test_a_cancelled_image_gets_no_outcome(name: str, answer: Callable[[Future[Prediction]], None] | None) -> None:
+    asked = iter((False,))  # it is cancelled once a worker was asked
     with pytest.raises(Cancelled):
-        screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: True)
+        screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: next(asked, True))
+
+
+def test_a_cancelled_image_is_not_looked_at_again() -> None:
+    decoders = Reduced(95, 255)  # a close call
+    with pytest.raises(Cancelled):
+        look(decoders, is_cancelled=lambda: bool(decoders.reads))
+    assert decoders.reads == ["needed"]
 
 
 def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
