@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -44,6 +45,7 @@ from fieldray.errors import (
     EnvironmentProblem,
     FieldrayError,
     PackProblem,
+    Unreadable,
     Unusable,
     UsageProblem,
     shortage,
@@ -60,10 +62,14 @@ from fieldray.store.work_list import WorkListQuery
 from fieldray.workers.calls import Look
 from fieldray.workers.pool import Workers, open_workers
 
+log = logging.getLogger(__name__)
+
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
 LEAST_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
+_MOST_FRAMES: Final = 64
+_WORKERS: Final = 2  # one for each image of a pair
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -154,7 +160,8 @@ class PairComparer:
         """
         self._is_cancelled, began_s = False, time.monotonic()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
-            first, second = pool.map(self._read, (prior, current))
+            read = partial(read_framed, readers=self.readers, finder=self._finder)
+            first, second = pool.map(read, (prior, current))
         self._require_wanted()
         problem = _problem(first, second)
         if problem is None and first.framed and second.framed:
@@ -167,9 +174,6 @@ class PairComparer:
     def _require_wanted(self) -> None:
         if self._is_cancelled:
             raise Cancelled
-
-    def _read(self, ref: ImageRef) -> ReadImage:
-        return read_framed(ref, readers=self.readers, finder=self._finder)
 
     def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
         try:
@@ -245,11 +249,6 @@ def only_image(path: Path, *, readers: Workers) -> ImageRef:
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]
 
-
-log = logging.getLogger(__name__)
-
-_MOST_FRAMES: Final = 64
-_WORKERS: Final = 2  # one for each image of a pair
 
 # Screens an image by the operating point of that name; None where that cannot be done now.
 Screen = Callable[[ImageRef, str | None], Outcome | None]
@@ -328,7 +327,7 @@ class Priors:
     def compare(self, prior: Prior, current: Outcome) -> PairComparison:
         """Compare two images as far as they are comparable.
 
-        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem.
+        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem, Unreadable (changed since it was screened).
         """
         with self._lock:
             if self._is_closed:
@@ -339,7 +338,11 @@ class Priors:
                     self._ends = ends.pop_all()
             comparer = self._comparer
         with self._working:
-            return comparer.compare(prior.outcome.ref, current.ref).comparison
+            pair = comparer.compare(prior.outcome.ref, current.ref)
+        for judged, read in ((prior.outcome, pair.prior), (current, pair.current)):
+            if len({judged.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
+                raise Unreadable(reason("changed"))
+        return pair.comparison
 
     def cancel(self) -> None:
         """End the comparison under way, from any thread."""

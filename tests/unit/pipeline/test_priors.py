@@ -15,7 +15,7 @@ from fieldray.domain.comparison import Incomparable, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.prior import Prior, as_prior
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, UsageProblem
+from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage
 from fieldray.reasons import reason
@@ -37,6 +37,7 @@ class FakeComparer:
 
     def __init__(self) -> None:
         self.asked: list[tuple[ImageRef, ImageRef]] = []
+        self.read: dict[str, str] = {}  # the content that files are found to have, where it is known
         self.may_answer, self.is_asked = threading.Event(), threading.Event()
         self.is_cancelled = self.is_closed = False
         self.may_answer.set()
@@ -49,7 +50,8 @@ class FakeComparer:
             raise Cancelled
         problem = Incomparable(reason=reason("compare_unlike"))
         comparison = PairComparison(prior=None, current=None, problem=problem)
-        return ComparedPair(prior=ReadImage(ref=prior), current=ReadImage(ref=current), comparison=comparison)
+        found = [ReadImage(ref=ref, facts=read_facts(self.read.get(ref.path.name, ""))) for ref in (prior, current)]
+        return ComparedPair(prior=found[0], current=found[1], comparison=comparison)
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -169,6 +171,19 @@ def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
     assert comparer.is_closed
     with pytest.raises(EnvironmentProblem):
         priors.compare(prior, current)
+
+
+@pytest.mark.parametrize("replaced", ["before.dcm", "current.dcm"])
+def test_a_file_that_is_not_what_was_screened_is_not_compared(
+    tmp_path: Path, priors: Priors, comparer: FakeComparer, replaced: str
+) -> None:
+    prior, current = pair(tmp_path)
+    comparer.read = {one.ref.path.name: one.facts.content_sha256 for one in (prior.outcome, current)}
+    assert priors.compare(prior, current).problem.reason.code == "compare_unlike"
+    comparer.read[replaced] = hashlib.sha256(b"another image").hexdigest()
+    with pytest.raises(Unreadable) as raised:
+        priors.compare(prior, current)
+    assert raised.value.reason.code == "changed"
 
 
 def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: Priors, comparer: FakeComparer) -> None:
