@@ -192,11 +192,6 @@ def codestreams_in(source: bytes) -> int:
     return 1 + len(_ANOTHER.findall(source))
 
 
-def codestream_bits(source: bytes) -> int:
-    """Bits of each value that a JPEG, JPEG-LS or JPEG 2000 codestream states itself; 0 for other data."""
-    return _precision(source)[0]
-
-
 def codestream_size(source: bytes) -> Size | None:
     """(rows, columns) that a JPEG, JPEG-LS or JPEG 2000 codestream states itself; None for other data."""
     start = source.find(_JPEG_2000_START, 0, 256)
@@ -221,6 +216,7 @@ class Codec:
                         step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
                         plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
     pydicom_plugin      pydicom's own, for what `decode` leaves; "" if nothing does
+    check               whether anything of such a JPEG is missing. Raises Unreadable
     runtime_modules     modules that its library imports by name, for the installer
     """
 
@@ -229,6 +225,7 @@ class Codec:
     decode: Callable[[Frame], Stored | None]
     reduced: Callable[[Frame, TargetSize], tuple[Stored, int] | None] | None = None
     pydicom_plugin: str = ""
+    check: Callable[[bytes], None] | None = None
     runtime_modules: tuple[str, ...] = ()
 
 

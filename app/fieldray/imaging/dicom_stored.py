@@ -50,7 +50,7 @@ from fieldray.imaging.dicom_header import (
     text,
     whole_number,
 )
-from fieldray.imaging.identify import check_pixel_count
+from fieldray.imaging.identify import check_pixel_count, jpeg_may_lack_pixels
 from fieldray.reasons import reason
 
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
@@ -314,7 +314,10 @@ def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memory
         raise Unreadable(not_supported(header.transfer_syntax, codec.name))
     decoder = _pydicom_decoder(header.transfer_syntax)
     alone = {"number_of_frames": 1, "extended_offsets": None, "decoding_plugin": codec.pydicom_plugin}
-    return _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
+    values = _by_pydicom(header, decoder, frame, encapsulate([frame.source]), 0, **alone)
+    if codec.check and jpeg_may_lack_pixels(frame.source, np.ravel(values[-1, -1])):
+        codec.check(frame.source)
+    return values
 
 
 def _of_codec(header: DicomHeader, frame: Frame, values: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import io
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
@@ -41,7 +41,8 @@ _PROGRAMS: Final = (
 # ITU-T T.81 table B.1 (SOF0 to SOF15 without DHT, JPG and DAC) and T.87 C.1.1 (SOF55).
 _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
-_START_OF_SCAN: Final = 0xDA
+_PROGRESSIVE: Final = 0xC2
+START_OF_SCAN: Final = 0xDA
 _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
 VALUE_REPRESENTATIONS: Final = frozenset(
@@ -99,7 +100,7 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
     for marker, start in jpeg_markers(data):
         if marker in _FRAME_MARKERS and start + 7 <= len(data):
             return JpegFrame(marker, *struct.unpack(">BHH", data[start + 2 : start + 7]))
-        if marker == _START_OF_SCAN:
+        if marker == START_OF_SCAN:
             break
     return None
 
@@ -111,6 +112,25 @@ def jpeg_end(data: bytes) -> int | None:
         return end
     # a segment of a wrong length may have hidden the end
     return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
+
+
+def jpeg_may_lack_pixels(data: bytes, last: Iterable[int]) -> bool:
+    """Whether a scan of a JPEG may break off although the JPEG has its end: by its last pixel, as it was decoded.
+
+    libjpeg-turbo silently puts the middle of all greys in place of what a scan lacks. A progressive JPEG has all of its
+    pixels coarsely at first: it lacks scans that make each coefficient of its first component exact. What the last of
+    them lacks is a bit of some coefficients, which nobody sees.
+    """
+    frame = jpeg_frame(data)
+    if frame is None or frame.process != _PROGRESSIVE:
+        return frame is not None and all(value == 1 << (frame.bits - 1) for value in last)
+    scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
+    exact = set[int]()
+    for scan in scans:
+        count, component, _, first, until, precision = scan.ljust(6, b"\0")
+        if count == 1 and component == scans[0][1] and not precision & 15:
+            exact.update(range(first, until + 1))
+    return len(exact - {0}) < 63
 
 
 def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.identify import check_pixel_count, jpeg_end, jpeg_frame, png_size
+from fieldray.imaging.identify import check_pixel_count, jpeg_end, jpeg_frame, jpeg_may_lack_pixels, png_size
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
 from fieldray.reasons import reason
 
@@ -125,11 +125,21 @@ def _load(data: bytes, kind: type[ImageFile], step: int = 1, *, is_turned: bool 
                     # Colour shows in single pixels: only a grey file may be read at a lower resolution.
                     image.draft("L", (image.width // step, image.height // step))
                 image.load()
+                if kind is JpegImageFile:
+                    _check_scans(data, image.getpixel((-1, -1)))
                 return ImageOps.exif_transpose(image) if is_turned and _orientation(image) != 1 else image
     except (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         why = reason("truncated") if is_short else reason("damaged", detail="the image cannot be decoded")
         raise Unreadable(why) from error
+
+
+def _check_scans(data: bytes, last: Any) -> None:
+    """Raise Unreadable `truncated` for a JPEG of which a scan breaks off; `last` is its last pixel."""
+    if jpeg_may_lack_pixels(data, np.ravel(last)):
+        from fieldray.imaging.codecs.jpeg import check_scans
+
+        check_scans(data)
 
 
 def _opened(data: bytes, kind: type[ImageFile]) -> ImageFile:
@@ -221,7 +231,9 @@ def _deep_jpeg(data: bytes) -> tuple[NDArray[Any], list[str]]:
     from fieldray.imaging.codecs.jpeg import decode_jpeg_values  # pydicom takes a third of a second to load
 
     try:
-        return _grey_of(decode_jpeg_values(data), has_alpha=False)
+        values = decode_jpeg_values(data)
+        _check_scans(data, values[-1, -1])
+        return _grey_of(values, has_alpha=False)
     except ValueError as error:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 

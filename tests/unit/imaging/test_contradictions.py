@@ -25,6 +25,7 @@ from pydicom.uid import (
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
+    JPEGExtended12Bit,
     JPEGLosslessSV1,
     JPEGLSLossless,
     RLELossless,
@@ -224,15 +225,27 @@ def test_a_deflated_data_set_that_breaks_off_is_incomplete(tmp_path: Path) -> No
         assert _problem(data[:kept]) == _problem(data[:kept] + bytes(len(data) - kept)) == "truncated"
 
 
-def test_a_jpeg_within_dicom_that_lacks_its_end_marker_alone_is_read(tmp_path: Path) -> None:
-    for bits, syntax in ((12, JPEGLosslessSV1), (16, JPEGLosslessSV1)):
-        dataset = _dataset(tmp_path)
-        frame = imagecodecs.jpeg8_encode(IMAGE, lossless=True, bitspersample=bits)
-        for less, code in ((2, None), (60, "truncated")):
-            dataset.PixelData = encapsulate([frame[:-less]])
-            dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
-            data = _file(syntax, _body(dataset))
-            if code:
-                assert _problem(data) == code
-            else:
-                np.testing.assert_array_equal(_read(data).pixels, IMAGE)
+@pytest.mark.parametrize(
+    ("bits", "syntax", "photometric"),
+    [
+        *((8, JPEGBaseline8Bit, photometric) for photometric in ("MONOCHROME2", "RGB")),
+        *((12, syntax, "MONOCHROME2") for syntax in (JPEGExtended12Bit, JPEGLosslessSV1)),
+        (16, JPEGLosslessSV1, "MONOCHROME2"),
+    ],
+)
+def test_a_jpeg_within_dicom_lacks_nothing_but_its_end_marker(
+    bits: int, syntax: UID, photometric: str, tmp_path: Path
+) -> None:
+    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE, bits=bits, photometric=photometric))
+    stored = dataset.pixel_array
+    frame = imagecodecs.jpeg8_encode(stored, lossless=syntax == JPEGLosslessSV1, bitspersample=bits, level=98)
+
+    def file(source: bytes) -> bytes:
+        dataset.PixelData = encapsulate([source])
+        dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+        return _file(syntax, _body(dataset))
+
+    assert _problem(file(frame[: len(frame) // 2] + b"\xff\xd9")) == "truncated"
+    if photometric != "RGB":  # pydicom wants the end
+        np.testing.assert_array_equal(_read(file(frame[:-2])).pixels, _read(file(frame)).pixels)
+        assert _problem(file(frame[:-60])) == "truncated"

@@ -104,9 +104,14 @@ def _problem(data: bytes) -> str:
     return caught.value.reason.code
 
 
-def _jpeg(**options: Any) -> bytes:
+END = b"\xff\xd9"
+ORIENTED = Picture.Exif()
+ORIENTED[0x0112] = 6
+
+
+def _jpeg(mode: str = "L", **options: Any) -> bytes:
     stream = io.BytesIO()
-    Picture.fromarray(NARROW).save(stream, "JPEG", quality=95, **options)
+    Picture.fromarray(NARROW).convert(mode).save(stream, "JPEG", quality=95, **options)
     return stream.getvalue()
 
 
@@ -158,6 +163,20 @@ def test_a_jpeg_that_lacks_its_end_marker_alone_is_whole(options: dict[str, Any]
         assert image.notes == ("end_was_missing",)
     for data in (whole[:-4], whole[:-40], whole[: len(whole) // 2], whole[: len(whole) // 2] + bytes(len(whole))):
         assert _problem(data) == "truncated"
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"exif": ORIENTED}])
+def test_a_scan_that_breaks_off_before_the_end_marker_is_incomplete(options: dict[str, Any]) -> None:
+    for mode in ("L", "RGB"):
+        whole = _jpeg(mode, **options)
+        for share in (0.3, 0.5, *([] if "progressive" in options else [0.75])):  # the last scan holds one bit more
+            cut = whole[: int(share * len(whole))]
+            assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
+    at = whole.index(b"\xff\0", len(whole) // 2)
+    assert _problem(whole[: at + 1] + b"\xd9" + whole[at + 2 :]) == "truncated"  # one byte is another
+    flat = io.BytesIO()
+    Picture.fromarray(np.full_like(NARROW, 128)).save(flat, "JPEG", **options)
+    assert np.ptp(_read(flat.getvalue()).pixels) == 0  # as grey as what is made up
 
 
 def test_a_second_image_of_the_same_size_is_never_passed_over() -> None:

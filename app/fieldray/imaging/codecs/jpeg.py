@@ -1,8 +1,9 @@
-"""JPEG of 8 bits by Pillow, which can shrink while decoding, and of 12 bits by libjpeg-turbo."""
+"""JPEG by libjpeg-turbo; by Pillow where it is shrunk while it is decoded, and in colour."""
 
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 from typing import Any, Final
 
 import imagecodecs
@@ -12,12 +13,14 @@ from PIL.JpegImagePlugin import JpegImageFile
 from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
-from fieldray.imaging.codec import Codec, Frame, codestream_bits
+from fieldray.imaging.codec import Codec, Frame
+from fieldray.imaging.identify import START_OF_SCAN, jpeg_markers, jpeg_may_lack_pixels
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
-_WHAT_FOLLOWS: Final = (b"", b"\x5a\xa5" * 16, b"\xc3\x3c\x99" * 16)
+_RESTARTS: Final = range(0xD0, 0xD8)
+_WHAT_FOLLOWS: Final = (b"", b"\0" + b"\x5a\xa5" * 16, b"\0" + b"\xc3\x3c\x99" * 16)
 
 
 def with_end(source: bytes) -> bytes:
@@ -34,18 +37,30 @@ def with_end(source: bytes) -> bytes:
     if _END_OF_IMAGE in bare[-3:]:
         return source
     bare = bare + b"\0" if bare.endswith(b"\xff") and len(bare) < len(source) else bare.removesuffix(b"\xff")
+    check_scans(bare + _END_OF_IMAGE)
+    return bare + _END_OF_IMAGE
+
+
+def check_scans(source: bytes) -> None:
+    """Raise Unreadable `truncated` where it matters what follows the scans of a JPEG, or where it is damaged."""
+    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in _RESTARTS]
+    ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
+    parts = [source[start:end] for start, end in pairwise([0, *ends, len(source)])]
     try:
-        first, *others = (decode_jpeg_values(bare + more + _END_OF_IMAGE) for more in _WHAT_FOLLOWS)
+        first, *others = (decode_jpeg_values(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
     if not all(np.array_equal(first, other) for other in others):
         raise Unreadable(reason("truncated"))
-    return bare + _END_OF_IMAGE
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """As `decode_jpeg_values`, of a whole JPEG. Raises Unreadable `truncated` as well."""
-    return decode_jpeg_values(with_end(source))
+    source = with_end(source)
+    values = decode_jpeg_values(source)
+    if jpeg_may_lack_pixels(source, np.ravel(values[-1, -1])):
+        check_scans(source)
+    return values
 
 
 def decode_jpeg_values(source: bytes) -> NDArray[Any]:
@@ -62,9 +77,7 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
 
 
 def _decode(frame: Frame) -> NDArray[Any] | None:
-    """Twelve bits (process 4 of ITU-T T.81), and eight in words of sixteen: no plugin of pydicom decodes these."""
-    is_usual = frame.samples != 1 or (codestream_bits(frame.source), frame.bits_allocated) == (8, 8)
-    return None if is_usual else decode_jpeg(frame.source)
+    return decode_jpeg(frame.source) if frame.samples == 1 else None
 
 
 def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
@@ -77,13 +90,15 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
         if image.mode != "L" or image.size != (frame.columns, frame.rows):
             return None
         image.draft("L", (frame.columns // step, frame.rows // step))
-        return np.asarray(image), step
+        values = np.asarray(image)
+    return None if jpeg_may_lack_pixels(frame.source, [values[-1, -1]]) else (values, step)
 
 
 CODEC: Final = Codec(
     name="JPEG",
     transfer_syntaxes=frozenset({JPEGBaseline8Bit, JPEGExtended12Bit}),
     decode=_decode,
+    check=check_scans,
     reduced=_reduced,
     pydicom_plugin="pillow",
     runtime_modules=("imagecodecs._jpeg8",),
