@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -65,7 +65,7 @@ class Frame:
     source           the codestream, of the size that the header states
     unused_low_bits  how far the stored bits lie above bit 0
     is_plain_grey    one sample of 8 or 16 bits that is a grey value
-    has_padding      whether some values mean "no image here", so that they must not be blended with others
+    padding          the ends of the values that mean "no image here", so that they must not be blended with others
     """
 
     source: bytes
@@ -78,7 +78,7 @@ class Frame:
     unused_low_bits: int
     is_signed: bool
     is_plain_grey: bool
-    has_padding: bool
+    padding: Size | None
 
     @property
     def kind(self) -> str:
@@ -128,6 +128,12 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     lowest, highest = int(stored.min()), int(stored.max())
     if not shift and bottom <= lowest and highest <= top:
         return stored
+    if frame.padding and frame.is_lossless and not shift:
+        ends = np.array(frame.padding).astype(stored.dtype)  # written with the other sign, they mean the same bits
+        is_padding = (stored >= ends.min()) & (stored <= ends.max())
+        if is_padding.any() and not bottom <= ends.min() <= ends.max() <= top:
+            rest = np.where(is_padding, stored.dtype.type(0), stored)
+            return np.where(is_padding, stored, stored_values_of(rest, replace(frame, padding=None)))
     if not frame.is_lossless and _OVERSHOOT * (bottom - 1) <= lowest and highest <= _OVERSHOOT * (top + 1):
         return stored.clip(bottom, top)
     above = whole - bits - shift

@@ -248,13 +248,18 @@ def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]
     return np.rint((finite - base) / step).astype(np.uint16), step, base
 
 
+def padding_of(dataset: Dataset) -> tuple[int, int] | None:
+    """The ends of the range of values that mean "no image here", as the file has them; None where it has none."""
+    value, limit = number(dataset, "PixelPaddingValue"), number(dataset, "PixelPaddingRangeLimit")
+    return None if value is None else (int(value), int(value if limit is None else limit))
+
+
 def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
     """Where the file marks "no image here" (PS3.3 C.7.5.1.1.2); None if that is nowhere or everywhere."""
-    value = number(dataset, "PixelPaddingValue")
-    if value is None or stored.dtype.kind == "f":
+    if (ends := padding_of(dataset)) is None or stored.dtype.kind == "f":
         return None
-    limit = number(dataset, "PixelPaddingRangeLimit")
-    ends = [_with_other_sign(int(end), low, high) for end in (value, value if limit is None else limit)]
+    if stored.dtype.itemsize <= 2:
+        ends = _with_other_sign(ends[0], low, high), _with_other_sign(ends[1], low, high)
     mask = (stored >= min(ends)) & (stored <= max(ends))
     return mask if mask.any() and not mask.all() else None
 

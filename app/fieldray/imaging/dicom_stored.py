@@ -43,6 +43,7 @@ from fieldray.imaging.codec import (
     stored_values_of,
     syntax_of,
 )
+from fieldray.imaging.dicom_grey import padding_of
 from fieldray.imaging.dicom_header import (
     UNDEFINED_LENGTH,
     DicomHeader,
@@ -202,7 +203,7 @@ def _frame(header: DicomHeader, shape: Shape, source: bytes) -> Frame:
         unused_low_bits=_unused_low_bits(dataset, shape),
         is_signed=whole_number(dataset, "PixelRepresentation") != 0,
         is_plain_grey=shape.is_plain_grey,
-        has_padding="PixelPaddingValue" in dataset,
+        padding=padding_of(dataset),
     )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydicom import dcmread
 from pydicom.dataset import Dataset
+from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 
+from benchmarks.image_files import put_frame, set_pixels
 from fieldray.domain.image import Image, Window
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.preprocess import to_display
@@ -247,6 +251,28 @@ def test_padding_becomes_black_whatever_its_value(tmp_path: Path) -> None:
         assert image.pixels[:20].max() == 0
         assert to_display(image)[:20].max() == 0
         np.testing.assert_array_equal(image.pixels[20:], IMAGE[20:])
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless])
+@pytest.mark.parametrize(("signed", "value"), [(False, 65535), (False, 4096), (True, -32768), (True, -4096)])
+def test_padding_above_the_stored_bits_is_black(syntax: UID, signed: bool, value: int, tmp_path: Path) -> None:
+    kind = np.int16 if signed else np.uint16
+    framed = IMAGE.astype(kind) - (2048 if signed else 0)
+    framed[:, :20] = framed[:, -20:] = value
+    dataset = dcmread(write_dicom(tmp_path / "plain.dcm", IMAGE, signed=signed))
+    set_pixels(dataset, framed)
+    dataset.BitsStored, dataset.HighBit, dataset.PixelPaddingValue = 12, 11, value
+    dataset["PixelPaddingValue"].VR = "SS" if signed else "US"
+    if syntax == JPEGLosslessSV1:
+        put_frame(dataset, imagecodecs.jpeg8_encode(framed.view(np.uint16), lossless=True, bitspersample=16))
+    elif syntax == RLELossless:
+        dataset.compress(RLELossless)
+    dataset.file_meta.TransferSyntaxUID = syntax
+    dataset.save_as(tmp_path / "padded.dcm")
+    image = decode((tmp_path / "padded.dcm").read_bytes(), ImageRef(path=tmp_path))
+    shown, plain = to_display(image), to_display(_read(tmp_path, IMAGE, signed=signed))
+    assert shown[:, :20].max() == shown[:, -20:].max() == 0
+    np.testing.assert_array_equal(shown[:, 20:-20], plain[:, 20:-20])
 
 
 def test_a_range_of_padding(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def reduced_wavelets(
     OSError, ValueError, SyntaxError
         For what Pillow cannot read.
     """
-    if frame.has_padding:
+    if frame.padding:
         return None
     stream, bits = wavelets_of(frame.source), frame.bits_stored
     if stream is None or stream.bits < bits or (stream.bits > bits and frame.is_lossless):
