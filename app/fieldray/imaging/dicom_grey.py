@@ -153,15 +153,17 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: 
     unit, base = 1.0, 0.0
     is_spread = stored.dtype.kind == "f" or stored.dtype.itemsize > 2
     if is_spread:
-        stored, unit, base = _on_16_bits(stored)
+        no_data = _no_data(stored, dataset, 0, 0)
+        stored, unit, base = _on_16_bits(stored, no_data)
         remarks.append("scaled_to_16_bits")
     lowest, highest = int(stored.min()), int(stored.max())
     low, high = (0, 65535) if is_spread else _stored_range(stored.dtype, dataset, lowest, highest)
-    no_data = _no_data(stored, dataset, low, high)
+    if not is_spread:
+        no_data = _no_data(stored, dataset, low, high)
     sequence = items(dataset, "ModalityLUTSequence")
-    table = _table(sequence[0], dataset, is_signed=low < 0) if sequence else None
+    table = _table(sequence[0], dataset, is_signed=low + base < 0) if sequence else None
     if table is not None:
-        values, top = table.take(np.arange(low, high + 1)), int(table.entries.max())
+        values, top = table.take(np.arange(low, high + 1) * unit + base), int(table.entries.max())
         pixels = _fitted(values, top)[stored.astype(np.int32) - low]
         whole = _Modality(pixels, 1.0, 0.0, no_data, step)
         if np.ptp(_inside(whole)) or not np.ptp(_inside(replace(whole, pixels=stored))):
@@ -236,14 +238,17 @@ def _fitted(values: NDArray[Any], highest: int) -> Pixels:
     return values.astype(np.uint16, copy=False)
 
 
-def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]:
+def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint16], float, float]:
     """Wide integers and floats spread over 0..65535: values, step and base with stored = values * step + base.
 
-    Integers that have room there stay as they are.
+    Integers that have room there stay as they are, or as far apart. What is no data takes no room.
     """
     finite = np.nan_to_num(stored.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    if no_data is not None:
+        finite[no_data] = finite[~no_data].min()
     base, top = float(finite.min()), float(finite.max())
     has_room = stored.dtype.kind != "f" and top - base <= 65535
+    base = 0.0 if has_room and base >= 0 and top <= 65535 else base
     step = 1.0 if has_room else (top - base) / 65535 or 1.0
     return np.rint((finite - base) / step).astype(np.uint16), step, base
 

@@ -317,6 +317,30 @@ def test_wide_integers_of_a_small_range_keep_their_values(tmp_path: Path) -> Non
     assert (image.window, image.value_scale) == (plain.window, plain.value_scale)
 
 
+@pytest.mark.parametrize("least", [100, -3000, 70_000])
+@pytest.mark.parametrize("padding", [False, True])
+@pytest.mark.parametrize("is_table", [False, True])
+def test_padding_and_tables_are_of_the_wide_values_themselves(
+    least: int, padding: bool, is_table: bool, tmp_path: Path
+) -> None:
+    wide = RAMP.astype("<i4") + least
+    none = least - 20_000
+    wide[:, :5] = none if padding else wide[:, 5:6]
+    changes = {"PixelData": wide.tobytes(), "BitsAllocated": 32, "BitsStored": 32, "HighBit": 31}
+    changes |= {"PixelRepresentation": 1, "WindowCenter": least + 2048, "WindowWidth": 4096}
+    changes |= {"PixelPaddingValue": none} if padding and -32768 <= none <= 32767 else {}
+    squares = np.arange(4096) ** 2 // 256
+    if is_table and least < 65536:
+        changes |= {"ModalityLUTSequence": _table(squares, first=least), "WindowCenter": 32768, "WindowWidth": 65536}
+        expected = squares[RAMP] / 256
+    else:
+        expected = RAMP / 16
+    shown = to_display(_read(tmp_path, changes=changes))
+    assert np.abs(shown[:, 5:].astype(int) - expected[:, 5:]).max() < 2
+    if padding and least < 50_000:
+        assert shown[:, :5].max() == 0
+
+
 def test_colour_is_shown_as_stored_however_dark_it_is(tmp_path: Path) -> None:
     image = _read(tmp_path, IMAGE // 25, bits=8, photometric="RGB")
     assert (image.window, image.notes) == (Window(127.5, 255, "LINEAR_EXACT"), ("grey_from_colour",))
