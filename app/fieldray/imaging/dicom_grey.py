@@ -374,7 +374,7 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None
     if descriptor is None or len(descriptor) < 3 or entries is None:
         return None
     count, first, bits = int(descriptor[0]) or 65536, int(descriptor[1]), int(descriptor[2])
-    if isinstance(raw, bytes) and len(raw) == count and bits <= 8:
+    if isinstance(raw, bytes) and len(raw) in (count, count + count % 2) and bits <= 8:
         entries = np.frombuffer(raw, np.uint8).astype(np.uint16)
     entries = entries[:count]
     if len(entries) < 2 or not 1 <= bits <= 16:

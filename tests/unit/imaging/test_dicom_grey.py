@@ -88,12 +88,13 @@ def test_a_voi_table_is_applied(photometric: str, as_bytes: bool, tmp_path: Path
     np.testing.assert_array_equal(shown, 255 - expected if photometric == "MONOCHROME1" else expected)
 
 
-def test_eight_bit_table_entries_packed_in_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [256, 255])
+def test_eight_bit_table_entries_packed_in_bytes(count: int, tmp_path: Path) -> None:
     item = Dataset()
-    item.add_new("LUTDescriptor", "US", [256, 1920, 8])
-    item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))
+    item.add_new("LUTDescriptor", "US", [count, 1920, 8])
+    item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))  # where they are odd, one byte makes them even
     shown = to_display(_read(tmp_path, changes={"VOILUTSequence": [item]})).reshape(-1)
-    assert shown[[1920, 2020, 2175, 4000]].tolist() == [255, 155, 0, 0]
+    assert shown[[1920, 2020, 2175, 4000]].tolist() == [255, 155, 256 - count, 256 - count]
 
 
 @pytest.mark.parametrize("descriptor", [[0, 0, 16], [4096, 0, 99], [1, 0, 16]])
