@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from fieldray.domain.study import ImageRef, is_name
 from fieldray.errors import InputProblem, Unreadable, Unusable
+from fieldray.imaging.discover import IsOwnReport, refs_in
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     MAX_FRAMES,
@@ -31,7 +32,6 @@ from fieldray.imaging.identify import (
     IndexFound,
     ZipFound,
     check_file_size,
-    identify_bytes,
     out_of_memory,
     sniff,
 )
@@ -324,12 +324,14 @@ class Members:
                 raise ValueError("no member is like this")
 
 
-def search(question: Search, *, opener: Opener = open_file) -> Members:
-    """Some members of a zip file. Raises Unreadable, Unusable for the whole zip."""
+def search(
+    question: Search, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
+) -> Members:
+    """Some members of a zip file; the rest as for `discover`. Raises Unreadable, Unusable for the whole zip."""
     ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:
-            return _some(open_archive(stream), ref, question.after)
+            return _some(open_archive(stream), ref, question.after, is_own_report)
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:
@@ -356,12 +358,12 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
         after = part.after
 
 
-def _some(archive: Archive, ref: ImageRef, after: str | None) -> Members:
+def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> Members:
     names = _wanted(archive)
     begin = 0 if after is None else bisect_right(names, after)
     due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
-        found += _found(archive, replace(ref, member=name))[:1]
+        found += _found(archive, replace(ref, member=name), is_own_report)[:1]
         looked_at += 1
         if time.monotonic() > due_s:
             break
@@ -393,26 +395,29 @@ def _may_be_image(archive: Archive, name: str) -> bool:
         return False
 
 
-def _found(archive: Archive, ref: ImageRef) -> list[ImageRef]:
+def _found(archive: Archive, ref: ImageRef, is_own_report: IsOwnReport) -> list[ImageRef]:
     try:
-        found = _identified(archive, ref)
+        found = _identified(archive, ref, is_own_report)
     except InputProblem as error:
         return [replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))]
     if isinstance(found, ZipFound):
         return [replace(ref, problem=reason("nested_zip"), problem_is_refusal=True)]
-    return [] if isinstance(found, IndexFound) else found
+    return found if isinstance(found, list) else []
 
 
-def _identified(archive: Archive, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
+def _identified(
+    archive: Archive, ref: ImageRef, is_own_report: IsOwnReport
+) -> list[ImageRef] | IndexFound | ZipFound | None:
     """Identify a member by its first bytes; more is unpacked only if its header is longer."""
     assert ref.member is not None
     try:
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
         try:
-            return identify_bytes(head, ref)
+            return refs_in(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
             if len(head) < _FIRST_LOOK_BYTES or error.reason.code == "not_an_image":
                 raise
-        return identify_bytes(archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES), ref)
+        whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
+        return refs_in(io.BytesIO(whole), ref, is_own_report)
     except MemoryError as error:
         raise out_of_memory() from error

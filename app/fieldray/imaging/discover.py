@@ -42,6 +42,7 @@ _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
 IsKnown = Callable[[Path, BinaryIO], bool]
+IsOwnReport = Callable[[bytes], bool]
 
 
 def discover(
@@ -49,7 +50,7 @@ def discover(
     *,
     opener: Opener = open_file,
     members: Members | None = None,
-    is_own_report: Callable[[bytes], bool] = lambda _head: False,
+    is_own_report: IsOwnReport = lambda _head: False,
     is_known: IsKnown = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
@@ -69,16 +70,16 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
-    return _Search(opener, members or members_here(opener), is_own_report, is_known).run(tops, notify)
+    return _Search(opener, members or members_here(opener, is_own_report), is_own_report, is_known).run(tops, notify)
 
 
-def members_here(opener: Opener = open_file) -> Members:
+def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False) -> Members:
     """Lists zip files in this process."""
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
         from fieldray.imaging.archive import members_of, search
 
-        return members_of(ref, lambda question: search(question, opener=opener))
+        return members_of(ref, lambda question: search(question, opener=opener, is_own_report=is_own_report))
 
     return members
 
@@ -94,9 +95,7 @@ class _FolderLost(Exception):
 class _Search:
     """One search; remembers the real path of every file already given, and what every folder held."""
 
-    def __init__(
-        self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool], is_known: IsKnown
-    ) -> None:
+    def __init__(self, opener: Opener, members: Members, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
         self._opener = opener
         self._members = members
         self._is_own_report = is_own_report
@@ -297,7 +296,7 @@ class _Search:
 
 
 def refs_in(
-    stream: BinaryIO, ref: ImageRef, is_own_report: Callable[[bytes], bool]
+    stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
     """What is in the stream, None for a report of this program; as `identify`."""
     try:
@@ -313,7 +312,7 @@ def refs_in(
     return found
 
 
-def _is_own(stream: BinaryIO, is_own_report: Callable[[bytes], bool]) -> bool:
+def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
     stream.seek(0)
     return is_own_report(stream.read(_OWN_REPORT_BYTES))
 

@@ -8,6 +8,7 @@ The program is told of each stage as it begins: that is what it says of an image
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from fieldray.processes.priority import step_back
 from fieldray.processes.rpc import served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
+from fieldray.reports.outputs import is_own_report
 from fieldray.workers import calls
 
 
@@ -393,5 +395,5 @@ handle: Final = served(
     (calls.SHOWN, _shown),
     (calls.PREVIEW, lambda question: calls.Levels(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)),
-    (calls.MEMBERS, search),
+    (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
 )

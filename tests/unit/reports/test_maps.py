@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.imaging.discover import discover
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.outputs import is_own_report
+from fieldray.workers.pool import Workers
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, read_facts, screened
 from tiny_models import tiny_manifest
@@ -95,6 +98,18 @@ def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path)
 def test_a_large_image_is_shown_smaller() -> None:
     assert (overlay_spec(4892, 4020).height, overlay_spec(4892, 4020).width) == (1024, 841)
     assert (overlay_spec(64, 100).height, overlay_spec(64, 100).width) == (64, 100)
+
+
+def test_maps_within_a_zip_are_no_xrays(tmp_path: Path) -> None:
+    write_lungs(tmp_path / "a.png", image(), inputs=())
+    write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for path in tmp_path.glob("a.png.*"):
+            archive.write(path, path.name)
+    with Workers(1, timeout_s=60, memory_limit_mb=1024) as workers:
+        for members in (None, workers.members):
+            (ref,) = discover([tmp_path / "a.zip"], members=members, is_own_report=is_own_report)
+            assert ref.member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
 
 
 def test_maps_are_written_again_and_replace_nothing_else(tmp_path: Path) -> None:
