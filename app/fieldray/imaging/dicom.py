@@ -27,9 +27,10 @@ from fieldray.imaging.dicom_header import (
     whole_number,
 )
 from fieldray.imaging.dicom_stored import (
+    LOWER_EDGES,
     Shape,
+    check_lower_part,
     compressed_frame,
-    is_lower_part_dark,
     pixel_value,
     pixels_as_they_are,
     shape_of,
@@ -59,6 +60,7 @@ _KEYWORDS: Final = (
     "HighBit",
     "ExtendedOffsetTable",
     "ExtendedOffsetTableLengths",
+    *LOWER_EDGES,
     *_PALETTE,
     *dicom_grey.KEYWORDS,
 )
@@ -98,14 +100,13 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None, whole: Whole) ->
     shape = shape_of(header)
     value = pixel_value(header, data if header.stream is stream else inflated(header))
     header, value = pixels_as_they_are(header, shape, value)
-    is_dark = is_lower_part_dark(header, shape, value)
+    check_lower_part(header, shape, value)
     aspect = dicom_grey.pixel_aspect(header.dataset)
     # The shape of pixels that are not square is put right once, from all of them.
     image = squared(
         _decode_pixels(header, shape, value, frame, needed=needed if aspect == 1 else None, whole=whole), aspect
     )
-    notes = [*["syntax_contradicted"] * header.is_contradicted, *["lower_part_dark"] * is_dark, *image.notes]
-    return replace(image, notes=tuple(notes))
+    return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
 
 
 def _decode_pixels(

@@ -65,6 +65,7 @@ _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
 _LEAST_BETWEEN: Final = 0.08
 _LONGEST: Final = 8.0  # a pixel whose sides differ by more than that is an error of the header
+_DARK_SHARE: Final = 0.1
 _SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
 
 Pixels = NDArray[Any]
@@ -111,7 +112,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
     step
         Averages over blocks of this many rows and columns.
     """
-    remarks = list(notes)
+    remarks = [*notes, *["lower_part_dark"] * _is_lower_part_dark(stored)]
     spacing_mm, plane = _spacing(dataset, step)
     stage = _modality(stored, dataset, remarks, step)
     pixels = stage.pixels
@@ -144,6 +145,14 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
+
+
+def _is_lower_part_dark(stored: NDArray[Any]) -> bool:
+    """Whether a tenth of the rows or more, at the bottom, hold nothing but zeros, though not all of them do."""
+    if stored[-1].any():
+        return False
+    filled = np.flatnonzero(stored.any(axis=1))
+    return filled.size > 0 and len(stored) - 1 - filled[-1] >= _DARK_SHARE * len(stored)
 
 
 # ---- stored values to pixels

@@ -208,38 +208,39 @@ def _frame(header: DicomHeader, shape: Shape, source: bytes) -> Frame:
 
 
 _CUT_SHARE: Final = 0.01
-_DARK_SHARE: Final = 0.1
 _EMPTY_SHARE: Final = 1 / 3
 _ROWS_ABOVE: Final = 8
+LOWER_EDGES: Final = ("CollimatorLowerHorizontalEdge", "ShutterLowerHorizontalEdge")
 
 
-def is_lower_part_dark(header: DicomHeader, shape: Shape, value: memoryview) -> bool:
-    """Whether a tenth of the rows or more, at the bottom of uncompressed pixels, hold nothing but zeros.
+def check_lower_part(header: DicomHeader, shape: Shape, value: memoryview) -> None:
+    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that no collimator leaves.
 
     A copy that allocates its file first, and is then cut off, leaves zeros; so does a collimator. Those of a copy begin
-    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third.
-
-    Raises Unreadable `lower_part_empty` for what no collimator does.
+    anywhere within a row, where the rows above have values; a collimator has not been seen to cover a third, unless the
+    header says so.
     """
     row_bytes = shape.columns * shape.samples * shape.bits_allocated // 8
     if header.transfer_syntax not in _UNCOMPRESSED or shape.frames > 1 or len(value) < shape.rows * row_bytes:
-        return False
+        return
     if row_bytes == 0 or any(value[(shape.rows - 1) * row_bytes : shape.rows * row_bytes]):
-        return False
+        return
     rows = np.frombuffer(value, np.uint8, shape.rows * row_bytes).reshape(shape.rows, row_bytes)
     filled = int(np.flatnonzero(rows.any(axis=1))[-1]) + 1 if rows.any() else 0
     share = 1 - filled / shape.rows
     if filled <= _ROWS_ABOVE:
-        return False
+        return
     # where the last values of a row are: of the last one that has any, of the one above it, and of one further up
     last, above, further = (
         int(np.flatnonzero(rows[at])[-1]) if rows[at].any() else 0
         for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
     )
     is_cut = above - last > 0.02 * row_bytes and above >= further - 0.01 * row_bytes
-    if share >= _EMPTY_SHARE or (share >= _CUT_SHARE and is_cut):
+    edges, padding = [whole_number(header.dataset, keyword) for keyword in LOWER_EDGES], padding_of(header.dataset)
+    is_stated = any(0 < edge <= filled + _CUT_SHARE * shape.rows for edge in edges)
+    is_stated = is_stated or (padding is not None and min(padding) <= 0 <= max(padding))
+    if (share >= _EMPTY_SHARE and not is_stated) or (share >= _CUT_SHARE and is_cut):
         raise Unreadable(reason("lower_part_empty", percent=round(100 * share)))
-    return share >= _DARK_SHARE
 
 
 def stored_values(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> NDArray[Any]:

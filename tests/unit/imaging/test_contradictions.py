@@ -36,6 +36,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 
@@ -214,9 +215,33 @@ def test_an_empty_lower_part_is_an_incomplete_file(share: float, tmp_path: Path)
 def test_a_collimator_is_no_incomplete_file(edge: Callable[..., np.ndarray], tmp_path: Path) -> None:
     rows, columns = np.indices(IMAGE.shape)
     shuttered = np.where(edge(rows, columns), IMAGE.clip(1), 0).astype(np.uint16)
-    image = _read(write_dicom(tmp_path / "image.dcm", shuttered).read_bytes())
-    np.testing.assert_array_equal(image.pixels, shuttered)
-    assert image.notes == ("lower_part_dark",)
+    for syntax in (ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless):
+        data = write_dicom(tmp_path / "image.dcm", shuttered, transfer_syntax=syntax).read_bytes()
+        np.testing.assert_array_equal(_read(data).pixels, shuttered)
+        reduced = decode(data, ImageRef(path=tmp_path), needed=TargetSize(20, 20))
+        assert _read(data).notes == reduced.notes == ("lower_part_dark",)
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_explained"),
+    [
+        ({"PixelPaddingValue": 0}, True),
+        ({"CollimatorLowerHorizontalEdge": 96}, True),
+        ({"ShutterLowerHorizontalEdge": 97}, True),
+        ({"PixelPaddingValue": 4095}, False),
+        ({"CollimatorLowerHorizontalEdge": 150}, False),
+    ],
+)
+def test_a_lower_part_that_the_header_explains_is_no_incomplete_file(
+    stated: dict[str, int], is_explained: bool, tmp_path: Path
+) -> None:
+    covered = IMAGE.clip(1)
+    covered[96:] = 0
+    data = write_dicom(tmp_path / "image.dcm", covered, changes=stated).read_bytes()
+    if is_explained:
+        assert _read(data).notes == ("lower_part_dark",)
+    else:
+        assert _problem(data) == "lower_part_empty"
 
 
 def test_a_deflated_data_set_that_breaks_off_is_incomplete(tmp_path: Path) -> None:
