@@ -140,6 +140,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 
     # ---- why an image is refused
     "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
+    "other_image": "This image is of a kind that is not read. Save it as DICOM, PNG or JPEG.",
+    "packed_otherwise": "This file is packed in a way that is not opened. Unpack it first.",
     "no_pixel_data": "This DICOM file contains no image ({modality}).",
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",

@@ -415,7 +415,7 @@ def _identified(
         try:
             return refs_in(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
-            if len(head) < _FIRST_LOOK_BYTES or error.reason.code == "not_an_image":
+            if len(head) < _FIRST_LOOK_BYTES or isinstance(error, Unusable):
                 raise
         whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
         return refs_in(io.BytesIO(whole), ref, is_own_report)

@@ -38,6 +38,13 @@ _PROGRAMS: Final = (
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
+# Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and files packed otherwise (gzip, 7z, RAR, xz, tar): they may
+# be X-rays, so they are refused by these reasons and not passed over.
+_OF_OTHER_KINDS: Final = re.compile(
+    rb"(?P<other_image>II\*\0|MM\0\*|BM.{4}\0{4}|GIF8|\0\0\0\x0cjP  |\xff\x4f\xff\x51|RIFF.{4}WEBP)"
+    rb"|(?P<packed_otherwise>\x1f\x8b\x08|7z\xbc\xaf|Rar!\x1a|\xfd7zXZ|.{257}ustar)",
+    re.DOTALL,
+)
 # ITU-T T.81 table B.1 (SOF0 to SOF15 without DHT, JPG and DAC) and T.87 C.1.1 (SOF55).
 _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
@@ -215,6 +222,8 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         stream.seek(0)
         return [_raster(ref, "jpeg", _jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
     if content == "unknown":
+        if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
+            raise Unusable(reason(other.lastgroup))
         # what a power cut leaves of a file that was being written
         is_empty = not any(head) and not any(stream.read(_JPEG_HEAD_BYTES))
         raise Unreadable(reason("truncated")) if is_empty else Unusable(reason("not_an_image"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import struct
+import tarfile
 import tracemalloc
 import zipfile
 from collections import Counter
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from PIL import Image as Picture
 
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
@@ -208,6 +212,25 @@ def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, im
     assert part.refs[0].member == "000"
     assert len(part.refs) <= 32
     assert part.after == part.refs[-1].member
+
+
+def test_other_images_and_packed_files_are_refused_and_counted(tmp_path: Path) -> None:
+    grey = Picture.fromarray(IMAGE.astype("uint8"))
+    contents = {}
+    for kind in ("TIFF", "BMP", "GIF", "JPEG2000", "WEBP"):
+        grey.save(stream := io.BytesIO(), kind)
+        contents[kind] = stream.getvalue()
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("image.dcm"))
+    contents |= {"gz": gzip.compress(b"DICM"), "tar": tar.getvalue(), "xz": lzma.compress(b"DICM"), "txt": b"BMX is a"}
+    expected = [(name, "other_image" if name.isupper() or "2" in name else "packed_otherwise") for name in contents]
+    expected = sorted([*expected[:-1], ("txt", "not_an_image")])
+    assert _codes(discover([_zip(tmp_path / "z.zip", list(contents.items()))])) == expected
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+        (ref,) = discover([tmp_path / name])
+        assert ref.problem_is_refusal and ref.problem and (name, ref.problem.code) in expected
 
 
 def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
