@@ -16,7 +16,7 @@ from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef, day_of
+from fieldray.domain.study import ImageHeader, ImageRef, day_of, known_person
 from fieldray.reasons import Reason, reason
 
 # same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
@@ -25,11 +25,6 @@ Kinship = Literal["same", "other", "unknown"]
 Order = Literal["earlier", "later", "same", "unknown"]
 Origin = Literal["run", "history", "file"]
 
-# What stands in place of a Patient ID where nobody gave one, or where it was taken out: it names nobody.
-_NOBODY: Final = re.compile(
-    r"[0\-_.?*x ]*|anon(ym(ous|ized|ised|e)?)?|unknown|none|null|n/?a|no ?id|not ?known|patient|removed|deleted|test",
-    re.IGNORECASE,
-)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0-9]{1,6})?)?")
 
 
@@ -121,8 +116,8 @@ def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
         return "other"
-    numbers = [header.patient_id.strip() for header in (one, other)]
-    if any(_NOBODY.fullmatch(number) for number in numbers):
+    numbers = [known_person(header.patient_id) for header in (one, other)]
+    if not all(numbers):
         return "unknown"
     return "same" if numbers[0] == numbers[1] else "other"
 
@@ -132,8 +127,8 @@ def person_key(ref: ImageRef) -> str:
 
     An image that does not say whose it is has one of its own.
     """
-    header, number = ref.header, ref.header.patient_id.strip()
-    if _NOBODY.fullmatch(number):
+    header, number = ref.header, known_person(ref.header.patient_id)
+    if not number:
         return f"\n{ref.key}"
     sex = header.patient_sex if header.patient_sex in ("M", "F") else ""
     return f"{number}\n{day_of(header.patient_birth_date) or ''}\n{sex}"

@@ -34,6 +34,18 @@ def day_of(dicom_date: str) -> datetime.date | None:
     return day if day and day.year > 1800 else None
 
 
+# What stands in place of a Patient ID where nobody gave one, or where it was taken out: it names nobody.
+_NOBODY: Final = re.compile(
+    r"[0\-_.?*x ]*|anon(ym(ous|ized|ised|e)?)?|unknown|none|null|n/?a|no ?id|not ?known|patient|removed|deleted|test",
+    re.IGNORECASE,
+)
+
+
+def known_person(patient_id: str) -> str:
+    """The Patient ID without the blanks around it; empty where it names nobody."""
+    return "" if _NOBODY.fullmatch(number := patient_id.strip()) else number
+
+
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 
@@ -122,9 +134,9 @@ class ImageRef:
     def study_key(self) -> str:
         """The study of one patient: a UID is no person, and archives have given two patients the same.
 
-        Patients are told apart by their ID, and by what else is known of them where there is none.
+        Patients are told apart by their ID, and by what else is known of them where it names nobody.
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)
-        whose = header.patient_id.strip() or "^".join(filter(None, person))
+        whose = known_person(header.patient_id) or "^".join(filter(None, person))
         return f"{self.study}\n{whose}" if header.study_instance_uid and whose else self.study

@@ -4,8 +4,8 @@ To add a format, put a module with an `EXPORTER` into `reports/exporters`. Nothi
 for every `--help`, so it imports numpy, pydicom and the like inside its functions.
 
 A person stands in a report by name where somebody asked for that, else by a pseudonym. It is the same for a patient in
-all reports that this installation writes, and says nothing to anybody who does not have its key. Without a patient ID,
-studies cannot be brought together: each gets a pseudonym of its own.
+all reports that this installation writes, and says nothing to anybody who does not have its key. Without a patient ID
+that names somebody, studies cannot be brought together: each gets a pseudonym of its own.
 """
 
 from __future__ import annotations
@@ -245,7 +245,10 @@ def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """`FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
-    who = f"patient\0{header.patient_id}" if header.patient_id else f"study\0{study}"
+    from fieldray.domain.study import known_person
+
+    number = known_person(header.patient_id)
+    who = f"patient\0{number}" if number else f"study\0{study}"
     return f"FR-{_letters(who, key)}"
 
 

@@ -43,6 +43,7 @@ def test_a_study_of_two_patients_is_two() -> None:
     assert key(patient_id="A", patient_name="Alpha^Anna") == key(patient_id="A ", patient_name="Alpha")
     people = [{"patient_id": "A"}, {"patient_id": "B"}, {"patient_name": "Alpha^Anna"}, {"patient_name": "Beta^Boris"}]
     people += [{"patient_name": "Alpha^Anna", "patient_birth_date": "19700101"}, {"patient_sex": "F"}, {}]
+    people += [{"patient_id": "UNKNOWN", "patient_name": name} for name in ("Gamma^Galyna", "Delta^Denys")]
     assert len({key(**person) for person in people}) == len(people)
 
 

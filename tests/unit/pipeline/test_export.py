@@ -16,6 +16,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from fieldray.domain.image import ShownImage
+from fieldray.domain.study import ImageHeader
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
@@ -158,6 +159,11 @@ def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
     assert first != again  # no patient ID: nothing says that both are of one person
     assert pseudonym(header, "1.2", key=key) == first
     assert pseudonym(header, "1.2", key=b"another") != first
+    named = {pseudonym(ImageHeader(patient_id=number), "1.2", key=key) for number in ("PX-1", " PX-1 ")}
+    assert named == {pseudonym(ImageHeader(patient_id="PX-1"), "1.3", key=key)}  # of one person in every study
+    emergencies = [ImageHeader(patient_id="UNKNOWN", patient_name=name) for name in ("Alpha^Anna", "Beta^Boris")]
+    refs = [image_ref(header=replace(header, study_instance_uid="1.2")) for header in emergencies]
+    assert len({pseudonym(ref.header, ref.study_key, key=key) for ref in refs}) == 2  # the number is no person's
     if os.name == "posix":
         assert (tmp_path / "pseudonym.key").stat().st_mode & 0o077 == 0
 
