@@ -34,16 +34,19 @@ def day_of(dicom_date: str) -> datetime.date | None:
     return day if day and day.year > 1800 else None
 
 
-# What stands in place of a Patient ID where nobody gave one, or where it was taken out: it names nobody.
+# Words that stand in place of a Patient ID where nobody gave one, or where it was taken out: they name nobody.
 _NOBODY: Final = re.compile(
-    r"[0\-_.?*x ]*|anon(ym(ous|ized|ised|e)?)?|unknown|none|null|n/?a|no ?id|not ?known|patient|removed|deleted|test",
-    re.IGNORECASE,
+    "anon(ym(ous|ized|ised|e)?)?|unk(nown)?|unidentified|none|null|nil|na|no|not|(not?)?(id|known|number|available)|"
+    "patient|removed|deleted|test|temp(orary)?|emergency|невідом(о|ий|а)|немає|пацієнт|анонім|тест|нд|бн|"
+    "(без)?(номера)?|[0x]*|неизвестн(о|ый|ая)|нет|пациент|аноним"
 )
 
 
 def known_person(patient_id: str) -> str:
-    """The Patient ID without the blanks around it; empty where it names nobody."""
-    return "" if _NOBODY.fullmatch(number := patient_id.strip()) else number
+    """The Patient ID without the blanks around it; empty where it names nobody, or where a letter of it is lost."""
+    words = re.split(r"[\s\-_.?*/^,]+", patient_id.casefold())
+    names_nobody = any(all(map(_NOBODY.fullmatch, said)) for said in (words, ["".join(words)]))
+    return "" if names_nobody or "\N{REPLACEMENT CHARACTER}" in patient_id else patient_id.strip()
 
 
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]

@@ -62,11 +62,15 @@ def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], kin
     assert kinship_of(header(**changes), BASE) == kinship_of(BASE, header(**changes)) == kinship
 
 
-@pytest.mark.parametrize(
-    "number", ["0", "000000", "ANONYMOUS", "Anonymized", "anon", "unknown", "N/A", "???", "-", "X"]
-)
-def test_what_stands_for_nobody_is_no_patient(number: str) -> None:
-    assert kinship_of(header(patient_id=number), header(patient_id=number)) == "unknown"
+_NOBODY = """0|000000|ANONYMOUS|Anonymized|anon|unknown|N/A|???|-|X|UNK|NOT AVAILABLE|UNIDENTIFIED|NO NUMBER|No ID|nil
+EMERGENCY|TEMP|Anonymous Patient|UNKNOWN^0000|невідомо|Невідомий|неизвестно|н/д|б/н|без номера|немає|A-\ufffd12"""
+_SOMEBODY = "10|X1|TEMP 12|UNKNOWN-7|Anna|Нема 3|NO-5|x0y|#"
+
+
+@pytest.mark.parametrize(("numbers", "kinship"), [(_NOBODY, "unknown"), (_SOMEBODY, "same")])
+def test_what_stands_for_nobody_is_no_patient(numbers: str, kinship: str) -> None:
+    headers = [header(patient_id=number) for line in numbers.splitlines() for number in line.split("|")]
+    assert [one.patient_id for one in headers if kinship_of(one, one) != kinship] == []
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_a_study_of_two_patients_is_two() -> None:
     people = [{"patient_id": "A"}, {"patient_id": "B"}, {"patient_name": "Alpha^Anna"}, {"patient_name": "Beta^Boris"}]
     people += [{"patient_name": "Alpha^Anna", "patient_birth_date": "19700101"}, {"patient_sex": "F"}, {}]
     people += [{"patient_id": "UNKNOWN", "patient_name": name} for name in ("Gamma^Galyna", "Delta^Denys")]
+    people += [{"patient_id": "\ufffd-12", "patient_name": name} for name in ("Eta^Emil", "Theta^Taras")]
     assert len({key(**person) for person in people}) == len(people)
 
 
