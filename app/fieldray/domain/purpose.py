@@ -217,21 +217,21 @@ _VIEW_CODES: Final[Mapping[str, str]] = {
 
 # The beginnings of words; after "~" what may stand anywhere in them, after "=" whole words.
 _BODY_PARTS: Final[Mapping[str, str]] = {
-    "CHEST": "~CHEST ~THORAX ~TORAX ~THORAKS ~TORAKS ~TORACE ~LUNG ~CXR CHST THX PULM POUMON POLMON POITRINE "
-    "PECHO PEITO PETTO BRUSTKORB BRUSTRAUM BRYSTKASS BROSTKORG KLATKA KLP PIERSIOW PLUC PLIC PLJUC "
-    "HRUD GRUDNI GOGUS AKCIGER MELLKAS TUDO KRUT KEUHKO RINTAKEHA RINNAK =NGUC =PHOI =PARU ΘΩΡΑΚ "
-    "ΠΝΕΥΜ ОГК ОГП ТОРАК ФЛГ ФЛЮОР КЛЕТ КЛІТ ЛЕГК ЛЕГЕН БЕЛОДР ~胸 ~肺 ~흉부 ~폐 ~صدر",
+    "CHEST": "~CHEST ~THORAX ~TORAX ~THORAKS ~TORAKS ~TORACE LUNG ~CXR CHST PULM POUMON POLMON POITRINE PECHO PEITO "
+    "PETTO BRUSTKORB BRUSTRAUM BRYSTKASS BROSTKORG KLATKA KLP PLUC PLIC PLJUC HRUDNIK AKCIGER MELLKAS TUDO KEUHKO "
+    "RINTAKEHA RINNAK =PHOI =PARU ΠΝΕΥΜ ОГК ОГП ТОРАКС ФЛГ ФЛЮОР КЛЕТ КЛІТ ЛЕГК ЛЕГЕН БЕЛОДР ~胸部 ~肺 ~흉부 ~폐",
     "ABDOMEN": "ABDOM =ABD =KUB VENTRE BAUCH BRZUCH BRICH STOMACH MAGEN GASTR COLON BOWEL INTESTIN KIDNEY "
     "RENAL LIVER BLADDER GALLBL IVU IVP UROGR ESOPH OESOPH ЖИВОТ БРЮШ ЧЕРЕВ ~腹",
     "PELVIS": "PELV BECKEN BASSIN BACINO BACIA MIEDNIC PANEV =HIP =HIPS HUFT HUEFT HANCHE CADERA =ANCA "
     "QUADRIL BIODR SACR COCCY ТАЗ КУЛЬШ ~骨盆",
-    "SPINE": "~SPINE SPINAL VERTEBR COLUMNA COLUNA COLONNA COLONNE RACHI ~WIRBEL KREGOS LUMB CERVIC LWS BWS "
-    "HWS ХРЕБ ПОЗВОН ~椎 ~脊",
+    "SPINE": "~SPINE SPINAL VERTEBR COLUMNA COLUNA COLONNA COLONNE COLOANA RACHI ~WIRBEL ~WERVEL ~VIRVEL ~RYGG "
+    "KREGOS ODCIN PATER CHRBTIC HRBET HRBT HREB KHREB KRALJEZ KICM KICHM OMURG STUBUR =SONG LUMB ~LUMBA ~LOMBA "
+    "CERVIC LWS BWS HWS ХРЕБ ПОЗВОН ВІДДІЛ ОТДЕЛ ΣΠΟΝΔ ~椎 ~脊 ~فقر",
     "SKULL": "SKULL HEAD CRANI CRANE KOPF SCHADEL SCHAEDEL TETE CABEZA CABECA TESTA CZASZK GLOWA LEBK =FACE "
     "FACIAL SINUS ORBIT JAW MANDIB MAXILL NASAL NOSE MASTOID TMJ BRAIN DENT TEETH TOOTH ZYGOM SELLA "
     "PNS ЧЕРЕП ГОЛОВ ~颅 ~頭",
     "NECK": "NECK HALS CUELLO COLLO LARYN THYROID ШИЯ ШИЇ ШЕЯ ШЕИ",
-    "SHOULDER": "SHOULDER SCHULTER EPAULE HOMBRO SPALLA OMBRO CLAVIC CLAVIK SCAPUL ACJOINT ПЛЕЧ КЛЮЧИЦ ЛОПАТ ~肩",
+    "SHOULDER": "SHOULDER SCHULTER EPAULE HOMBRO SPALLA OMBRO CLAVIC CLAVIK SCAPUL ACJOINT ПЛЕЧ КЛЮЧИЦ ЛОПАТ ~肩 ~鎖",
     "ARM": "=ARM =ARMS HUMER ELBOW ELLENB COUDE CODO GOMITO COTOVELO FOREARM UNTERARM OBERARM RADIUS ULNA "
     "UPPEREXTREM ЛІКОТ ЛОКТ ПРЕДПЛЕЧ ПЕРЕДПЛІЧ ~肘",
     "HAND": "HAND WRIST FINGER THUMB =MAIN =MANO POIGNET MUNECA POLSO PUNHO DLON =RECE NADGARST КИСТ ЗАПЯСТ "
@@ -240,12 +240,12 @@ _BODY_PARTS: Final[Mapping[str, str]] = {
     "KNEE": "KNEE KNIE GENOU RODILLA GINOCCH JOELHO KOLAN KOLEN PATELL КОЛІН КОЛЕН ~膝",
     "FOOT": "FOOT FEET FUSS PIED =PIE STOPA ANKLE CHEVILLE TOBILLO CAVIGLIA TORNOZELO SPRUNGG HEEL CALCAN "
     "=TOE =TOES СТОП ГОМІЛКОВОСТ ~足",
-    "RIB": "=RIB =RIBS RIPPE COTES COSTILL ZEBR STERN РЕБР ГРУДИН ~肋",
+    "RIB": "=RIB =RIBS RIPPE COTES COSTILL ZEBR STERN РЕБР ГРУДИН ~肋 ~胸骨",
     "BREAST": "BREAST MAMM =MAMA =SENO МОЛОЧН",
     "WHOLEBODY": "WHOLEB BABYGRAM SKELET FULLBODY TOTALBODY PHANTOM",
 }
-# Adjectives of the chest, which the spine and the breast have as well: they count where nothing else is named.
-_OF_THE_CHEST: Final = "THORAC THORAK TORAC TORAK BRUST BRYST BROST ГРУД"
+# The spine and the breast are called by these as well: they count where nothing else than the abdomen is named.
+_OF_THE_CHEST: Final = "THORA TORA THX BRUST BRYST BROST PIERSIOW HRUD GRUDN GOGUS KRUT =NGUC ΘΩΡΑΚ ТОРАК ГРУД ~胸 ~صدر"
 
 
 def _words(text: str) -> str:
@@ -291,8 +291,8 @@ def body_parts_of(text: str) -> frozenset[str]:
     words = _words(text)
     words = f"{words} {words.replace(' ', '')}"
     found = {term for term, pattern in _PART_PATTERNS.items() if pattern.search(words)}
-    if not found and _CHEST_ADJECTIVE.search(words):
-        found = {"CHEST"}
+    if found <= {"ABDOMEN"} and _CHEST_ADJECTIVE.search(words):
+        found.add("CHEST")
     return frozenset(found)
 
 
@@ -317,7 +317,8 @@ def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:
     if _says_nothing(text):
         return "nothing"
     found = body_parts_of(text)
-    if found & _terms(rules.body_parts, body_parts_of) or any(part in text.upper() for part in rules.body_parts):
+    own_words = (part for part in rules.body_parts if not body_parts_of(part))
+    if found & _terms(rules.body_parts, body_parts_of) or any(part in text.upper() for part in own_words):
         return "accepted"
     return "other" if found else "unknown"
 
