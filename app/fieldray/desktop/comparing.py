@@ -391,5 +391,5 @@ class Comparing(QObject):
 
     def _keep(self, record: PairRecord) -> None:
         header = record.prior
-        which = header.sop_instance_uid or f"{header.study_date} {header.study_time}"
+        which = f"{header.sop_instance_uid} {header.study_date} {header.study_time}"
         self._records[record.current, record.current_frame, which, record.prior_frame, header.patient_id] = record

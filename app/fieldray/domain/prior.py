@@ -164,14 +164,19 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
-    """Whether two outcomes are of one image: the same bytes, the same SOP instance, or the same file, and frame."""
+    """Whether two outcomes are of one image: the same bytes, the same SOP instance, or the same file, and frame.
+
+    Some devices give a UID again: then other bytes of another study or day are another image.
+    """
     first, second = one.ref, other.ref
     if first.frame != second.frame:
         return False
     contents = one.facts.content_sha256, other.facts.content_sha256
-    instances = first.header.sop_instance_uid, second.header.sop_instance_uid
-    is_same_file = (first.path, first.member) == (second.path, second.member)
-    return any(pair[0] and pair[0] == pair[1] for pair in (contents, instances)) or is_same_file
+    if (first.path, first.member) == (second.path, second.member) or (all(contents) and contents[0] == contents[1]):
+        return True
+    studies = [(ref.header.study_instance_uid, day_of(ref.header.study_date)) for ref in (first, second)]
+    differs = any(all(pair) and pair[0] != pair[1] for pair in zip(*studies, strict=True))
+    return first.header.sop_instance_uid == second.header.sop_instance_uid != "" and not (all(contents) and differs)
 
 
 def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
@@ -183,7 +188,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
     found: list[Prior] = []
     for origin, outcome in candidates:
         prior = as_prior(outcome, current, origin)
-        is_own_study = _study(outcome) is not None and _study(outcome) == _study(current)
+        is_own_study = outcome.ref.header.study_instance_uid == current.ref.header.study_instance_uid != ""
         if prior.kinship != "same" or prior.order in ("later", "same") or is_own_study:
             continue
         if is_same_image(outcome, current) or any(is_same_image(outcome, known.outcome) for known in found):
@@ -200,17 +205,9 @@ def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
     """What a person must know of a pair before they believe anything of it."""
-    said = []
-    if is_same_image(prior.outcome, current):
-        said.append(reason("prior_same_image"))
-    elif prior.kinship == "other":
-        said.append(reason("prior_other_patient"))
-    elif prior.kinship == "unknown":
-        said.append(reason("prior_unknown_patient"))
-    if prior.order == "later":
-        said.append(reason("prior_later"))
-    elif prior.order == "unknown":
-        said.append(reason("prior_order_unknown"))
+    is_same = is_same_image(prior.outcome, current)
+    said = [reason("prior_same_image")] if is_same else []
+    said += _doubts("same" if is_same else prior.kinship, prior.order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
     return said
@@ -218,12 +215,13 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
     """The same of a pair that was compared."""
-    said = []
-    if pair.kinship != "same":
-        said.append(reason("prior_other_patient" if pair.kinship == "other" else "prior_unknown_patient"))
-    if pair.order in ("later", "unknown"):
-        said.append(reason("prior_later" if pair.order == "later" else "prior_order_unknown"))
-    return said
+    return _doubts(pair.kinship, pair.order)
+
+
+def _doubts(kinship: Kinship, order: Order) -> list[Reason]:
+    of_patient = {"other": "prior_other_patient", "unknown": "prior_unknown_patient"}
+    of_order = {"later": "prior_later", "unknown": "prior_order_unknown"}
+    return [reason(code) for code in (of_patient.get(kinship), of_order.get(order)) if code]
 
 
 def is_lateral(header: ImageHeader) -> bool:
@@ -252,10 +250,6 @@ def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
     header = prior.header
     day, minute = day_of(header.study_date), _minute(header.study_time)
     return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
-
-
-def _study(outcome: Outcome) -> str | None:
-    return outcome.ref.header.study_instance_uid or None
 
 
 def _minute(dicom_time: str) -> int | None:

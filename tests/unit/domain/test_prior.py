@@ -144,10 +144,25 @@ def test_of_one_study_the_frontal_image_comes_first() -> None:
 def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
     here = outcome("here", study_date="20230101", content="1")
     copy = outcome("copy", study_date="20230101", content="1")
-    by_instance = outcome("by instance", study_date="20230101", sop_instance_uid="1.1.1", content="9")
+    by_instance = outcome("by instance", study_date="", sop_instance_uid="1.1.1", content="9")
     own_copy = outcome("own copy", study_date="20230101", content="c")
     found = priors_of(CURRENT, [("run", here), ("history", copy), ("run", by_instance), ("run", own_copy)])
     assert [(prior.outcome, prior.origin) for prior in found] == [(here, "run")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_prior"),
+    [
+        ({"content": "9", "study_date": "20230101"}, True),
+        ({"content": "9", "study_date": "", "study_instance_uid": "1.2"}, True),
+        ({"content": "9", "study_date": "2024.04.05"}, False),  # the day of the image itself, in another form
+        ({"content": "", "study_date": "20230101", "study_instance_uid": "1.2"}, False),
+    ],
+)
+def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str], is_prior: bool) -> None:
+    other = outcome("again", sop_instance_uid="1.1.1", **changes)
+    doubts = [doubt.code for doubt in doubts_about(as_prior(other, CURRENT, "run"), CURRENT)]
+    assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in doubts) == (is_prior, is_prior)
 
 
 @pytest.mark.parametrize(
