@@ -21,6 +21,7 @@ _OF_SEVERAL_BYTES: Final = frozenset({"gb18030", "gbk", "gb2312", "euc_kr", "shi
 _CONTROLS: Final = re.compile("[\x80-\x9f\ufffd]")
 _DIVIDED: Final = re.compile(r"[\^=\\ .,'’()\-]+")
 _CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎ]?[а-яёіїєґў]+|[А-ЯЁІЇЄҐЎ]+")
+_CAPITAL: Final = re.compile("[А-ЯЁІЇЄҐЎ]")
 _VOWELS: Final = re.compile("[аеёиоуыэюяіїє]", re.IGNORECASE)
 # Letters of Ukrainian beside those of Russian; a sign that begins no word; more consonants than any name has in a row.
 _NO_LANGUAGE: Final = re.compile(r"[їєґ].*[ыэёъў]|[ыэёъў].*[їєґ]|\b[ьъы]|[бвгджзклмнпрстфхцчшщ]{5}", re.IGNORECASE)
@@ -47,7 +48,8 @@ def decoded(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
     others = [name for name in declared if name not in several]
     is_cyrillic = _is_cyrillic(value, "cp1251") and not any(_is_cyrillic(value, name) for name in others)
     if is_cyrillic and all(name in _LATIN or name == "iso_ir_144" for name in others):
-        others = ["cp1251"]
+        # KOI8 has capitals where Windows has small letters, and no name is without capitals
+        others = [] if is_name and not _CAPITAL.search(value.decode("cp1251")) else ["cp1251"]
     for name in (*several, "utf_8", *others):
         text = _strictly(value, name)
         if text is not None and not (is_name and name in _LATIN and not _is_latin_name(text)):

@@ -123,6 +123,9 @@ def test_letters_that_are_certain(declared: str | None, letters: str, name: str,
         ("iso8859", "gb18030", "李^小明"),
         ("iso8859", "shift_jis", "山田^太郎"),
         ("iso8859", "koi8_r", "Шевченко^Тарас"),
+        ("iso8859", "koi8_r", "ИВАНОВ^ИВАН"),  # йчбопч^йчбо in the letters of Windows
+        ("latin_1", "koi8_u", "ШЕВЧЕНКО^ТАРАС=Shevchenko^Taras"),
+        ("iso_ir_144", "koi8_u", "ПЕТРЕНКО^ОКСАНА"),
         ("iso8859", "cp866", "Шевченко^Тарас"),
         ("iso8859", "cp1250", "Kováč^Ján"),
         ("latin_1", "iso8859_2", "Łukasz^Wałęsa"),
@@ -135,5 +138,6 @@ def test_letters_that_are_not_are_marked_and_never_others(declared: str, letters
     assert all(letter.isascii() or letter == "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def test_signs_are_no_fault_of_what_is_no_name() -> None:
+def test_signs_and_small_letters_are_no_fault_of_what_is_no_name() -> None:
+    assert decoded("пряма проекція".encode("cp1251"), ["iso8859"], is_name=False) == "пряма проекція"
     assert decoded("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
