@@ -369,7 +369,7 @@ class ResultStore(ResultQuery):
             if len(found) + len(copies) < len(own) + len(others):
                 counts = {"found": len(found) + len(copies), "saved": len(own) + len(others)}
                 raise StorageProblem(reason("results_lost", path=self.path, **counts))
-            for row in copies:
+            for row in (*found, *copies):
                 self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
             bookkeeping.list_copies(self._all, run_id, others)
             row_ids = tuple(row["id"] for row in (*found, *copies))

@@ -56,13 +56,18 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
 
 
 def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultStore) -> None:
+    finished = store.open_run(OTHER)
+    judged = store.save(finished, stamped("a"), spec=OTHER)
+    store.finish(finished)
     run_id = store.open_run(SPEC)
     seen, unseen = (store.save(run_id, stamped(name), spec=SPEC) for name in ("a", "b"))
     store.set_state(run_id, "cancelled")
+    store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
     assert store.take_over(run_id, own=[seen], others=[]) == (seen,)
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
+    assert store.row(seen).verdict == AGREE  # given in the finished run while this one was stopped
     assert store.not_present(run_id) == (store.row(unseen).outcome.ref.key,)
 
 
