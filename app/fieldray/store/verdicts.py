@@ -16,7 +16,7 @@ from typing import Final
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
 from fieldray.store.rows import verdict_columns
-from fieldray.store.schema import VERSION
+from fieldray.store.schema import VERSION, image_key
 
 # Executes a statement with these values on the store that is being changed; what it gives.
 Execute = Callable[..., Sequence[sqlite3.Row]]
@@ -39,18 +39,21 @@ TO_MOVED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# From other runs to a row: of the same image, of the same file by another name, or of the same bytes whose places are
-# empty now. Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where
-# the result was lost in a damaged store, its place counts as empty, and its run is NULL here.
+# Of the same image are verdicts on it, on its file by another name, and on the same bytes whose places are empty now.
+# Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where a result was
+# lost in a damaged store, its place counts as empty.
+_IS_MOVED: Final = """
+    NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
+                WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
+                      AND is_another(judged.image_key, :image_key))
+"""
+# From other runs to a row. Where the result was lost, its run is NULL here.
 _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
     SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
     FROM verdicts LEFT JOIN results ON results.id = result_id
     WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id IS NOT :run_id
-          AND (image_key = :image_key OR NOT EXISTS (
-               SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
-               WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
-                     AND is_another(judged.image_key, :image_key)))
+          AND (image_key = :image_key OR {_IS_MOVED})
     ORDER BY choice IS NULL, image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
     {_OVER_READING}
 """
@@ -74,14 +77,13 @@ _TAKE_BACK: Final = f"""
 
 # With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
 # back. One that was given after it in another run is not what is withdrawn here.
-_WITHDRAW_ONE: Final = """
-    DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {is_one} AND EXISTS (
+_WITHDRAW_ONE: Final = f"""
+    DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {{is_one}} AND EXISTS (
         SELECT 1 FROM verdicts AS given
-        WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND given.choice {is_one} AND (
-            given.given_s = verdicts.given_s
-            OR verdicts.id < given.id AND EXISTS (
-               SELECT 1 FROM results AS judged JOIN results AS mine ON mine.image_key = judged.image_key
-               WHERE judged.id = verdicts.result_id AND mine.id = :row_id)))
+        WHERE given.result_id = :row_id AND given.result_hash = :result_hash AND given.choice {{is_one}} AND (
+            given.given_s = verdicts.given_s OR verdicts.id < given.id AND (
+                :image_key IN (SELECT image_key FROM results WHERE id = verdicts.result_id)
+                OR verdicts.content_sha256 != x'' AND {_IS_MOVED})))
 """
 _WITHDRAW: Final = _WITHDRAW_ONE.format(is_one="IS NOT NULL")
 _UNREAD: Final = _WITHDRAW_ONE.format(is_one="IS NULL")
@@ -131,7 +133,7 @@ class Bringing:
 def put(execute: Execute, row_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None) -> None:
     """Put a verdict in the place of the one that was found there, or withdraw that (None): the image was read then."""
     columns = {"result_id": row_id, **verdict_columns(judged, verdict), "given_s": time.time()}
-    about = {"row_id": row_id, "result_hash": columns["result_hash"]}
+    about = {"row_id": row_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
         # Have a transaction write, even one that changes nothing. What a full disk refused may lie in the log all the
         # same: a verdict that was refused and then withdrawn would come back. Only what is written in its place keeps
@@ -150,7 +152,7 @@ def put(execute: Execute, row_id: int, verdict: Verdict | None, *, judged: Outco
 
 def mark(execute: Execute, row_id: int, *, judged: Outcome, is_read: bool) -> None:
     """Note that a person has read this outcome, or has not; where a verdict lies they have."""
-    about = verdict_columns(judged)
+    about = {**verdict_columns(judged), "row_id": row_id, "image_key": image_key(judged.ref)}
     if is_read:
-        execute(_READ, row_id=row_id, given_s=time.time(), **about)
-    execute(_TO_LATER_RUNS if is_read else _UNREAD, row_id=row_id, result_hash=about["result_hash"])
+        execute(_READ, given_s=time.time(), **about)
+    execute(_TO_LATER_RUNS if is_read else _UNREAD, **about)

@@ -303,6 +303,9 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]
     copy = image(str(tmp_path / "copy.dcm"), "a")
     assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
+    (row,) = store.rows(judged_run(store, copy, DISAGREE))
+    store.set_verdict(row.row_id, None, judged=copy, over=[DISAGREE])
+    assert verdicts(store, judged_run(store, new, None)) == [AGREE]  # only that on the copy was withdrawn
 
 
 def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, tmp_path: Path) -> None:
@@ -313,12 +316,14 @@ def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, 
     assert verdicts(store, judged_run(store, image(str(tmp_path / "way" / "a.dcm"), "a"), None)) == [AGREE]
 
 
-def test_a_verdict_that_was_withdrawn_stays_away(store: ResultStore) -> None:
+@pytest.mark.parametrize("last", [AGREE, DISAGREE], ids=["brought", "changed"])
+def test_a_verdict_that_was_withdrawn_stays_away(last: Verdict, store: ResultStore) -> None:
     judged_run(store, image("old.dcm", "a"))
     second = go_through(store, image("new.dcm", "a"))
     (row,) = store.rows(second)
     assert row.verdict == AGREE
-    store.set_verdict(row.row_id, None, judged=row.outcome, over=[AGREE])
+    for verdict, before in ((last, AGREE), (None, last)):
+        store.set_verdict(row.row_id, verdict, judged=row.outcome, over=[before])
     store.finish(second)
     for name in ("old.dcm", "new.dcm"):
         third = go_through(store, image(name, "a"))
