@@ -102,7 +102,8 @@ class Watch:
                 if self._clock() > looked_s + _EFFORT * pause_s:  # a long backlog: look who came meanwhile
                     pause_s = 0.0
                     break
-                yield from self._try(path, search, is_known)
+                # What came or returned is known by its content alone: the store had less when `is_known` read it.
+                yield from self._try(path, search, is_known if due[path] <= first_s else lambda *_: False)
             yield None
             if rest(pause_s):
                 return

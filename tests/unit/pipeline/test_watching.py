@@ -230,6 +230,10 @@ def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
     found = desk.look(LOOKS_BEFORE_TRIED)
     assert [ref.path.name for ref in found] == ["image-001.png"]
     assert desk.watch.waiting == 1
+    (inbox / "image-000.png").rename(inbox.parent / "away.png")
+    desk.look()
+    (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result is of this run by now: no other is copied
+    assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
     desk.stop()
 
 
