@@ -124,8 +124,9 @@ class Watch:
 
     def _look(self) -> dict[str, float]:
         """List the folders; the files that are to be tried now, and since when they are as they are."""
-        listed: dict[str, int] = {}
-        missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed))]
+        listed, links = dict[str, int](), list[str]()
+        missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed, links))]
+        _leave_out_twins(listed, links, self._folders)
         now_s = self._clock()
         changed = [path for path, state in listed.items() if self._done.get(path) != state]
         states = {path: state for path in changed if (state := _state_at(path)) is not None}
@@ -141,8 +142,8 @@ class Watch:
             files = {path: file for path, file in self._waiting.items() if path in states and path not in self._tried}
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
-    def _list(self, top: str, listed: dict[str, int]) -> str:
-        """Add all files in a folder, and their states; what cannot be read of it, "" where all can."""
+    def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
+        """Add all files in a folder with their states, and all links; what cannot be read of it, "" where all can."""
         before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
         while left:
             folder = left.pop()
@@ -153,7 +154,7 @@ class Watch:
                     continue
                 seen.add(number)
                 with os.scandir(folder) as entries:
-                    left += _add(entries, listed)
+                    left += _add(entries, listed, links)
             except FileNotFoundError:
                 missing = missing or (top if folder == top else "")
             except OSError:
@@ -205,8 +206,8 @@ def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool
     yield from (ref for ref in found if ref.path == path)
 
 
-def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int]) -> Iterator[str]:
-    """Add the files of a folder; the folders in it."""
+def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int], links: list[str]) -> Iterator[str]:
+    """Add the files and links of a folder; the folders in it."""
     for entry in entries:
         if is_system_name(entry.name):
             continue
@@ -216,6 +217,19 @@ def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int]) -> Iterato
         with contextlib.suppress(OSError):  # it has gone, or is a link to nothing
             if (state := _state_of(entry.stat())) is not None:
                 listed[entry.path] = state
+                links += [entry.path] if entry.is_symlink() else []
+
+
+def _leave_out_twins(listed: dict[str, int], links: Sequence[str], folders: Sequence[Path]) -> None:
+    """Leave out links to what is listed under its own name, or by a link before: nothing is given twice."""
+    tops = {os.path.realpath(folder): str(folder) for folder in folders} if links else {}
+    seen = set[str]()
+    for link in sorted(links):
+        real = os.path.realpath(link)
+        own = [top + real[len(at) :] for at, top in tops.items() if real.startswith(f"{at.rstrip(os.sep)}{os.sep}")]
+        if real in seen or any(path in listed for path in own) or (own and listed[link] == _FOLDER):
+            del listed[link]
+        seen.add(real)
 
 
 def _state_at(path: str) -> int | None:

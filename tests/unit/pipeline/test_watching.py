@@ -242,9 +242,12 @@ def test_links_lead_to_files_and_never_into_folders(desk: Desk, inbox: Path) -> 
     (inbox / "file.png").symlink_to(outside)
     (inbox / "folder").symlink_to(outside.parent)
     (inbox / "nothing").symlink_to(inbox.parent / "gone")
+    for name, target in (("twin.png", outside), ("latest.png", inbox / "a" / "image-000.png"), ("all", inbox / "a")):
+        (inbox / name).symlink_to(target)
+    write_images(inbox / "a", 1)
     os.mkfifo(inbox / "pipe")
     found = {ref.path.name: ref.problem and ref.problem.code for ref in desk.look(LOOKS_BEFORE_TRIED)}
-    assert found == {"file.png": None, "folder": "linked_folder"}
+    assert found == {"file.png": None, "folder": "linked_folder", "image-000.png": None}, "nothing twice"
 
 
 @pytest.mark.parametrize(("listing_s", "pause_s"), [(0.0, 2.0), (1.0, 20.0), (100.0, 60.0)])
