@@ -162,15 +162,18 @@ def _paths(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
 
 
 def _is_of_another(run: Run, exporter: Exporter, path: Path) -> bool:
-    """Whether a report of another run is there. Anything else is for the exporter to replace or refuse."""
-    if not (is_plain(path) and path.is_file()):
-        return False
+    """Whether a report of another run is there, or a folder of such. Anything else the exporter replaces or refuses."""
     try:
-        with path.open("rb") as stream:
+        is_folder = path.is_dir() and not path.is_symlink()
+        file = next(path.iterdir(), path) if is_folder else path
+        if not (is_plain(file) and file.is_file()):
+            return False
+        with file.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
     except OSError as error:
         raise storage_problem(error, path) from error
-    return exporter.is_own(head) and exporter.started_of(head) not in (None, started(run))
+    known = exporter.started_of(head)
+    return exporter.is_own(head) and known != started(run) and (is_folder or known is not None)
 
 
 def _exporter(name: str) -> Exporter:

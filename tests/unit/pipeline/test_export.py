@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,6 +151,20 @@ def test_every_format_is_written_and_written_again(database: Path, tmp_path: Pat
     assert len(list((tmp_path / "out" / "fieldray-run-1-sc").iterdir())) == 2
     text = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig")
     assert "Synthetic^Child" in text or "Synthetic^" in text  # asked for by name
+
+
+def test_what_was_written_of_another_run_with_the_same_number_is_kept(database: Path, tmp_path: Path) -> None:
+    """Another computer saved it into the folder that both share."""
+    names, out = ["pdf", "pdf-studies", "sr", "sc", "seg"], tmp_path / "out"
+    first = export_run(database, 1, out, names, readers=pool)
+    kept = {path: path.read_bytes() for path in _files(out)}
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE runs SET started_s = started_s + 1000")
+    for name, path in zip(names, first, strict=True):
+        for _ in range(2):
+            (other,) = export_run(database, 1, out, [name], readers=pool)
+            assert other.name == path.name.replace("run-1", "run-1-2")
+    assert {path: path.read_bytes() for path in kept} == kept
 
 
 def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:

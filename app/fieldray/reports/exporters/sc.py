@@ -43,7 +43,8 @@ def _files(stored: StoredRun) -> Generator[tuple[int, bytes]]:
         if not isinstance(image, ShownImage):
             stored.leave_out(result, image)
             return number, None
-        return number, as_file(secondary_capture(subject, image, wording.of(result)), transfer_syntax=JPEGBaseline8Bit)
+        capture = secondary_capture(subject, image, wording.of(result))
+        return number, as_file(capture, stored.run, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
         images = enumerate(stored.images(side=SIDE), 1)
