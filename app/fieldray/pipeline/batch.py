@@ -260,9 +260,7 @@ class Batch:
         try:
             with open_store(self._database, self._publish) as store:
                 self._screen_into(store)
-            if self._end_state == "finished":
-                for run in self._runs:
-                    self._notes[run.number] += tuple(run.pack.doubts(run.run_id))
+            self._note_doubts()
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:
@@ -274,6 +272,14 @@ class Batch:
         for run in self._runs[1:]:
             self._publish(replace(ended, run_id=run.run_id, notes=self._notes[run.number], pack=run.number))
         self._enter(self._end_state, *self._notes[0])
+
+    def _note_doubts(self) -> None:
+        """What the results say against the packs; the run is noted as finished by now, and stays so without it."""
+        try:
+            for run in self._runs if self._end_state == "finished" else ():
+                self._notes[run.number] += tuple(run.pack.doubts(run.run_id))
+        except Exception:
+            log.warning("what the results say against the pack is not known", exc_info=True)
 
     @property
     def _end_state(self) -> RunState:

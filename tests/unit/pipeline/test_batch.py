@@ -23,7 +23,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
@@ -336,9 +336,12 @@ def test_what_the_results_say_against_the_pack_is_told_once_all_are_stored(tmp_p
     assert [event.notes for event in run.of(RunChanged)] == [(), (reason("unlike_images", count=2),)]
 
 
-def test_a_cancel_after_the_run_is_noted_as_finished_stops_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [None, StorageProblem(reason("disk_full", path="/")), ValueError("a fault")])
+def test_what_comes_after_the_run_is_noted_as_finished_stops_nothing(error: Exception | None, tmp_path: Path) -> None:
     def doubts(_run_id: int) -> list[Reason]:
         run.batch.cancel()
+        if error:
+            raise error
         return []
 
     run = Run(tmp_path, ["dark.png"], doubts=doubts)
