@@ -23,13 +23,12 @@ from fieldray.audit.cases import Case, label_score
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import ALWAYS_FOUND, Audit, arrays, grouped, is_found, predictive_values
 from fieldray.domain import metrics
+from fieldray.domain.finding import calibrate
 from fieldray.domain.metrics import Scores, Share, Truth, share_of
-from fieldray.domain.model import Estimate, OperatingPoint, Trust
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint, Trust
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-
-_SMALLEST: float = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +99,12 @@ def propose(
 
 def moved_band(pattern: OperatingPoint, threshold: float) -> tuple[float, float]:
     """A point's band around another threshold: as far from it in log-odds; an end at 0 or 1 stays there."""
+    here, there = metrics.logit(np.array([pattern.threshold, threshold])).tolist()
 
     def moved(end: float) -> float:
-        if end in (0, 1):
-            return end
-        odds = _logit(end) - _logit(pattern.threshold) + _logit(threshold)
-        return 1 / (1 + math.exp(-odds))
+        return end if end in (0, 1) else calibrate(end, Calibration(intercept=there - here))
 
     return min(moved(pattern.unsure_low), threshold), max(moved(pattern.unsure_high), threshold)
-
-
-def _logit(share: float) -> float:
-    inside = min(max(share, _SMALLEST), 1 - _SMALLEST)
-    return math.log(inside / (1 - inside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
