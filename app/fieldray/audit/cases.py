@@ -11,12 +11,12 @@ import difflib
 import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.finding import Category, Screened, asked_for
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
+from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -315,7 +315,7 @@ class Case:
     patient   images with the same text are of one patient
     truth     whether the finding that is looked for is present, by the reference
     score     calibrated, 0..1; None if the image was refused or failed
-    category  what the program said
+    category  what the program said of the label that is judged
     is_asked  whether because a person had it turned, or screened although it was refused
     identity  of its bytes (`StoredResult.identity`)
     """
@@ -331,12 +331,12 @@ class Case:
     identity: tuple[str, int] = ("", 0)
 
 
-def label_score(result: StoredResult, label: str) -> float | None:
-    """The calibrated score of one label, 0..1; None where the image has none."""
-    outcome = result.outcome
+def said_of(outcome: Outcome, label: str) -> tuple[float | None, Category]:
+    """The calibrated score of one label, 0..1, None where the image has none; and the image's class by it alone."""
     if not isinstance(outcome, Screened):
-        return None
-    return next((finding.score for finding in outcome.findings if finding.label == label), None)
+        return None, outcome.category
+    own = tuple(finding for finding in outcome.findings if finding.label == label)
+    return own[0].score if own else None, replace(outcome, findings=own).category
 
 
 def make_cases(
@@ -351,32 +351,35 @@ def make_cases(
     for result in results:
         ref = result.outcome.ref
         if ref.key in truths:
+            score, category = said_of(result.outcome, label)
             yield Case(
                 image=ref.key,
                 row_id=result.row_id,
                 patient=patients.get(ref.key) or ref.header.patient_id or ref.study_key,
                 truth=truths[ref.key],
-                score=label_score(result, label),
-                category=result.outcome.category,
+                score=score,
+                category=category,
                 header=ref.header,
                 is_asked=bool(asked_for(result.outcome)),
                 identity=result.identity,
             )
 
 
-def verdict_truths(results: Iterable[StoredResult]) -> dict[str, bool]:
+def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
     """Reference labels from a reader's verdicts: `agree` confirms the program's answer, `disagree` turns it round.
 
     Only an answer can be confirmed: what the program was not sure of, refused or failed gives no label, nor does a
     reader who was not sure. Readers who saw the answer first lean towards it, so figures from verdicts flatter.
+    Of several labels an abnormal answer is about the leading one, and who disagrees with a normal one names none.
     """
     truths = {}
     for result in results:
-        choice = result.verdict and _chosen(result.verdict)
-        if choice is not None and result.outcome.category in ("abnormal", "normal"):
-            truths[result.outcome.ref.key] = (result.outcome.category == "abnormal") == choice
+        outcome, choice = result.outcome, result.verdict.choice if result.verdict else "unsure"
+        leading = leading_finding(outcome)
+        if leading is None or choice == "unsure" or not isinstance(outcome, Screened):
+            continue
+        has_one = leading.is_by_larger or len(outcome.findings) == 1
+        is_known = {"abnormal": leading.label == label, "normal": choice == "agree" or has_one}
+        if is_known.get(outcome.category):
+            truths[outcome.ref.key] = (outcome.category == "abnormal") == (choice == "agree")
     return truths
-
-
-def _chosen(verdict: Verdict) -> bool | None:
-    return {"agree": True, "disagree": False}.get(verdict.choice)

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.audit.cases import Case, label_score
+from fieldray.audit.cases import Case, said_of
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import ALWAYS_FOUND, Audit, arrays, grouped, is_found, predictive_values
 from fieldray.domain import metrics
@@ -183,7 +183,7 @@ class Paired:
 
 def pair(cases: Sequence[Case], results: Iterable[StoredResult], *, first: Side, second: Side) -> Paired:
     """Two runs compared on the same bytes; `cases` are of the first. Raises UsageProblem without both classes."""
-    judged = {one.identity: (label_score(one, second.label), one.outcome.category) for one in results}
+    judged = {one.identity: said_of(one.outcome, second.label) for one in results}
     before = [case for case in cases if case.identity in judged]
     after = [replace(case, score=score, category=said) for case in before for score, said in [judged[case.identity]]]
     pairs = list(zip(before, after, strict=True))

@@ -80,7 +80,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     with HistoryQuery(database) as query:
         run = _run(query, run_id)
         label = _label(query, run, request.label, model)
-        reference = _reference(query, run_id, request)
+        reference = _reference(query, run_id, request, label)
         results = query.rows(run_id)
         cases = list(make_cases(results, reference.truths, label=label, patients=reference.patients))
         points = _points(run, label, model)
@@ -250,9 +250,9 @@ def _points(run: Run, label: str, model: Model | None) -> list[OperatingPoint]:
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(query: HistoryQuery, run_id: int, request: AuditRequest) -> Reference:
+def _reference(query: HistoryQuery, run_id: int, request: AuditRequest, label: str) -> Reference:
     if request.labels == "verdicts":
-        truths = verdict_truths(query.rows(run_id))
+        truths = verdict_truths(query.rows(run_id), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=run_id))
         return Reference(truths=truths, notes=(reason("audit_verdicts"),))

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from fieldray.audit import figures
 from fieldray.audit.cases import Case, make_cases, verdict_truths
 from fieldray.audit.drift import score_counts, stability
-from fieldray.domain.finding import Category, Failed, Finding, ReadFacts, Screened
+from fieldray.domain.finding import Category, Failed, Finding, ReadFacts, Screened, decide
 from fieldray.domain.metrics import Share, share
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import StoredResult, Verdict
@@ -169,16 +169,18 @@ def test_one_class_cannot_be_audited() -> None:
         figures.audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
 
-def _stored(number: int, score: float | None, verdict: str | None) -> StoredResult:
+def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredResult:
     ref = ImageRef(path=Path(f"/x/{number}.png"))
     if score is None:
         outcome: Screened | Failed = Failed(ref=ref, stage="decode", reason=reason("not_an_image"))
     else:
-        decision = "above" if score >= 0.6 else "below" if score < 0.4 else "unsure"
-        finding = Finding(label="opacity", score=score, point=POINT, decision=decision)  # type: ignore[arg-type]
+        findings = tuple(
+            Finding(label=label, score=own, point=POINT, decision=decide(own, POINT))
+            for label, own in ({"opacity": score} | others).items()
+        )
         outcome = Screened(
             ref=ref, facts=ReadFacts(),
-            findings=(finding,), class_maps=None, pack_name="p", model_sha256="0" * 64, backend="cpu", inference_ms=1.0,
+            findings=findings, class_maps=None, pack_name="p", model_sha256="0" * 64, backend="cpu", inference_ms=1.0,
         )  # fmt: skip
     given = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
     return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=given)
@@ -189,7 +191,7 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
         _stored(1, 0.9, "agree"), _stored(2, 0.9, "disagree"), _stored(3, 0.1, "agree"), _stored(4, 0.1, "disagree"),
         _stored(5, 0.5, "agree"), _stored(6, 0.9, "unsure"), _stored(7, 0.9, None), _stored(8, None, "agree"),
     ]  # fmt: skip
-    truths = verdict_truths(results)
+    truths = verdict_truths(results, label="opacity")
     assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
     made = list(make_cases(results, truths, label="opacity", patients={"/x/1.png": "A"}))
     assert [(one.patient, one.score) for one in made] == [
@@ -199,6 +201,21 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
         ("/x/4.png", 0.1),
     ]
     assert all(one.score is None for one in make_cases(results, truths, label="other", patients={}))
+
+
+def test_of_two_labels_each_is_judged_by_itself() -> None:
+    results = [
+        _stored(1, 0.9, "agree", mass=0.1), _stored(2, 0.9, "disagree", mass=0.1), _stored(3, 0.1, "agree", mass=0.2),
+        _stored(4, 0.1, "disagree", mass=0.2), _stored(5, 0.9, "agree", mass=0.95), _stored(6, 0.5, None, mass=0.1),
+    ]  # fmt: skip
+    # That an image is normal is said of both labels; what else is said, of the one that decides.
+    assert verdict_truths(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
+    assert verdict_truths(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
+    truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
+    made = list(make_cases(results, truths, label="mass", patients={}))
+    assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
+    found = figures.audit(made, [POINT])
+    assert found.disagreements == () and found.unsure.count == 0
 
 
 def test_drift_is_told_when_it_is_beyond_chance() -> None:
