@@ -240,17 +240,14 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
     a, b = above.value, below.value
     if not a and not b:
         return None
-    if not b:
-        return math.inf, 0.0, math.inf
 
-    def end(edge: float, other: float, sign: int) -> float:
-        under = other * (2 * b - other)
-        if under <= 0:
-            return math.inf
-        root = math.sqrt(max((a * b) ** 2 - edge * (2 * a - edge) * under, 0.0))
-        return max(a * b + sign * root, 0.0) / under
+    def with_root(over: float, under: float) -> float:
+        return a * b + math.sqrt(max((a * b) ** 2 - over * under, 0.0))
 
-    return a / b, end(above.low, below.high, -1), end(above.high, below.low, +1)
+    over, under = above.low * (2 * a - above.low), below.high * (2 * b - below.high)
+    low = over / with_root(over, under) if over else 0.0  # the lower root without its division by `under`, perhaps 0
+    over, under = above.high * (2 * a - above.high), below.low * (2 * b - below.low)
+    return a / b if b else math.inf, low, with_root(over, under) / under if under else math.inf
 
 
 def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[Bin, ...]:

@@ -87,6 +87,23 @@ def test_perfect_shares_have_values_with_a_width_and_empty_ones_have_none() -> N
     assert positive is None and negative
 
 
+# Found by halving: the ratio R of wrongly to rightly called shares a and b at whose ends a - R b is as far from 0 as
+# its own interval reaches, hypot(a - low, R (high - b)) and hypot(high - a, R (b - low)), with Wilson's of each share.
+@pytest.mark.parametrize(
+    ("hits", "spared", "which", "expected"),
+    [
+        ((18, 20), (5, 50), 1, (0.900, 0.690, 0.975)),
+        ((2, 20), (95, 100), 0, (0.182, 0.048, 0.475)),
+        ((0, 20), (45, 50), 0, (0.0, 0.0, 0.178)),
+    ],
+)
+def test_both_ends_of_a_predictive_value_are_those_of_the_ratio(
+    hits: tuple[int, int], spared: tuple[int, int], which: int, expected: tuple[float, float, float]
+) -> None:
+    found = figures.predictive_values(made_share(*hits), made_share(*spared), prevalence=0.1)[which]
+    assert found and (found.value, found.low, found.high) == pytest.approx(expected, abs=5e-4)
+
+
 def made_share(count: int, of: int) -> Share:
     return share(np.arange(of) < count, patients=[str(i) for i in range(of)])
 
