@@ -94,7 +94,7 @@ def _steps(place: Place) -> list[Step]:
         ("drive", lambda home: PackMemory(home).remember([place.drive], "other")),
         ("point a", lambda home: SitePoints(home).add(site_point("a"))),
         ("point b", lambda home: SitePoints(home).add(site_point("b"))),
-        ("without point a", lambda home: SitePoints(home).remove("a", _MODEL)),
+        ("without point a", lambda home: SitePoints(home).remove("a", "tiny-1.0.0", _MODEL)),
         ("pseudonyms", pseudonym_key),
     ]
 

@@ -101,7 +101,7 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--accept-local",
         metavar="NAME",
-        help="keep the proposed operating point under this name, for this model only; used as "
+        help="keep the proposed operating point under this name, for this pack only; used as "
         "--operating-point local:NAME",
     )
     group.add_argument(
@@ -202,7 +202,7 @@ def _model_of_run(options: argparse.Namespace, console: Console, database: Path)
     except PackProblem as problem:
         console.print_error(problem.reason.text)
         return None
-    if model.model_sha256 == spec.model_sha256:
+    if (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256):
         return model
     console.print_error(reason("audit_other_pack", pack=model.pack_name, run=options.run_id).text)
     return None
@@ -242,7 +242,7 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
     library = pack_library()
     model = load_pack(library, options.pack, options, print_error=console.print_error)
     name = options.remove_local.removeprefix("local:")
-    library.site_points.remove(name, model.model_sha256)
+    library.site_points.remove(name, model.pack_name, model.model_sha256)
     console.print_line(f"Removed local:{name} of {model.pack_name}")
     return 0
 

@@ -174,7 +174,8 @@ class PackChoice(QObject):
 
     def adopt(self, model: Model) -> None:
         """The pack in use has other operating points now; the one in force stays."""
-        if self.model is not None and self.model.model_sha256 == model.model_sha256:
+        own = self.model
+        if own is not None and (own.pack_name, own.model_sha256) == (model.pack_name, model.model_sha256):
             self.model = model
             self.model_changed.emit()
 

@@ -1,8 +1,8 @@
 """What a site chose: operating points of its own for a pack, and for each folder whose images it holds.
 
-Both are kept on this computer, beside the packs, never in them. An operating point belongs to one model, by the hash of
-its file, and passes to no other version. Its name begins with `local:`, which no pack can write, so that every list,
-export and image shows it as the site's own.
+Both are kept on this computer, beside the packs, never in them. An operating point belongs to one version of a pack, by
+its name and the hash of its model, and passes to no other: what a score means is in the manifest too. Its name begins
+with `local:`, which no pack can write, so that every list, export and image shows it as the site's own.
 
 The pack that a person chose for a folder is kept for the next time and for its sub-folders. Folders are often called by
 patients' names, so the file holds a digest of each path and no path. One that cannot be read is as good as none: the
@@ -104,9 +104,10 @@ class SitePoints:
             raise StorageProblem(reason("site_points_unreadable", path=self.path, detail=error)) from error
         return points
 
-    def of(self, model_sha256: str) -> tuple[OperatingPoint, ...]:
-        """Those of one model. Raises StorageProblem."""
-        return tuple(point.operating_point for point in self.all() if point.model_sha256 == model_sha256)
+    def of(self, model: Model) -> tuple[OperatingPoint, ...]:
+        """Those of one pack. Raises StorageProblem."""
+        its = model.pack_name, model.model_sha256
+        return tuple(point.operating_point for point in self.all() if (point.pack, point.model_sha256) == its)
 
     def problem(self) -> Reason | None:
         """Why they cannot be read, None if they can."""
@@ -119,26 +120,28 @@ class SitePoints:
     def added_to(self, model: Model) -> Model:
         """The model with its points; with those of its pack alone where the file is damaged, which disables no pack."""
         try:
-            return with_site_points(model, self.of(model.model_sha256))
+            return with_site_points(model, self.of(model))
         except StorageProblem as problem:
             log.warning("%s", problem.reason.text)
             return model
 
     def add(self, point: SitePoint) -> None:
-        """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this model, StorageProblem."""
+        """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this pack, StorageProblem."""
 
         def added(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
-            if any((known.name, known.model_sha256) == (point.name, point.model_sha256) for known in points):
+            own = point.name, point.pack, point.model_sha256
+            if any((known.name, known.pack, known.model_sha256) == own for known in points):
                 raise UsageProblem(reason("site_point_name", name=point.name))
             return (*points, point)
 
         self._change(added)
 
-    def remove(self, name: str, model_sha256: str) -> None:
+    def remove(self, name: str, pack: str, model_sha256: str) -> None:
         """Forget one. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
 
         def left(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
-            kept = [known for known in points if (known.name, known.model_sha256) != (name, model_sha256)]
+            own = name, pack, model_sha256
+            kept = [known for known in points if (known.name, known.pack, known.model_sha256) != own]
             if len(kept) == len(points):
                 raise UsageProblem(reason("site_point_unknown", name=name))
             return kept

@@ -173,7 +173,8 @@ def take_local_point(
     Raises UsageProblem (site_point_bad_name, site_point_name, site_point_person, site_point_model), StorageProblem.
     """
     proposal, subject = report.proposal, report.subject
-    if model is None or model.model_sha256 != subject.model_sha256 or model.trust == "legacy":
+    its = model and (model.pack_name, model.model_sha256)
+    if model is None or its != (subject.pack, subject.model_sha256) or model.trust == "legacy":
         raise UsageProblem(reason("site_point_model", pack=subject.pack))
     require_point(name, person)
     sensitivity, specificity = proposal.sensitivity, proposal.specificity
@@ -210,7 +211,7 @@ class Auditor:
         """As `take_local_point`, today; the model with all points of the site."""
         today = datetime.date.today()
         take_local_point(self._points, report, name=name, person=person, model=model, day=today)
-        return with_site_points(model, self._points.of(model.model_sha256))
+        return with_site_points(model, self._points.of(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         """Write the report as PDF and JSON; the paths. Raises UsageProblem, StorageProblem."""

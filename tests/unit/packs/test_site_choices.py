@@ -20,7 +20,7 @@ def site_point(model_sha256: str, **changes: object) -> SitePoint:
         "name": "ours",
         "label": "opacity",
         "model_sha256": model_sha256,
-        "pack": "made-up-1.0.0",
+        "pack": "test-chest-1.2.3",
         "threshold": 0.7,
         "unsure_low": 0.6,
         "unsure_high": 0.8,
@@ -52,12 +52,14 @@ def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, 
     label = model.manifest.labels[0].code
     library.site_points.add(site_point(model.model_sha256, label=label))
     library.site_points.add(site_point("0" * 64, label=label, name="of-another-model"))
+    calibrated = site_point(model.model_sha256, label=label, name="of-another-version", pack="test-chest-1.3.0")
+    library.site_points.add(calibrated)  # the same network, and a score may mean something else
     loaded = library.load(pack)
     first, *_, last = loaded.manifest.operating_points
     assert (last.name, last.is_local, last.titles["en"]) == ("local:ours", True, "Local: ours")
     assert "О. Петренко" in last.measured_on["en"]
     assert first == model.manifest.operating_points[0]  # no local point is the default by itself
-    assert "local:of-another-model" not in {point.name for point in loaded.manifest.operating_points}
+    assert sum(point.is_local for point in loaded.manifest.operating_points) == 1
     assert choose(loaded, operating_point="local:ours").points[label] == last
     assert choose(loaded).settings_hash == choose(model).settings_hash
     with pytest.raises(UsageProblem, match="local:ours"):
@@ -70,10 +72,10 @@ def test_a_name_is_given_once_to_a_model_and_can_be_removed(tmp_path: Path) -> N
     points.add(site_point("b" * 64))
     with pytest.raises(UsageProblem, match="already an operating point named ours"):
         points.add(site_point("a" * 64, threshold=0.75))
-    points.remove("ours", "a" * 64)
+    points.remove("ours", "test-chest-1.2.3", "a" * 64)
     assert [point.model_sha256 for point in points.all()] == ["b" * 64]
     with pytest.raises(UsageProblem, match="no local operating point named ours"):
-        points.remove("ours", "a" * 64)
+        points.remove("ours", "test-chest-1.2.3", "a" * 64)
 
 
 DAMAGED = [

@@ -161,11 +161,12 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     assert point.sensitivity.value >= 0.9
     (kept,) = points.all()
     assert (kept.chosen_by, kept.chosen_on, kept.images) == ("A. Physicist", "2026-11-22", 75)
-    other = dataclasses.replace(model, model_sha256="0" * 64)
-    with pytest.raises(UsageProblem, match="needs the pack"):
-        take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
+    newer = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, version="9.0.0"))
+    for other in (dataclasses.replace(model, model_sha256="0" * 64), newer):
+        with pytest.raises(UsageProblem, match="needs the pack"):
+            take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
     again = audit_run(
-        store.path, run_id, AuditRequest(labels="folders"), model=with_site_points(model, points.of(model.model_sha256))
+        store.path, run_id, AuditRequest(labels="folders"), model=with_site_points(model, points.of(model))
     )
     at = again.audit.points[-1]
     assert at.point.is_local
