@@ -17,7 +17,7 @@ from typing import Final
 
 from fieldray.domain.finding import Category, Outcome, Screened, asked_for, leading_finding
 from fieldray.domain.run import StoredResult
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.study import ImageHeader, ImageRef, known_person
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 
@@ -346,7 +346,7 @@ def make_cases(
 
     truths    by image key; images without one are left out
     label     of the pack, that is judged
-    patients  by image key, where the reference names them; else the header's Patient ID, else the study, else the image
+    patients  by image key, where the reference names them; else the ID, if it names somebody, else study, else image
     """
     for result in results:
         ref = result.outcome.ref
@@ -355,7 +355,7 @@ def make_cases(
             yield Case(
                 image=ref.key,
                 row_id=result.row_id,
-                patient=patients.get(ref.key) or ref.header.patient_id or ref.study_key,
+                patient=patients.get(ref.key) or known_person(ref.header.patient_id) or ref.study_key,
                 truth=truths[ref.key],
                 score=score,
                 category=category,

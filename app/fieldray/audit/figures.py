@@ -328,5 +328,6 @@ def _notes(cases: Sequence[Case], scored: Sequence[Case]) -> Iterator[Reason]:
     positives = sum(case.truth for case in scored)
     if (fewer := min(positives, len(scored) - positives)) < SMALLEST_GROUP:
         yield reason("audit_few", count=fewer)
-    if sum(case.patient == case.image for case in cases) > len(cases) / 2:
+    own = [case.patient.partition("\n")[0] in (case.image, case.header.study_instance_uid) for case in cases]
+    if sum(own) > len(cases) / 2:
         yield reason("audit_patients_unknown")

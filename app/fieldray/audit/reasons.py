@@ -58,8 +58,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "wide the intervals are.", by="count"),
     "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
                       "leans towards it, so these figures flatter the pack.",
-    "audit_patients_unknown": "Most images name no patient, so each image counts as a patient of its own. If patients "
-                              "have several images, the intervals are too narrow.",
+    "audit_patients_unknown": "Most images name no patient, so each study, or image without one, counts as a patient "
+                              "of its own. If patients have several, the intervals are too narrow.",
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "the file away, or restore it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,18 @@ def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
         ("/x/4.png", 0.1),
     ]
     assert all(one.score is None for one in make_cases(results, truths, label="other", patients={}))
+
+
+@pytest.mark.parametrize("number", ["", "ANONYMOUS", "0"])
+def test_a_patient_id_that_names_nobody_is_no_person(number: str) -> None:
+    headers = [ImageHeader(patient_id=number, study_instance_uid=f"1.2.{n // 2}") for n in range(6)]
+    results = [
+        replace(one, outcome=replace(one.outcome, ref=replace(one.outcome.ref, header=header)))
+        for one, header in ((_stored(n, n / 6, None), header) for n, header in enumerate(headers))
+    ]
+    truths = {one.outcome.ref.key: one.row_id % 2 == 0 for one in results}
+    found = figures.audit(list(make_cases(results, truths, label="opacity", patients={})), [POINT])
+    assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
 def test_of_two_labels_each_is_judged_by_itself() -> None:
