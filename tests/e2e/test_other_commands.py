@@ -3,11 +3,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from fieldray.imaging.synthetic import PARTS, files
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import VERSION
+from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
 from program import Fieldray, lines_of, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -146,3 +150,18 @@ def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: P
     assert (third.returncode, "failed" in third.stdout, "expected" in third.stdout) == (1, True, True), third.stderr
     status = fieldray("constancy", *pack_options, "--status")
     assert (status.returncode, "Do not rely on this pack" in status.stdout) == (1, True)
+
+
+def test_a_pack_whose_constancy_cannot_be_checked_is_named(fieldray: Fieldray, home: Path) -> None:
+    packs, records = PackLibrary(home), ConstancyRecords(home)
+    for found in packs.builtin():
+        if found.can_screen:  # as a pack of one's own that runs on two devices is checked for the first time
+            for device, is_first in (("cpu", True), ("edgetpu", False)):
+                whose = subject(packs.load(found.folder))
+                values = {"at_s": time.time(), "program": VERSION, "images": 3, "different": 0, "largest": 0.0}
+                records.add(Record(subject=whose, device=device, is_first=is_first, **values), {})
+    assert fieldray("constancy", "--status").returncode == 0
+    (broken := home / "packs" / "ours-1.0.0").mkdir(parents=True)
+    (broken / "manifest.json").write_text("{")
+    status = fieldray("constancy", "--status")
+    assert (status.returncode, "ours-1.0.0: not checked. " in status.stdout) == (1, True)

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from fieldray.commands.console import Console, add_command
-from fieldray.commands.options import add_pack_options, drives_with_packs, load_pack, pack_library
+from fieldray.commands.options import LACKS_A_YES, add_pack_options, drives_with_packs, load_pack, pack_library
+from fieldray.reasons import reason
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -30,9 +31,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from fieldray.settings import load
 
     library, drives, records = pack_library(), drives_with_packs(), ConstancyRecords(user_data())
-    within_reach = [str(one.folder) for one in library.available(drives) if one.can_screen and one.problem is None]
-    is_well = True
-    for name in [options.pack] if options.pack else within_reach:
+    found = [] if options.pack else [one for one in library.available(drives) if one.kind == "classifier"]
+    names = [options.pack] if options.pack else [str(one.folder) for one in found if one.problem is None]
+    left_out = [(one.pack_name, one.problem) for one in found if one.problem]
+    console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
+    if not (names or left_out):
+        console.print_error(reason("no_pack").text)
+    is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # what nobody uses is no fault
+    for name in names:
         model = load_pack(library, name, options, drives=drives)
         if options.status:
             said = records.standing(model)
@@ -42,5 +48,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 console.bar(model.pack_name)
                 said = check(session, records)
         console.print_lines(why.text for why in said)
-        is_well &= {why.code for why in said} - {"constancy_not_run"} in ({"constancy_passed"}, {"constancy_first"})
+        codes = {why.code for why in said} - {"constancy_not_run"}
+        is_well &= set() < codes <= {"constancy_passed", "constancy_first"}
     return 0 if is_well else 1

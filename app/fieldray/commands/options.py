@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fieldray.reports.outputs import Kind
     from fieldray.settings import Settings
 
-_LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped")
+LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def load_pack(
         try:
             model = _load(library, folder, options, name)
         except PackProblem as problem:
-            if isinstance(problem, PackNotTrusted) or problem.reason.code in _LACKS_A_YES or folder in broken:
+            if problem.reason.code in LACKS_A_YES or folder in broken:
                 raise
             broken[folder] = problem.reason
         else:
