@@ -35,8 +35,8 @@ from fieldray.translation import Translator
 
 
 def audit_text(report: AuditReport) -> str:
-    """The document as JSON in ASCII."""
-    return json.dumps(audit_document(report), indent=1) + "\n"
+    """The document as JSON in ASCII, files and folders by their aliases. Raises StorageProblem."""
+    return json.dumps(audit_document(_unnamed(report)), indent=1) + "\n"
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
@@ -150,8 +150,8 @@ _PLAN: Final = "thresholds.csv"
 
 
 def write_audit_json(path: Path, report: AuditReport) -> None:
-    """All figures as JSON, files and folders by their aliases. Raises UsageProblem, StorageProblem."""
-    write_own(path, "json", audit_text(_unnamed(report)).encode("ascii"))
+    """All figures as JSON, as `audit_text` gives them. Raises UsageProblem, StorageProblem."""
+    write_own(path, "json", audit_text(report).encode("ascii"))
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
