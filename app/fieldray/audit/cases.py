@@ -295,12 +295,10 @@ def _names(ref: ImageRef) -> set[str]:
 
     A path that differs in a folder names another image: `test/a.png` is never taken for `train/a.png`.
     """
-    path = ref.path.absolute().as_posix()
+    path, ends = ref.path.absolute().as_posix(), set[str]()
     if ref.member is not None:
         path = f"{path}!{ref.member}"
         ends = {ref.member, ref.member.rpartition("/")[2]}
-    else:
-        ends = set()
     parts = path.split("/")
     ends |= {"/".join(parts[start:]) for start in range(len(parts))}
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}

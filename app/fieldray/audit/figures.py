@@ -121,6 +121,7 @@ def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence
         raise UsageProblem(reason("audit_one_class_scored", images=len(cases), scored=len(scored)))
     known = float(np.mean([case.truth for case in cases])) if prevalence is None else prevalence
     everyone = [case.patient for case in cases]
+    against = [case for case in cases if case.category == ("normal" if case.truth else "abnormal")]
     return Audit(
         images=len(cases),
         patients=len(set(everyone)),
@@ -136,7 +137,7 @@ def audit(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalence
         bins=calibration_bins(scores, truth, patients=patients),
         calibration_error=metrics.calibration_error(scores, truth),
         groups=_groups(cases, points, prevalence=known),
-        disagreements=_disagreements(cases),
+        disagreements=tuple(sorted(against, key=lambda case: abs((case.score or 0.0) - case.truth), reverse=True)),
         notes=tuple(_notes(cases, scored)),
     )
 
@@ -313,11 +314,6 @@ def _groups(cases: Sequence[Case], points: Sequence[OperatingPoint], *, prevalen
         area = metrics.area(scores, truth, patients=patients)
         found.append(Group(by=by, name=name, images=len(members), area=area, points=judged))
     return tuple(found)
-
-
-def _disagreements(cases: Sequence[Case]) -> tuple[Case, ...]:
-    against = [case for case in cases if case.category == ("normal" if case.truth else "abnormal")]
-    return tuple(sorted(against, key=lambda case: abs((case.score or 0.0) - case.truth), reverse=True))
 
 
 def _notes(cases: Sequence[Case], scored: Sequence[Case]) -> Iterator[Reason]:

@@ -122,7 +122,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     request = _request(options)
     _require_all(options, request)
     if options.run_id is not None:
-        return _audit_stored(options, console, request)
+        model = _model_of_run(options, console, results_path())
+        _audit(options, console, request, database=results_path(), run_id=options.run_id, model=model)
+        return 0
     return _audit_screened(options, console, request)
 
 
@@ -182,13 +184,6 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
             return code
         _audit(options, console, request, database=done.session.database, run_id=done.batch.run_id, model=done.model)
         return code
-
-
-def _audit_stored(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    database = results_path()
-    model = _model_of_run(options, console, database)
-    _audit(options, console, request, database=database, run_id=options.run_id, model=model)
-    return 0
 
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:

@@ -22,7 +22,7 @@ from fieldray.audit.figures import AtPoint, Group, images_needed
 from fieldray.audit.report import EVERYBODY, AuditReport, Paired, Plan, Step
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share
-from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import TRUTHS
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
@@ -91,7 +91,11 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
 
 def _point(at: AtPoint) -> dict[str, object]:
     return {
-        **_named(at.point),
+        "name": at.point.name,
+        "is_local": at.point.is_local,
+        "threshold": at.point.threshold,
+        "unsure_low": at.point.unsure_low,
+        "unsure_high": at.point.unsure_high,
         "sensitivity_of_all": _plain(at.found),
         "classes": plain_classes(at.classes),
         "sensitivity": _plain(at.sensitivity),
@@ -100,16 +104,6 @@ def _point(at: AtPoint) -> dict[str, object]:
         "negative_predictive_value": _maybe(at.negative_value),
         "positives_needed": images_needed(at.sensitivity.value),
         "negatives_needed": images_needed(at.specificity.value),
-    }
-
-
-def _named(point: OperatingPoint) -> dict[str, object]:
-    return {
-        "name": point.name,
-        "is_local": point.is_local,
-        "threshold": point.threshold,
-        "unsure_low": point.unsure_low,
-        "unsure_high": point.unsure_high,
     }
 
 

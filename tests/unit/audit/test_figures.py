@@ -12,26 +12,12 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from fieldray.audit import figures
 from fieldray.audit.cases import Case, make_cases, verdict_truths
 from fieldray.audit.drift import score_counts, stability
-from fieldray.domain.finding import Category, Failed, Finding, ReadFacts, Screened, decide
+from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
 from fieldray.domain.metrics import Share, share
-from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
-
-HALF = Estimate(0.5, 0.4, 0.6)
-POINT = OperatingPoint(
-    name="balanced",
-    titles={"en": "Balanced"},
-    label="opacity",
-    threshold=0.5,
-    unsure_low=0.4,
-    unsure_high=0.6,
-    sensitivity=HALF,
-    specificity=HALF,
-    measured_on={"en": "drawings"},
-)
+from outcomes import POINT, failed, screened
 
 
 def case(number: int, score: float | None, truth: bool, category: Category | None = None, **header: object) -> Case:
@@ -189,17 +175,13 @@ def test_one_class_cannot_be_audited() -> None:
 
 def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredResult:
     ref = ImageRef(path=Path(f"/x/{number}.png"))
-    if score is None:
-        outcome: Screened | Failed = Failed(ref=ref, stage="decode", reason=reason("not_an_image"))
-    else:
+    outcome: Screened | Failed = failed(ref)
+    if score is not None:
         findings = tuple(
             Finding(label=label, score=own, point=POINT, decision=decide(own, POINT))
             for label, own in ({"opacity": score} | others).items()
         )
-        outcome = Screened(
-            ref=ref, facts=ReadFacts(),
-            findings=findings, class_maps=None, pack_name="p", model_sha256="0" * 64, backend="cpu", inference_ms=1.0,
-        )  # fmt: skip
+        outcome = replace(screened(ref), findings=findings)
     given = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
     return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=given)
 

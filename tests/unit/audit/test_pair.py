@@ -11,12 +11,12 @@ from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.cases import Case, make_cases
 from fieldray.audit.report import Side, pair
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from outcomes import operating_point
+from outcomes import operating_point, screened
 
 FIRST = Side(run_id=1, pack="first-1.0.0", label="opacity", point=operating_point(threshold=0.5))
 SECOND = Side(
@@ -31,10 +31,7 @@ def result(number: int, score: float | None, *, label: str, folder: str, read_fi
     if score is not None:
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)
         finding = Finding(label=label, score=score, point=point, decision=decide(score, point))
-        outcome = Screened(
-            ref=ref, facts=facts, findings=(finding,), class_maps=None, pack_name="p", model_sha256="a" * 64,
-            backend="cpu", inference_ms=1.0,
-        )  # fmt: skip
+        outcome = replace(screened(ref), facts=facts, findings=(finding,))
     return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False)
 
 
