@@ -182,7 +182,7 @@ class Archive:
             for number, outcome in enumerate(outcomes, piece.start):
                 if isinstance(outcome, Failed):
                     self._failed_in[number] = piece
-                    is_next = again and again[-1].stop == number and again[-1].size < self._chunk_images
+                    is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
                     begin = again.pop().start if is_next else number
                     again.append(Piece(begin, number + 1))
         self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
