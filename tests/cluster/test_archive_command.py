@@ -39,7 +39,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert stored(home) == stored(other)
     count = len(stored(home))
     assert f"{count - 1} images. Of {count} files, 0 from an earlier start." in done.stdout  # the letter is none
-    assert "1 image failed. Start the same command again to try it again." in done.stdout
+    assert "1 image failed. Start the same command again to try it again.\nA file that could not " in done.stdout
     (note,) = (line for line in alone.stdout.splitlines() if "pack (age or body part)" in line)
     assert note in done.stdout.splitlines()
     taken_over = [

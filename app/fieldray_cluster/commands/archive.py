@@ -156,7 +156,6 @@ class _Screening:
     def _sum_up(self, run_id: int, database: Path) -> None:
         from fieldray.domain.finding import image_count
         from fieldray.reports.content import NOTICE
-        from fieldray_cluster.objects import is_address
 
         print_line, last, counts = self._console.print_line, self._last, self._summary.counts
         resumed, files = last.resumed if last else 0, sum(counts.values())
@@ -168,8 +167,10 @@ class _Screening:
         print_line(f"In the history as run {run_id}.")
         if failed := counts["failed"]:
             print_line(reason("archive_failed", count=failed).text)
-            if is_address(self._request.paths[0]):
-                print_line("An object that has changed since it was listed needs another folder (--out).")
+            print_line(
+                "A file that could not be read when it was listed, or has changed on its server since, "
+                "needs another folder (--out)."
+            )
         print_line(NOTICE)
 
 
