@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Outcome, image_count
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem
@@ -336,8 +336,13 @@ def list_images(
 ) -> None:
     """Write the list of all images under absolute paths, or under one address of objects, unless it is there.
 
-    Raises UsageProblem (archive_list_lost), StorageProblem, as `list_objects`.
+    Raises UsageProblem (archive_list_lost; no_image_in for a path of them), StorageProblem, as `list_objects`.
     """
+
+    def refuse(why: Reason) -> None:
+        if why.code == "no_image_in":  # later starts would not search this path again
+            raise UsageProblem(why)
+
     if folder.is_listed:
         return
     if folder.has_results:
@@ -346,14 +351,17 @@ def list_images(
         if is_address(paths[0]):
             with scratch_folder() as scratch:
                 folder.write_list(list_objects(ObjectServer(paths[0]), readers.members, scratch), progress=progress)
-            return
-        found = discover([Path(path) for path in paths], members=readers.members, is_own_report=is_own_report)
-        own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-        folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
+        else:
+            tops, members = list(map(Path, paths)), readers.members
+            found = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
+            own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
+            folder.write_list(((ref, "") for ref in found if not str(ref.path).startswith(own)), progress=progress)
+    if not folder.is_listed:
+        raise UsageProblem(reason("no_image_in", path=paths[0]))
 
 
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Whether the run with all results of an archive is still in the store, and no image failed. Raises StorageProblem.
+    """Whether the run with all results of an archive is in the store: with images, none failed. Raises StorageProblem.
 
     spec  to know it by: after a backup was put back, another run may have its number
     """
@@ -364,4 +372,6 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
             run = query.run(run_id)
         except KeyError:
             return False
-        return run.state == "finished" and run.spec.work == spec.work and not query.counts(run_id).get("failed")
+        counts = query.counts(run_id)
+        has_all = run.state == "finished" and run.spec.work == spec.work and not counts.get("failed")
+        return has_all and image_count(counts) > 0

@@ -56,6 +56,22 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert last.returncode == 0 and said and "Images added since then need another folder" in said[0]
 
 
+def test_a_path_without_an_image_is_named_before_anything_is_screened(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    hollow, letters = tmp_path / "hollow", tmp_path / "letters"
+    for folder in (hollow / "deep", letters):
+        folder.mkdir(parents=True)
+    (letters / "letter.txt").write_text("no image")
+    arguments = ("archive", "screen", letters, hollow, "--out", tmp_path / "out", *pack_options)
+    done = fieldray(*arguments)
+    assert done.returncode == 4 and f"There is no image file in {hollow}" in done.stderr
+    shutil.copy(letters / "letter.txt", hollow)
+    for _ in range(2):
+        done = fieldray(*arguments)
+        assert done.returncode == 4 and "0 images. Of 2 files" in done.stdout, done.stderr
+
+
 def test_a_driver_killed_in_the_middle_is_resumed(
     tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:

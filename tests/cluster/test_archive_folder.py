@@ -15,7 +15,7 @@ from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, is_merged
 from fieldray_cluster.archive_request import ArchiveRequest
 from fieldray_cluster.pool import Piece
-from outcomes import run_spec
+from outcomes import run_spec, screened
 
 
 def test_a_range_is_never_empty_and_is_halved_without_a_gap() -> None:
@@ -133,7 +133,8 @@ def test_a_run_of_other_work_is_not_taken_for_that_of_the_archive(tmp_path: Path
     database, spec = tmp_path / "results.sqlite", run_spec()
     assert not is_merged(database, 1, spec)
     with ResultStore(database) as store:
-        store.set_state(store.open_run(spec), "finished")
+        store.save(store.open_run(spec), screened(), spec=spec)
+        store.set_state(1, "finished")
     assert is_merged(database, 1, spec)
     assert not is_merged(database, 1, replace(spec, paths=("/elsewhere",)))
     assert not is_merged(database, 2, spec)

@@ -90,9 +90,12 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
-        list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
-        if not folder.is_listed:
-            console.print_error("There are no images in these paths.")
+        try:
+            list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
+        except UsageProblem as problem:
+            if problem.reason.code != "no_image_in":
+                raise
+            console.print_error(problem.reason.text)
             return NOTHING_THERE
         run_id = folder.merged_run()
         if run_id is not None and is_merged(database, run_id, spec):
@@ -139,8 +142,7 @@ class _Screening:
             run.finish()
             self._folder.note_merged(run.run_id)
             self._summary.count_once(database, run.run_id)
-            self._sum_up(run.run_id, database)
-            return 1 if self._summary.counts["failed"] else 0
+            return self._sum_up(run.run_id, database)
 
     def _show(self, progress: ArchiveProgress) -> None:
         self._last = progress
@@ -153,7 +155,7 @@ class _Screening:
         )
         self._console.bar(f"{text}  {_nodes(progress)}".rstrip())
 
-    def _sum_up(self, run_id: int, database: Path) -> None:
+    def _sum_up(self, run_id: int, database: Path) -> int:
         from fieldray.domain.finding import image_count
         from fieldray.reports.content import NOTICE
 
@@ -172,6 +174,7 @@ class _Screening:
                 "needs another folder (--out)."
             )
         print_line(NOTICE)
+        return 1 if failed else 0 if image_count(counts) else NOTHING_THERE
 
 
 def _counted(count: int, noun: str) -> str:
