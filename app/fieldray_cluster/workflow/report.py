@@ -23,8 +23,8 @@ from fieldray_adapt.page import (
     trial_curves,
     value_text,
 )
-from fieldray_cluster.workflow.recipe import Sweep, Workflow, read_workflow
-from fieldray_cluster.workflow.run import RECIPE_TEXT, TASKS, TaskState, counted, read_states
+from fieldray_cluster.workflow.recipe import Sweep, Workflow
+from fieldray_cluster.workflow.run import RECIPE_TEXT, TASKS, TaskState, as_run, counted, read_states
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -41,11 +41,10 @@ def write_report(path: Path) -> Path:
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    workflow, states = read_workflow(path), read_states(path)
+    workflow, states = as_run(path), read_states(path)
     run, sweep = workflow.run, workflow.sweep
-    recipe = run / RECIPE_TEXT
-    text = recipe.read_text(encoding="utf-8") if recipe.is_file() else ""
-    tasks, recipes = Section(title="Tasks", parts=[tasks_table(states)]), [Code(text)] if text else []
+    tasks = Section(title="Tasks", parts=[tasks_table(states)])
+    recipes = [Code((run / RECIPE_TEXT).read_text(encoding="utf-8"))]
     failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
     title, lead, sections = f"Workflow {path.stem}", lead_of(states), [tasks, failed]
     if sweep:

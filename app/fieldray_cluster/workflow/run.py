@@ -28,6 +28,7 @@ from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.run import locked
+from fieldray_adapt.tables import Document
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.pool import result_key, state_of, work_connected
 from fieldray_cluster.workflow.recipe import (
@@ -288,12 +289,24 @@ def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
+def as_run(path: Path) -> Workflow:
+    """The workflow of a recipe as it was run last: since then, the recipe may have been given other values.
+
+    Raises UsageProblem (the recipe; workflow_no_run).
+    """
+    run = read_workflow(path).run
+    if not (run / RECIPE_TEXT).is_file():
+        raise UsageProblem(reason("workflow_no_run", path=run))
+    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).rooted(path.resolve().parent)
+    return replace(workflow, run=run)
+
+
 def read_states(path: Path) -> list[TaskState]:
-    """The states of a recipe's tasks, while it runs or afterwards.
+    """The states of the tasks of a recipe's last run, while it runs or afterwards.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    workflow = read_workflow(path)
+    workflow = as_run(path)
     latest = {event.task: event for event in read_events(workflow.run)}
     if not is_running(workflow.run):  # a driver that was killed wrote down no end
         left = {name: event for name, event in latest.items() if event.status == "running"}
