@@ -28,7 +28,6 @@ from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, Worker
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
     STOP,
-    Begun,
     Event,
     Journal,
     Outcome,
@@ -271,11 +270,7 @@ class TaskRunner:
 
     def _lost(self, work: _Work) -> Outcome:
         """The outcome of a task under which workers were lost, with the last one's name."""
-        begun = Begun()
+        begun = Outcome()
         with contextlib.suppress(OSError, ValueError):
-            begun = decoded(work.spec.mark.read_bytes(), Begun)
-        return Outcome(
-            node=begun.node,
-            began=begun.began,
-            problem=reason("workflow_worker_lost", count=work.lost).text,
-        )
+            begun = decoded(work.spec.mark.read_bytes(), Outcome)
+        return replace(begun, problem=reason("workflow_worker_lost", count=work.lost).text)

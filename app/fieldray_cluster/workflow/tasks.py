@@ -221,16 +221,8 @@ class TaskSpec:
 
     @property
     def mark(self) -> Path:
-        """The file that says that a worker has begun, and which."""
+        """The file that says that a worker has begun: an outcome with its name and the time."""
         return self.folder / f"begun-{self.number}.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What the mark of a task says: who began, and when, in seconds since 1970 by that node's clock."""
-
-    node: str = ""
-    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +287,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
         if known := _known(spec):
             return known
         (spec.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
-        write_atomically(spec.mark, json.dumps(asdict(Begun(node, began))).encode())
+        write_atomically(spec.mark, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
         content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
         if not _sees_run(spec):  # writing would make the folder again
