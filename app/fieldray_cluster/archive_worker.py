@@ -92,23 +92,13 @@ class SentFiles:
                 except OSError as error:
                     raise storage_problem(error, path) from error
 
-    def local(self, refs: Sequence[ImageRef]) -> list[ImageRef]:
-        """The images whose file came along, at the path that it has here."""
-        return [replace(ref, path=self._paths[ref.path]) for ref in refs if ref.path in self._paths]
-
-    def outcomes(self, refs: Sequence[ImageRef], found: Sequence[Outcome]) -> list[Outcome]:
-        """An outcome for each image under its own name; `found` are those of the `local` ones, in their order."""
-        rest = iter(found)
-        return [
-            replace(next(rest), ref=ref)
-            if ref.path in self._paths
-            else Failed(ref=ref, stage="decode", reason=self._why_not(ref))
-            for ref in refs
-        ]
-
-    def _why_not(self, ref: ImageRef) -> Reason:
-        why = self._files.get(str(ref.path))
-        return why if isinstance(why, Reason) else reason("missing")
+    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+        """The outcome of an image by the file that came along, or why none did. Raises as `screen`."""
+        if ref.path not in self._paths and not ref.problem:
+            why = self._files.get(str(ref.path))
+            return Failed(ref=ref, stage="decode", reason=why if isinstance(why, Reason) else reason("missing"))
+        outcome = screen(replace(ref, path=self._paths.get(ref.path, ref.path)))
+        return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
 
 # ---- what a node screens with
@@ -140,7 +130,7 @@ class PieceSession:
             unless_open.pop_all()
         return cls(request=request, _model=model, _engine=engine, _workers=workers, _threads=threads)
 
-    def screen(self, refs: Sequence[ImageRef], ahead: ReadAhead | None = None) -> list[Outcome]:
+    def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
         """The outcome of each image, in order. Raises FieldrayError where no image can be read or run any more."""
         request, is_over = self.request, threading.Event()
         screen = functools.partial(
@@ -152,8 +142,8 @@ class PieceSession:
             engine=self._engine,
             is_cancelled=is_over.is_set,
         )
-        if ahead:
-            screen = functools.partial(ahead.screened, screen)
+        if files:
+            screen = functools.partial(files.screened, screen)
         futures = [self._threads.submit(screen, ref) for ref in refs]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -378,9 +368,7 @@ def _outcomes(spec: PieceSpec) -> list[Outcome]:
     if spec.files is not None:
         folder = Path(distributed.get_worker().local_directory)
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
-            sent = SentFiles(spec.files, Path(own))
-            local = sent.local(refs)
-            return sent.outcomes(refs, _session(spec.request).screen(local) if local else [])
+            return _session(spec.request).screen(refs, SentFiles(spec.files, Path(own)))
     outcomes = _session(spec.request).screen(refs)
     if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(spec.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))

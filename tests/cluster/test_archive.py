@@ -364,12 +364,18 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     (tmp_path / "empty").touch()
     (tmp_path / "unnamed").write_bytes(b"another file of this name")
     files = {str(tmp_path / name): contents_of(tmp_path / name) for name in names[1:3]}
-    sent = SentFiles({str(tmp_path / "sent"): b"1", **files}, own)
-    local = sent.local(refs)
-    assert [ref.path.read_bytes() for ref in local] == [b"1", b""] and {ref.path.parent for ref in local} == {own}
-    outcomes = sent.outcomes(refs, [Refused(ref=ref, reason=reason("blank")) for ref in local])
+    sent, local = SentFiles({str(tmp_path / "sent"): b"1", **files}, own), list[Path]()
+
+    def screen(ref: ImageRef) -> Outcome:
+        local.append(ref.path)
+        return Refused(ref=ref, reason=reason("blank"))
+
+    outcomes = [sent.screened(screen, ref) for ref in refs]
+    assert [path.read_bytes() for path in local] == [b"1", b""] and {path.parent for path in local} == {own}
     assert [outcome.ref for outcome in outcomes] == refs
     assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
+    linked = ImageRef(path=tmp_path / "linked", problem=reason("linked_folder"))  # as it was listed
+    assert sent.screened(screen, linked).category == "refused"
 
 
 def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
