@@ -361,26 +361,21 @@ def task_of(path: Path) -> Iterator[DividedTask]:
     if schema not in (Recipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
     perform("data", document, say=lambda _line: None, progress=lambda *_: None)
-    parsed = document.parsed(schema)
-    if schema is LungRecipe:
-        lungs = rooted(cast("LungRecipe", parsed), document.path)
-        data, arrays = data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)), lungs.run / _MEASURED_ARRAYS
-        with locked(lungs.run), arrays_kept(arrays, data) as sha256:
-            yield DividedLungs(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays, arrays_sha256=sha256)
-        return
-    recipe = rooted(cast("Recipe", parsed), document.path)
-    arrays, training = (
-        recipe.run / _MEASURED_ARRAYS,
-        dataset_of(Run(recipe=recipe, progress=lambda *_: None)).samples("training"),
-    )
-    with locked(recipe.run), arrays_kept(arrays, training) as sha256:
+    recipe = rooted(cast(Any, document.parsed(schema)), document.path)
+    run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
+    data: Any = data_of(run) if schema is LungRecipe else dataset_of(run).samples("training")
+    with locked(recipe.run), arrays_kept(arrays, data) as sha256:
+        if schema is LungRecipe:
+            stage = len(recipe.training.stages) - 1
+            yield DividedLungs(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
+            return
         yield DividedClassifier(
             specification=specification_of(recipe),
             schedule=schedule_of(recipe),
             augmentation=recipe.augmentation,
             settings=settings_of(recipe),
             engine=recipe.training.engine,
-            samples=len(training),
+            samples=len(data),
             arrays=arrays,
             arrays_sha256=sha256,
         )
