@@ -190,12 +190,16 @@ def begun(tmp_path: Path, request_made: ArchiveRequest) -> Iterator[Begun]:
         yield Begun(tmp_path, folder, request_made)
 
 
-def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(begun: Begun) -> None:
-    begun.write_list(14, "poison")
-    saved = begun.run()
-    (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
-    assert failed.ref.path.name == "poison"
-    assert failed.reason == reason("archive_worker_ended", times=3)
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("poison", reason("archive_worker_ended", times=3)), ("fault", reason("internal", detail="ArithmeticError"))],
+)
+def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(
+    begun: Begun, name: str, why: Reason
+) -> None:
+    begun.write_list(14, name)
+    (failed,) = [outcome for outcome in begun.run() if isinstance(outcome, Failed)]
+    assert (failed.ref.path.name, failed.reason) == (name, why)
 
 
 def test_images_that_end_the_one_worker_take_no_other_image_with_them(begun: Begun) -> None:
@@ -327,13 +331,6 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun:
     assert begun.folder.done(4) == ()
 
 
-def test_an_error_that_follows_an_image_is_the_image_s(begun: Begun) -> None:
-    begun.write_list(6, "fault")
-    saved = begun.run()
-    (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
-    assert (failed.ref.path.name, failed.reason) == ("fault", reason("internal", detail="ArithmeticError"))
-
-
 def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
     begun.write_list(3000)
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
@@ -341,19 +338,12 @@ def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_fai
     assert begun.folder.done(3000) == ()
 
 
-def test_files_are_sent_where_nodes_do_not_see_them(begun: Begun) -> None:
+def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_worker(begun: Begun) -> None:
     begun.write_list(6)
-    for number in range(6):
-        (begun.place / f"image-{number}").write_bytes(f"image-{number}".encode())
-    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True)
-    assert {outcome.category for outcome in saved} == {"refused"}
-
-
-def test_files_that_cannot_be_read_or_are_empty_are_never_looked_for_by_a_worker(begun: Begun) -> None:
-    begun.write_list(6)
-    (begun.place / "image-5").write_bytes(b"image-5")
+    for name in ("image-2", "image-5"):
+        (begun.place / name).write_bytes(name.encode())
     saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
-    assert Counter(outcome.category for outcome in saved) == {"failed": 5, "refused": 1}
+    assert Counter(outcome.category for outcome in saved) == {"failed": 4, "refused": 2}
 
 
 def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: Path) -> None:
