@@ -29,7 +29,17 @@ MODEL = tiny_model()
 
 
 def engine_of(*kinds: Any, publish: Any = None, **options: Any) -> Engine:
-    return Engine(publish or Events(), kinds=kinds, **options)
+    """With the model open."""
+    engine = Engine(publish or Events(), kinds=kinds, **options)
+    engine.open(MODEL)
+    return engine
+
+
+def serving_engine_of(*kinds: Any, publish: Any = None) -> Engine:
+    """Once a backend is ready."""
+    engine = engine_of(*kinds, publish=publish)
+    engine.serving(timeout_s=WAIT_S)
+    return engine
 
 
 def answer(future: Future[Prediction]) -> Prediction:
@@ -56,7 +66,6 @@ def dies_on(level: int, *, times: int = 10**6) -> Any:
 
 def test_every_image_gets_its_own_answer() -> None:
     with engine_of(Behaviour().kind()) as engine:
-        engine.open(MODEL)
         futures = [engine.submit(grey(level)) for level in range(0, 250, 10)]
         answers = [answer(future) for future in futures]
     assert [prediction.request_id for prediction in answers] == list(range(0, 250, 10))
@@ -69,9 +78,7 @@ def test_every_image_gets_its_own_answer() -> None:
 
 def test_what_people_are_told_of_a_start_and_an_end() -> None:
     events = Events()
-    with engine_of(Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    serving_engine_of(Behaviour().kind(), publish=events).close()
     states = [(event.state, event.in_use, event.detail) for event in events.heard]
     assert states == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
 
@@ -79,7 +86,6 @@ def test_what_people_are_told_of_a_start_and_an_end() -> None:
 def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
     edgetpu, events = Behaviour(dies=dies_on(3)), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
         events.wait_for("edgetpu", "ready")
         events.wait_for("cpu", "ready")
         edgetpu.start_problem = DIED  # it does not come back
@@ -95,7 +101,6 @@ def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
     edgetpu, events = Behaviour(), Events()
     edgetpu.may_start.clear()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
         assert [answer(engine.submit(grey(level))).backend for level in range(3)] == ["cpu"] * 3
         edgetpu.may_start.set()
         events.wait_for("edgetpu", "ready")
@@ -107,7 +112,6 @@ def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
 def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
     edgetpu, events = Behaviour(score_shift=0.05), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
         gone = events.wait_for("edgetpu", "unavailable")
         assert answer(engine.submit(grey(77))).backend == "cpu"
     assert gone.reason is not None and gone.reason.code == "self_test"
@@ -123,7 +127,6 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
         runs_before.append([levels for levels in cpu.runs if levels == [77]])
 
     with engine_of(cpu.kind(), passed=passed) as engine:
-        engine.open(MODEL)
         assert answer(engine.submit(grey(77))).request_id == 77
     assert runs_before == [[]]
 
@@ -135,10 +138,8 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
 )
 def test_a_model_that_cannot_be_run_leaves_no_trace(behaviour: Behaviour) -> None:
     known: list[Any] = []
-    with engine_of(behaviour.kind(), passed=known.append) as engine:
-        engine.open(MODEL)
-        with pytest.raises(BackendProblem):
-            engine.serving(timeout_s=WAIT_S)
+    with engine_of(behaviour.kind(), passed=known.append) as engine, pytest.raises(BackendProblem):
+        engine.serving(timeout_s=WAIT_S)
     assert known == []
 
 
@@ -148,7 +149,6 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
 
     cpu = Behaviour()
     with engine_of(cpu.kind(), passed=passed) as engine:
-        engine.open(MODEL)
         assert problem(engine.submit(grey(77))) == "trust_damaged"
     assert [77] not in cpu.runs
 
@@ -156,7 +156,6 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
 def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
     edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
-        engine.open(MODEL)
         assert events.wait_for("edgetpu", "unavailable").reason == reason("no_model_file", device="Edge TPU")
         assert edgetpu.starts == 0
         edgetpu.unavailable_reason = None
@@ -167,9 +166,7 @@ def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
 
 def test_a_backend_that_died_in_idleness_is_started_again() -> None:
     cpu, events = Behaviour(), Events()
-    with engine_of(cpu.kind(), publish=events) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    with serving_engine_of(cpu.kind(), publish=events) as engine:
         cpu.is_alive = False
         assert events.wait_for("cpu", "unavailable").reason == DIED
         cpu.is_alive = True
@@ -179,7 +176,6 @@ def test_a_backend_that_died_in_idleness_is_started_again() -> None:
 def test_an_image_that_ends_every_backend_takes_only_itself_down() -> None:
     cpu = Behaviour(dies=dies_on(2))
     with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
         futures = [engine.submit(grey(level)) for level in range(5)]
         assert problem(futures[2]) == "worker_died"
         assert [answer(futures[level]).request_id for level in (0, 1, 3, 4)] == [0, 1, 3, 4]
@@ -189,7 +185,6 @@ def test_an_image_that_ends_every_backend_takes_only_itself_down() -> None:
 def test_images_fail_when_no_backend_is_left_and_go_on_after_a_new_try() -> None:
     cpu, events = Behaviour(start_problem=DIED), Events()
     with engine_of(cpu.kind(), publish=events) as engine:
-        engine.open(MODEL)
         queued = engine.submit(grey(1))
         assert problem(queued) == "worker_died"
         assert problem(engine.submit(grey(2))) == "worker_died"
@@ -206,7 +201,6 @@ def test_waiting_for_a_slow_start_has_an_end() -> None:
     cpu = Behaviour()
     cpu.may_start.clear()
     with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
         assert engine.serving(timeout_s=0.01) is None
         cpu.may_start.set()
         engine.serving(timeout_s=WAIT_S)
@@ -214,10 +208,8 @@ def test_waiting_for_a_slow_start_has_an_end() -> None:
 
 def test_a_lasting_reason_is_not_tried_again() -> None:
     cpu = Behaviour(start_problem=reason("bad_model", detail="it is a poem"))
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        with pytest.raises(BackendProblem, match="it is a poem"):
-            engine.serving(timeout_s=WAIT_S)
+    with engine_of(cpu.kind()) as engine, pytest.raises(BackendProblem, match="it is a poem"):
+        engine.serving(timeout_s=WAIT_S)
     assert cpu.starts == 1
 
 
@@ -228,7 +220,6 @@ def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
         return None
 
     with engine_of(Behaviour(dies=explode).kind()) as engine:
-        engine.open(MODEL)
         error = engine.submit(grey(1)).exception(WAIT_S)
         assert isinstance(error, BackendProblem) and "seven" in error.reason.text
         assert answer(engine.submit(grey(2))).request_id == 2
@@ -237,9 +228,7 @@ def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
 def test_images_belong_to_the_model_they_were_submitted_for() -> None:
     cpu = Behaviour()
     second = tiny_model(labels=2, manifest=tiny_manifest(labels=2, version="2.0.0"))
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    with serving_engine_of(cpu.kind()) as engine:
         cpu.may_run.clear()
         old = [engine.submit(grey(level)) for level in range(4)]
         engine.open(second)
@@ -273,9 +262,7 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
 
 def test_the_backends_of_a_former_model_end_when_they_are_done_and_say_no_more() -> None:
     cpu, events = Behaviour(), Events()
-    with engine_of(cpu.kind(), publish=events) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    with serving_engine_of(cpu.kind(), publish=events) as engine:
         engine.open(tiny_model())
         engine.serving(timeout_s=WAIT_S)
         waited = threading.Event()
@@ -286,9 +273,7 @@ def test_the_backends_of_a_former_model_end_when_they_are_done_and_say_no_more()
 
 def test_opening_the_model_that_is_open_changes_nothing() -> None:
     cpu = Behaviour()
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    with serving_engine_of(cpu.kind()) as engine:
         engine.open(MODEL)
         assert answer(engine.submit(grey(1))).sequence == 1
     assert cpu.starts == 1
@@ -296,9 +281,7 @@ def test_opening_the_model_that_is_open_changes_nothing() -> None:
 
 def test_closing_fails_what_is_queued_and_lets_what_runs_end() -> None:
     cpu = Behaviour()
-    engine = engine_of(cpu.kind())
-    engine.open(MODEL)
-    engine.serving(timeout_s=WAIT_S)
+    engine = serving_engine_of(cpu.kind())
     cpu.may_run.clear()
     cpu.is_running.clear()
     running = engine.submit(grey(1))
@@ -317,9 +300,7 @@ def test_closing_fails_what_is_queued_and_lets_what_runs_end() -> None:
 
 def test_closing_ends_a_backend_that_hangs() -> None:
     cpu = Behaviour()
-    engine = engine_of(cpu.kind())
-    engine.open(MODEL)
-    engine.serving(timeout_s=WAIT_S)
+    engine = serving_engine_of(cpu.kind())
     cpu.may_run.clear()
     cpu.is_running.clear()
     hanging = engine.submit(grey(1))
@@ -331,9 +312,7 @@ def test_closing_ends_a_backend_that_hangs() -> None:
 
 def test_an_image_nobody_wants_any_more_is_not_run() -> None:
     cpu = Behaviour()
-    with engine_of(cpu.kind()) as engine:
-        engine.open(MODEL)
-        engine.serving(timeout_s=WAIT_S)
+    with serving_engine_of(cpu.kind()) as engine:
         cpu.may_run.clear()
         first, second, third = (engine.submit(grey(level)) for level in (1, 2, 3))
         assert second.cancel()
@@ -349,13 +328,12 @@ def test_a_listener_that_fails_costs_no_image() -> None:
         raise RuntimeError("no window there")
 
     with engine_of(Behaviour().kind(), publish=fail) as engine:
-        engine.open(MODEL)
         assert answer(engine.submit(grey(1))).request_id == 1
 
 
 def test_a_listener_may_call_the_engine() -> None:
     answers: list[Future[Prediction]] = []
-    with engine_of(Behaviour().kind(), publish=lambda event: answers.append(engine.submit(grey(1)))) as engine:
+    with Engine(lambda event: answers.append(engine.submit(grey(1))), kinds=[Behaviour().kind()]) as engine:
         engine.open(MODEL)
         engine.serving(timeout_s=WAIT_S)
         assert answer(engine.submit(grey(2))).request_id == 2
@@ -364,14 +342,12 @@ def test_a_listener_may_call_the_engine() -> None:
 
 @pytest.mark.parametrize("values", [np.zeros((1, 32, 64, 1), np.uint8), np.zeros((1, 64, 64, 1), np.float32)])
 def test_an_image_that_does_not_fit_the_model_is_our_own_fault(values: Any) -> None:
-    with engine_of(Behaviour().kind()) as engine:
-        engine.open(MODEL)
-        with pytest.raises(ValueError, match="an image must be"):
-            engine.submit(Request(request_id=1, values=values))
+    with engine_of(Behaviour().kind()) as engine, pytest.raises(ValueError, match="an image must be"):
+        engine.submit(Request(request_id=1, values=values))
 
 
 def test_without_a_model_there_is_nothing_to_run() -> None:
-    with engine_of(Behaviour().kind()) as engine, pytest.raises(ValueError, match="no model is open"):
+    with Engine(Events(), kinds=[Behaviour().kind()]) as engine, pytest.raises(ValueError, match="no model is open"):
         engine.submit(grey(1))
 
 
@@ -391,7 +367,6 @@ def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
     edgetpu, cpu, events = Behaviour(dies=dies), Behaviour(dies=dies), Events()
     kinds = (replace(edgetpu.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
     with engine_of(*kinds, publish=events) as engine:
-        engine.open(MODEL)
         futures = [engine.submit(grey(level, request_id=2 * level)) for level in range(130, 230)]
         answers = [answer(future) for future in futures]
     assert [prediction.request_id for prediction in answers] == list(range(260, 460, 2))
