@@ -28,12 +28,11 @@ def write_classes(folder: Path, *, each: int = 12) -> Path:
 
 
 def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack_options: list[str]
 ) -> None:
     images = write_classes(tmp_path / "images")
     out = tmp_path / "out"
-    done = fieldray("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
-    assert done.returncode == 0, done.stderr
+    done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     assert "Area under the ROC curve (AUC)" in done.stdout
     assert "Positive predictive value at 20.0 % prevalence" in done.stdout
     assert "Images needed for intervals of ± 5 points" in done.stdout
@@ -43,11 +42,9 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     lines = lines_of(fieldray("screen", images, *pack_options, "--json", "-").stdout)
     truth = [Path(line["path"]).parent.name == "abnormal" for line in lines]
     assert document["auc"]["value"] == pytest.approx(roc_auc_score(truth, [line["score"] for line in lines]), abs=1e-9)
-    again = fieldray("audit", "--run", str(document["run_id"]), *pack_options, "--labels", "folders", "--json", "-")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["auc"] == document["auc"]
     run = str(document["run_id"])
     asked = ("audit", "--run", run, *pack_options, "--labels", "folders", "--json", "-")
+    assert json.loads(well(*asked).stdout)["auc"] == document["auc"]
     priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").stdout)
     assert (priced["proposal"]["threshold"], priced["plan"]["prices"]) == (0.5, [0.0, 20.0])
     assert all(step["cost"] == pytest.approx(20 * step["called"]) for step in priced["plan"]["shown"])
@@ -55,13 +52,10 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert "thresholds.csv" in done.stdout
     # What an audit wrote is no image, and is replaced by the next one; another file is not.
     (out / "audit.json").rename(images / "audit.json")
-    printed = fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
-    assert printed.returncode == 0, printed.stderr
-    assert "1 result file of this program" in printed.stdout
+    printed = ("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
+    assert "1 result file of this program" in well(*printed).stdout
     (images / "audit.json").write_text("mine")
-    assert (
-        fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json").returncode == 2
-    )
+    assert fieldray(*printed).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -89,14 +83,13 @@ def test_what_is_wrong_in_any_case_is_said_before_anything_is_screened(
 
 
 def test_a_local_point_is_accepted_used_and_removed(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack_options: list[str]
 ) -> None:
     images = write_classes(tmp_path / "images")
     usual = ("audit", images, *pack_options, "--labels", "folders")
     assert fieldray(*usual, "--accept-local", "ours").returncode == 2  # nobody said yes
     assert fieldray("screen", images, *pack_options, "--operating-point", "local:ours").returncode == 2
-    done = fieldray(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
-    assert done.returncode == 0, done.stderr
+    done = well(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
     assert "Accepted by A. Physicist: use it with --operating-point local:ours" in done.stdout
     used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
     assert {line["operating_point"] for line in lines_of(used.stdout)} == {"local:ours"}
@@ -108,13 +101,12 @@ def test_a_local_point_is_accepted_used_and_removed(
 
 
 def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
+    tmp_path: Path, home: Path, fieldray: Fieldray, screen: Fieldray
 ) -> None:
-    images = write_classes(tmp_path / "images", each=1)
+    write_classes(tmp_path / "images", each=1)
     (home / "site_points.json").write_text("[{")
-    done = fieldray("screen", images, *pack_options)
-    assert done.returncode == 0, done.stderr
-    assert "site_points.json cannot be read, so none is used" in done.stderr
+    done = screen()
+    assert (done.returncode, "site_points.json cannot be read, so none is used" in done.stderr) == (0, True)
     assert fieldray("packs", "list").returncode == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,33 +19,26 @@ KEYS = [
 ]  # fmt: skip
 OUTPUTS = {"warped_prior.png", "overlay.png", "displacement.npy"}
 
+CHEST = (chest_phantom(512, 512, 1, abnormal=False) >> 4).astype(np.uint8)
 
-def save(path: Path, pixels: np.ndarray) -> Path:
+
+def save(path: Path, pixels: np.ndarray = CHEST) -> Path:
     Image.fromarray(pixels).save(path)
     return path
 
 
 @pytest.fixture
-def chest() -> np.ndarray:
-    return (chest_phantom(512, 512, 1, abnormal=False) >> 4).astype(np.uint8)
+def current(tmp_path: Path) -> Path:
+    return save(tmp_path / "current.png")
 
 
-def facts_in(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def test_a_pair_is_compared_and_then_one_that_must_not_be(
-    tmp_path: Path, fieldray: Fieldray, chest: np.ndarray
-) -> None:
-    current = save(tmp_path / "current.png", chest)
-    prior = save(tmp_path / "prior.png", np.roll(chest, (6, -4), axis=(0, 1)))
-    mirrored = save(tmp_path / "mirrored.png", np.ascontiguousarray(chest[:, ::-1]))
+def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: Fieldray, current: Path) -> None:
+    prior = save(tmp_path / "prior.png", np.roll(CHEST, (6, -4), axis=(0, 1)))
+    mirrored = save(tmp_path / "mirrored.png", np.ascontiguousarray(CHEST[:, ::-1]))
     out, answer = tmp_path / "out", tmp_path / "answer.json"
 
-    done = fieldray("compare", prior, current, "--out", out, "--json", answer)
-    assert done.returncode == 0, done.stderr
-    found = facts_in(answer)
+    well("compare", prior, current, "--out", out, "--json", answer)
+    found = json.loads(answer.read_text(encoding="utf-8"))
     assert list(found) == KEYS
     assert found["comparable"]
     assert "not a course of disease" in found["notice"]
@@ -60,14 +52,12 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(
         assert picture.size == (512, 512)
         assert "not a course of disease" in str(picture.info["Comment"])
 
-    done = fieldray("compare", mirrored, current, "--out", out, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(well("compare", mirrored, current, "--out", out, "--json", "-").stdout)
     assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")
     assert list(out.iterdir()) == []  # nothing of the earlier pair stays
 
 
-def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, well: Fieldray) -> None:
     pixels, out = chest_phantom(512, 512, 1, abnormal=False), tmp_path / "out"
     who = {"PatientID": "1", "PatientName": "DOE^JANE", "PatientBirthDate": "19500101", "PatientSex": "F"}
     dates = {"earlier": "20240101", "later": "20250101"}
@@ -78,8 +68,7 @@ def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, fieldray: Field
     (tmp_path / "copy.dcm").write_bytes(later.read_bytes())
 
     def doubts(prior: Path, current: Path) -> list[str]:
-        done = fieldray("compare", prior, current, "--out", out, "--json", "-")
-        assert done.returncode == 0, done.stderr
+        done = well("compare", prior, current, "--out", out, "--json", "-")
         found = json.loads(done.stdout)["doubts"]
         assert all(doubt["text"] in done.stderr for doubt in found)
         return [doubt["code"] for doubt in found]
@@ -89,8 +78,7 @@ def test_what_the_window_doubts_is_said_here_too(tmp_path: Path, fieldray: Field
     assert "prior_same_image" in doubts(later, tmp_path / "copy.dcm")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
-    current = save(tmp_path / "current.png", chest)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     (tmp_path / "cut.png").write_bytes(current.read_bytes()[:3000])
     done = fieldray("compare", tmp_path / "cut.png", current, "--out", tmp_path / "out", "--json", "-")
     assert done.returncode == 1
@@ -98,8 +86,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray,
     assert "The prior image" in done.stderr
 
 
-def test_what_is_no_pair_of_images_is_wrong_usage(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
-    current = save(tmp_path / "current.png", chest)
+def test_what_is_no_pair_of_images_is_wrong_usage(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     assert fieldray("compare", tmp_path, current, "--out", tmp_path / "out").returncode == 2
     assert fieldray("compare", tmp_path / "nothing.png", current, "--out", tmp_path / "out").returncode == 2
     done = fieldray("compare", current, current, "--out", tmp_path / "out", "--json", current)
@@ -107,11 +94,10 @@ def test_what_is_no_pair_of_images_is_wrong_usage(tmp_path: Path, fieldray: Fiel
     assert current.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_of_somebody_else_is_not_replaced(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
-    current = save(tmp_path / "current.png", chest)
+def test_a_picture_of_somebody_else_is_not_replaced(tmp_path: Path, fieldray: Fieldray, current: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    theirs = save(out / "overlay.png", chest)
+    theirs = save(out / "overlay.png")
     before = theirs.read_bytes()
     assert fieldray("compare", current, current, "--out", out).returncode == 2
     assert theirs.read_bytes() == before

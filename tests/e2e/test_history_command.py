@@ -6,7 +6,6 @@ import datetime
 import json
 import shutil
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -31,10 +30,10 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def screened(fieldray: Fieldray, images: Path, pack_options: list[str]) -> Fieldray:
+def screened(fieldray: Fieldray, screen: Fieldray, images: Path) -> Fieldray:
     """Two runs of the same folder, the second one afresh."""
     for more in ([], ["--fresh"]):
-        assert fieldray("screen", images, *pack_options, *more).returncode == 0
+        assert screen(*more).returncode == 0
     return fieldray
 
 
@@ -73,9 +72,9 @@ def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: 
     assert "is not a date" in screened("history", "list", "--since", "yesterday").stderr
 
 
-def test_a_past_run_says_why_an_image_was_refused(fieldray: Fieldray, images: Path, pack_options: list[str]) -> None:
+def test_a_past_run_says_why_an_image_was_refused(fieldray: Fieldray, screen: Fieldray, images: Path) -> None:
     (images / "note.txt").write_text("no image")
-    assert fieldray("screen", images, *pack_options).returncode == 0
+    assert screen().returncode == 0
     refused, why = fieldray("history", "show", "1").stdout.splitlines()[-2:]
     assert refused.startswith("not an image") and refused.endswith("note.txt")
     assert why.strip() == "This file is not a DICOM, PNG or JPEG image."
@@ -116,7 +115,7 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
         assert f"{slip} is not a month. Write it as year-month" in screened("history", "month", slip).stderr
 
 
-def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path, pack_options: list[str]) -> None:
+def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path) -> None:
     done = screened("history", "compare", "1", "2", "--json", tmp_path / "compared.json")
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "compared.json").read_text("ascii"))
@@ -165,12 +164,10 @@ def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path,
     assert screened("history", "delete", "--yes").returncode == 2
 
 
-def test_who_wants_no_previews_keeps_none(
-    fieldray: Fieldray, images: Path, home: Path, pack_options: list[str]
-) -> None:
+@pytest.mark.usefixtures("images")
+def test_who_wants_no_previews_keeps_none(screen: Fieldray, home: Path) -> None:
     (home / "settings.json").write_text('{"keep_previews": false}')
-    done: subprocess.CompletedProcess[str] = fieldray("screen", images, *pack_options)
-    assert done.returncode == 0, done.stderr
+    assert screen().returncode == 0
     assert not (home / "results.pictures.sqlite").exists()
     store = home / "results.sqlite"
     assert asked(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == 6

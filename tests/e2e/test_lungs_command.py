@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tiny_packs import fingerprint, write_tiny_pack
 
 LUNGS = Requirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0")  # not the one that ships
 SIDE = 256
+Screened = Callable[..., list[dict[str, Any]]]
 
 
 def chest(*, grey: int = 170) -> np.ndarray:
@@ -43,15 +46,25 @@ def packs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def options(packs: Path) -> list[str]:
+def pack_options(packs: Path) -> list[str]:
     return ["--pack", str(packs), "--trust", fingerprint(packs)]
 
 
-def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+@pytest.fixture
+def screened(screen: Fieldray) -> Screened:
+    """The lines of a run that ends well."""
+
+    def run(*more: object) -> list[dict[str, Any]]:
+        done = screen(*more, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        return lines_of(done.stdout)
+
+    return run
+
+
+def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, screened: Screened) -> None:
     save(tmp_path / "images" / "chest.png", chest())
-    done = fieldray("screen", tmp_path / "images", *options, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    (line,) = lines_of(done.stdout)
+    (line,) = screened()
     assert line["status"] == "screened"
     lungs = line["lungs"]
     # 128 rows of 80 columns, of 256 x 256: 0.15625 each
@@ -61,28 +74,24 @@ def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, fieldray: Fieldray,
     assert line["notes"] == []
 
 
-def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fieldray, screened: Screened) -> None:
     bright = np.full((SIDE, SIDE), 255, np.uint8)
     bright[:, :16] = 0
     save(tmp_path / "images" / "bright.png", bright)
-    done = fieldray("screen", tmp_path / "images", *options, "--json", "-")
-    assert done.returncode == 0, done.stderr
-    (line,) = lines_of(done.stdout)
+    (line,) = screened()
     assert (line["status"], line["reason_code"]) == ("refused", "inverted")
     assert line["lungs"]["is_inverted"] is True
-    assert "and the image screened. (--turn)" in fieldray("screen", tmp_path / "images", *options).stdout
+    assert "and the image screened. (--turn)" in screen().stdout
 
 
 def test_what_is_refused_is_screened_if_asked_for_and_only_then(
-    tmp_path: Path, fieldray: Fieldray, options: list[str]
+    tmp_path: Path, fieldray: Fieldray, screened: Screened
 ) -> None:
     """To the tiny network the negative of an inverted image is no chest: turned alone, it stays refused as it lies."""
     save(tmp_path / "images" / "negative.png", 255 - chest(grey=5))
 
     def result(*more: str | Path) -> tuple[object, list[str], object]:
-        done = fieldray("screen", tmp_path / "images", *options, *more, "--json", "-")
-        assert done.returncode == 0, done.stderr
-        (line,) = lines_of(done.stdout)
+        (line,) = screened(*more)
         return line["reason_code"], [note["code"] for note in line["notes"]], line["taken_over_by"] is not None
 
     anyway = ["screened_anyway", "inverted"]
@@ -99,14 +108,14 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     assert result() == ("inverted", [], True)
 
 
-def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+def test_maps_are_written_beside_each_other(tmp_path: Path, screen: Fieldray) -> None:
     image = save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "deep" / "chest.png", chest(grey=180))
     with zipfile.ZipFile(tmp_path / "images" / "more.zip", "w") as archive:
         archive.write(image, "in/chest.png")
     maps = tmp_path / "maps"
     for _ in range(2):  # the second time nothing is screened and everything is written again
-        done = fieldray("screen", tmp_path / "images", *options, "--maps", maps)
+        done = screen("--maps", maps)
         assert done.returncode == 0, done.stderr
         assert f"Written: {maps} (maps of 3 images)" in done.stdout
     names = ["chest.png", "deep/chest.png", "more.zip/in/chest.png"]
@@ -125,10 +134,10 @@ def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, 
     assert np.load(maps / "chest.png.map.npy").shape == (about["rows"], about["columns"])
 
 
-def test_maps_beside_the_images_are_no_images(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+def test_maps_beside_the_images_are_no_images(tmp_path: Path, screen: Fieldray) -> None:
     folder = save(tmp_path / "images" / "chest.png", chest()).parent
-    assert fieldray("screen", folder, *options, "--maps", folder).returncode == 0
-    done = fieldray("screen", folder, *options, "--fresh")
+    assert screen("--maps", folder).returncode == 0
+    done = screen("--fresh")
     assert done.returncode == 0, done.stderr
     assert "2 result files of this program were found among the images and left out." in done.stdout, done.stdout
     assert "3 images in" in done.stdout, done.stdout
@@ -137,18 +146,18 @@ def test_maps_beside_the_images_are_no_images(tmp_path: Path, fieldray: Fieldray
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
-    tmp_path: Path, home: Path, fieldray: Fieldray, options: list[str]
+    tmp_path: Path, home: Path, screen: Fieldray
 ) -> None:
     save(tmp_path / "images" / "chest.png", chest())
     (tmp_path / "file").touch()
-    done = fieldray("screen", tmp_path / "images", *options, "--maps", tmp_path / "file" / "maps")
+    done = screen("--maps", tmp_path / "file" / "maps")
     assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
-    done = fieldray("screen", tmp_path / "images", *options, "--maps", home / "maps")
+    done = screen("--maps", home / "maps")
     assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
     assert "image in" not in done.stdout
 
 
-def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, well: Fieldray) -> None:
     folder = tmp_path / "drive" / "fieldray"
     write_tiny_lungs(folder)
     far = OodGate(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
@@ -156,26 +165,21 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
     save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "other.png", chest(grey=180))
     trust = ["--trust", fingerprint(with_lungs)]
-    done = fieldray("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
-    assert done.returncode == 0, done.stderr
+    done = well("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
     for line in lines_of(done.stdout):
         assert line["status"] == "screened"
         assert "unlike_measured" in [note["code"] for note in line["notes"]]
     assert "2 images are unlike those that the pack was measured on." in done.stderr
 
 
-def test_each_image_has_its_own_lungs_however_many_are_under_way(
-    tmp_path: Path, fieldray: Fieldray, options: list[str]
-) -> None:
+def test_each_image_has_its_own_lungs_however_many_are_under_way(tmp_path: Path, screened: Screened) -> None:
     """The right lung grows from image to image."""
     for number in range(12):
         pixels = chest()
         pixels[64:192, 32:112] = 170
         pixels[64 : 112 + 8 * number, 32:112] = 20
         save(tmp_path / "images" / f"{number:02}.png", pixels)
-    done = fieldray("screen", tmp_path / "images", *options, "--json", "-", "--jobs", "4")
-    assert done.returncode == 0, done.stderr
-    lines = sorted(lines_of(done.stdout), key=lambda line: str(line["path"]))
+    lines = sorted(screened("--jobs", "4"), key=lambda line: str(line["path"]))
     # 80 columns by 48 rows and 8 more each time, of 256 x 256 pixels; the edges of a lung are soft
     expected = [80 * (48 + 8 * number) / 256**2 for number in range(12)]
     assert [line["lungs"]["right_share"] for line in lines] == pytest.approx(expected, abs=0.03)

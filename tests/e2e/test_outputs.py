@@ -24,29 +24,24 @@ def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray,
     assert {path: path.read_bytes() for path in images} == before
 
 
-def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    images = tmp_path / "images"
-    write_images(images, 2)
+def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(tmp_path: Path, screen: Fieldray) -> None:
+    write_images(tmp_path / "images", 2)
     for _ in range(2):
-        assert fieldray("screen", images, *pack_options, "--json", tmp_path / "lines").returncode == 0
+        assert screen("--json", tmp_path / "lines").returncode == 0
     assert len(lines_of((tmp_path / "lines").read_text())) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "lines"]
     if sys.platform != "win32":
-        done = fieldray("screen", images, *pack_options, "--json", "/dev/stderr")
+        done = screen("--json", "/dev/stderr")
         assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
 
 
 @posix
-def test_a_store_that_is_no_database_is_set_aside_and_told(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
+def test_a_store_that_is_no_database_is_set_aside_and_told(tmp_path: Path, home: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     (home / "results.sqlite").write_bytes(b"these are no results" * 100)
-    done = fieldray("screen", tmp_path / "images", *pack_options)
+    done = screen()
     assert (done.returncode, "results.damaged-1.sqlite" in done.stderr) == (0, True), done.stderr
-    again = fieldray("screen", tmp_path / "images", *pack_options)
+    again = screen()
     assert (again.returncode, again.stderr) == (0, "")
 
 

@@ -21,9 +21,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_every_kind_of_image_gives_one_line(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+def test_every_kind_of_image_gives_one_line(tmp_path: Path, screen: Fieldray) -> None:
     paths = write_collection(tmp_path / "images")
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "-")
+    done = screen("--json", "-")
     assert done.returncode == 0, done.stderr
     lines = lines_of(done.stdout)
     assert Counter(Path(line["path"]) for line in lines) == Counter(paths)
@@ -36,12 +36,10 @@ def test_every_kind_of_image_gives_one_line(tmp_path: Path, fieldray: Fieldray, 
     assert NOTICE in done.stderr
 
 
-def test_bad_inputs_end_as_one_line_each_and_harm_nothing(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
+def test_bad_inputs_end_as_one_line_each_and_harm_nothing(tmp_path: Path, screen: Fieldray) -> None:
     expected = write_bad_inputs(tmp_path / "images")
     good = write_images(tmp_path / "images" / "good", 3)
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "-")
+    done = screen("--json", "-")
     assert done.returncode == 1, done.stderr
     found = Counter(
         (os.path.relpath(line["path"], tmp_path / "images").partition("!")[0], line["status"], line["reason_code"])
@@ -52,12 +50,10 @@ def test_bad_inputs_end_as_one_line_each_and_harm_nothing(
     assert found == wanted
 
 
-def test_a_person_gets_a_list_counts_and_the_notice(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
+def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 3)
     (tmp_path / "images" / "notes.txt").write_text("not an image")
-    done = fieldray("screen", tmp_path / "images", *pack_options)
+    done = screen()
     assert done.returncode == 0
     assert "image-001.png" in done.stdout
     assert "Operating point screening (opacity): threshold 0." in done.stdout
@@ -80,24 +76,23 @@ def test_a_path_without_images_is_4_and_is_named(
     assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.stdout
 
 
-def test_a_folder_of_files_that_are_no_images_is_4_too(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
-    (tmp_path / "readme.txt").write_text("read me")
-    done = fieldray("screen", tmp_path, *pack_options)
+def test_a_folder_of_files_that_are_no_images_is_4_too(tmp_path: Path, screen: Fieldray) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "readme.txt").write_text("read me")
+    done = screen()
     assert done.returncode == 4, done.stderr
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
 
 
 def test_files_that_are_no_images_are_counted_apart_everywhere(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+    tmp_path: Path, fieldray: Fieldray, screen: Fieldray
 ) -> None:
     folder, out = write_images(tmp_path / "images", 3)[0].parent, tmp_path / "out"
     (folder / "readme.txt").write_text("read me")
     (folder / "report.pdf").write_bytes(b"%PDF-1.7\n")
     (folder / "empty.png").touch()
     for _ in range(2):  # the second run takes over what the first found
-        done = fieldray("screen", folder, *pack_options, "--json", tmp_path / "lines", "--out", out)
+        done = screen("--json", tmp_path / "lines", "--out", out)
         assert done.returncode == 1, done.stderr
         assert "4 images in" in done.stdout and "refused 0  failed 1  not an image 2" in done.stdout
         lines = lines_of((tmp_path / "lines").read_text())
@@ -134,15 +129,10 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     assert "and an unknown number in unreadable folders (1)" in words
 
 
-def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    done = fieldray("screen", tmp_path, *pack_options, "--formats", "csv")
-    assert done.returncode == 2 and "--out" in done.stderr
-
-
-def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+def test_results_are_exported(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 3)
     out = tmp_path / "out"
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", out, "--names", "--json", tmp_path / "lines")
+    done = screen("--out", out, "--names", "--json", tmp_path / "lines")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:
@@ -155,21 +145,14 @@ def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: 
     assert document["about"]["notice"] == NOTICE
 
 
-def test_a_second_time_takes_over_and_fresh_does_not(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
+def test_a_second_time_takes_over_and_fresh_does_not(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 4)
-    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
-    first, second, fresh = fieldray(*arguments), fieldray(*arguments), fieldray(*arguments, "--fresh")
+    first, second, fresh = (screen("--json", "-", *more) for more in ((), (), ("--fresh",)))
     assert "from an earlier run" not in first.stderr
-    assert "4 images" in second.stderr
-    assert "4 from an earlier run" in second.stderr
+    assert "4 images" in second.stderr and "4 from an earlier run" in second.stderr
     assert "from an earlier run" not in fresh.stderr
-
-    def scores(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
-        return {line["path"]: line["score"] for line in lines_of(done.stdout)}
-
-    assert scores(first) == scores(second) == scores(fresh)
+    scores = [{line["path"]: line["score"] for line in lines_of(done.stdout)} for done in (first, second, fresh)]
+    assert scores[0] == scores[1] == scores[2]
 
 
 def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
@@ -179,6 +162,7 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
         (["screen"], "PATH"),
         (["screen", images, *pack_options, "--jobs", "0"], "1 to 64"),
         (["screen", images, *pack_options, "--formats", "docx"], "choose from csv, json"),
+        (["screen", images, *pack_options, "--formats", "csv"], "--out"),
         (["screen", images, *pack_options, "--device", "gpu"], "invalid choice"),
         (["screen", images, *pack_options, "--resume", "--fresh"], "not allowed with"),
         (["screen", tmp_path / "nowhere", *pack_options], "nowhere does not exist"),
@@ -193,14 +177,14 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
 
 def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
     write_images(tmp_path / "images", 1)
-    done = fieldray("screen", tmp_path / "images", "--pack", tmp_path / "images")
-    assert (done.returncode, done.stdout) == (3, "")
-    done = fieldray("screen", tmp_path / "images", "--pack", "no-such-pack")
-    assert (done.returncode, "no pack named no-such-pack" in done.stderr) == (3, True)
-    done = fieldray("screen", tmp_path / "images", "--pack", pack)
-    assert (done.returncode, "--trust" in done.stderr) == (3, True)
-    done = fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", "0" * 64)
-    assert (done.returncode, "not trusted" in done.stderr) == (3, True)
+    for options, words in (
+        ((tmp_path / "images",), ""),
+        (("no-such-pack",), "no pack named no-such-pack"),
+        ((pack,), "--trust"),
+        ((pack, "--trust", "0" * 64), "not trusted"),
+    ):
+        done = fieldray("screen", tmp_path / "images", "--pack", *options)
+        assert (done.returncode, done.stdout, words in done.stderr) == (3, "", True)
     assert fieldray("packs", "trust", fingerprint(pack)).returncode == 0
     namesake = write_tiny_pack(tmp_path / "drive", pack_id="adult-normal-abnormal")
     done = fieldray("screen", tmp_path / "images", "--pack", namesake)
@@ -208,14 +192,10 @@ def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Field
     assert (done.returncode, "somebody else signed it" in done.stderr, named in done.stderr) == (3, True, True)
 
 
-def test_a_place_that_cannot_be_written_is_said_plainly(
-    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
-) -> None:
+def test_a_place_that_cannot_be_written_is_said_plainly(tmp_path: Path, screen: Fieldray) -> None:
     write_images(tmp_path / "images", 1)
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", tmp_path / "no" / "folder")
-    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
     (tmp_path / "file").write_text("")
-    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "file" / "out")
-    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""  # nothing was begun
+    for option, place in (("--json", "no/folder"), ("--out", "file/out")):
+        done = screen(option, tmp_path / place)
+        assert (done.returncode, done.stdout) == (1, "")  # nothing was begun
+        assert "Cannot write to" in done.stderr and "Traceback" not in done.stderr

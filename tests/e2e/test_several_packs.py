@@ -52,17 +52,14 @@ def answers(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, 
 
 
 def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
-    tmp_path: Path, mixed: Path, fieldray: Fieldray
+    tmp_path: Path, mixed: Path, well: Fieldray
 ) -> None:
     alone = {}
     for folder in (ADULTS, TUBERCULOSIS, CHILDREN):
-        done = fieldray("screen", mixed, *packs(folder), "--json", "-", "--fresh")
-        assert done.returncode == 0, done.stderr
-        alone |= answers(lines_of(done.stdout))
+        alone |= answers(lines_of(well("screen", mixed, *packs(folder), "--json", "-", "--fresh").stdout))
     out = tmp_path / "out"
     formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
-    done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
-    assert done.returncode == 0, done.stderr
+    done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
     assert answers(lines_of(done.stdout)) == alone
     refused = {key for key, said in alone.items() if said["reason_code"] == "age"}
     assert refused == {
@@ -97,9 +94,8 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     assert len(list(segments.iterdir())) == 2  # of an image with UIDs one, whatever the number of packs
 
 
-def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, fieldray: Fieldray) -> None:
-    done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
-    assert done.returncode == 0, done.stderr
+def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, well: Fieldray) -> None:
+    done = well("screen", mixed, *packs(ADULTS, TUBERCULOSIS))
     heads = next(line for line in done.stdout.splitlines() if line.startswith("Normal or abnormal, adults   "))
     assert "Tuberculosis, adults" in heads
     for name in ("Normal or abnormal, adults", "Tuberculosis, adults"):
@@ -111,16 +107,15 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, fi
     assert [line[:13] for line in lines[at + 1 : at + 3]] == ["    Normal or", "    Tuberculo"]  # each for its own ages
     at = next(place for place, line in enumerate(lines) if line.endswith("notes.txt"))
     assert lines[at + 1] == "    This file is not a DICOM, PNG or JPEG image."  # both say the same
-    table = fieldray("history", "list").stdout.splitlines()
+    table = well("history", "list").stdout.splitlines()
     assert sorted(line[:7] for line in table) == ["  run  ", "1 + 2  ", "2 + 1  "]
 
 
-def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, fieldray: Fieldray) -> None:
+def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -> None:
     write_images(tmp_path / "images", 2)
     tiny = [write_tiny_pack(tmp_path / version, version=version) for version in ("1.0.0", "1.1.0")]
     out = ("--out", tmp_path / "out", "--formats", "pdf")
-    done = fieldray("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
-    assert done.returncode == 0, done.stderr
+    done = well("screen", tmp_path / "images", *packs(*tiny), "--trust", fingerprint(tiny[0]), *out)
     names = [f"tiny-{version}" for version in ("1.0.0", "1.1.0")]
     assert all(f"\n{name}: read first " in done.stdout for name in names)
     if not missing("pdftotext"):

@@ -12,10 +12,10 @@ from program import Fieldray, write_images
 
 
 def test_results_are_checked_copied_and_put_back_after_damage(
-    fieldray: Fieldray, home: Path, tmp_path: Path, pack_options: list[str]
+    fieldray: Fieldray, screen: Fieldray, home: Path, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 3)
-    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    assert screen().returncode == 0
     copied = fieldray("store", "backup", tmp_path / "backup")
     assert copied.stdout.splitlines() == [
         f"Written: {tmp_path / 'backup' / name}" for name in ("results.sqlite", "results.pictures.sqlite")
@@ -33,16 +33,14 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     assert whole.returncode == 0 and whole.stdout.startswith("No fault was found. Results: 3.")
 
 
-def test_pictures_go_and_results_stay_and_are_taken_over(
-    fieldray: Fieldray, tmp_path: Path, pack_options: list[str]
-) -> None:
+def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, screen: Fieldray, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 3)
-    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    assert screen().returncode == 0
     assert fieldray("store", "drop-pictures").returncode == 2
     assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").stdout
     assert "Pictures: 0." in fieldray("store", "check").stdout
     assert fieldray("store", "compact").returncode == 0
-    again = fieldray("screen", tmp_path / "images", *pack_options, "--verify", "--json", "-")
+    again = screen("--verify", "--json", "-")
     assert {json.loads(line)["taken_over_by"] for line in again.stdout.splitlines()} == {"content"}
     assert "3 results were taken over" in again.stderr
 
@@ -64,10 +62,10 @@ sys.exit(main(["store", "backup", sys.argv[1]]))
 
 
 def test_what_a_killed_backup_left_of_patients_goes_with_the_next(
-    fieldray: Fieldray, home: Path, tmp_path: Path, pack_options: list[str]
+    fieldray: Fieldray, screen: Fieldray, home: Path, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "images", 1)
-    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    assert screen().returncode == 0
     command = [sys.executable, "-c", KILLED, str(tmp_path / "backup")]
     assert subprocess.run(command, env={**os.environ, "FIELDRAY_HOME": str(home)}, check=False).returncode == 9
     assert any(file.name.endswith(".new") for file in (tmp_path / "backup").iterdir())

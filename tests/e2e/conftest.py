@@ -1,0 +1,28 @@
+"""The program as the end-to-end tests start it: to an end that is good, and over images of the test with its pack."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from program import Fieldray
+
+
+@pytest.fixture
+def well(fieldray: Fieldray) -> Fieldray:
+    """Run `fieldray` to its end, which must be a good one."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        done = fieldray(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def screen(fieldray: Fieldray, tmp_path: Path, pack_options: list[str]) -> Fieldray:
+    """Screen the folder `images` of the test with the tiny pack."""
+    return lambda *arguments: fieldray("screen", tmp_path / "images", *pack_options, *arguments)
