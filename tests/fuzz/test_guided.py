@@ -16,7 +16,7 @@ from fuzz.kept_inputs import KEPT, LARGEST, inputs_of, needed
 from fuzz.run_guided import GUIDED
 from fuzz.structures.reading import Reader
 from fuzz.structures.running import run_guided
-from fuzz.structures.target import Read, Target, outcome, refusals
+from fuzz.structures.target import Target
 from fuzz.structures.targets import TARGETS
 
 
@@ -34,19 +34,16 @@ def test_the_kept_corpus_is_small() -> None:
     assert {path.name for path in KEPT.iterdir()} == {f"{name}.zip" for name in GUIDED}
 
 
-def _versions(_folder: Path) -> Read:
-    def read(data: bytes) -> str:
-        if data == b"found":
-            raise ZeroDivisionError
-        with refusals(ValueError) as why:
-            version_key(data.decode("latin-1"))
-        return outcome(why)
-
-    return read
+def _read_version(data: bytes, _folder: Path) -> None:
+    if data == b"found":
+        raise ZeroDivisionError
+    version_key(data.decode("latin-1"))
 
 
 def test_of_inputs_that_reach_the_same_the_smallest_is_needed() -> None:
-    target = Target(name="versions", reads="nothing", make=lambda chance: b"1.2.3", reader=_versions, share=1)
+    target = Target(
+        name="versions", reads="", make=lambda _: b"1.2.3", read=_read_version, share=1, refuses=(ValueError,)
+    )
     pool = [b"100.2.3", b"1.2.3", b"none at all", b"none", b"found", b"1.2." + b"9" * LARGEST]
     assert list(needed(target, pool)) == [b"none", b"1.2.3"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ if sys.platform != "linux":
 from fuzz.corpus import CASES
 from fuzz.structures.reading import LONGEST_S, Finding, Reader, Tally, read_all, smallest
 from fuzz.structures.running import run_target
-from fuzz.structures.target import ACCEPTED, Target, holds, outcome, refusals
+from fuzz.structures.target import ACCEPTED, Target, holds
 from fuzz.structures.targets import TARGETS
 
 FEW = {"dicomdir": 40, "zip": 60, "pack": 30, "chunks": 20, "kept-files": 100}
@@ -42,29 +43,24 @@ def test_some_structures_and_nothing_found(name: str, tmp_path: Path) -> None:
 # ---- the run itself: what it must not overlook
 
 
-def _faulty(fault: bytes) -> str:
+def _faulty(fault: bytes, _folder: Path) -> None:
     """A part of a program with a fault of each kind."""
-    with refusals(KeyError) as why:
-        if b"key" in fault:
-            raise KeyError
-        if b"time" in fault:
-            while True:
-                time.thread_time()
-        if b"promise" in fault:
-            holds(False, "a promise")
-        if b"error" in fault:
-            raise ZeroDivisionError
-    return outcome(why)
+    if b"key" in fault:
+        raise KeyError
+    if b"time" in fault:
+        while True:
+            time.thread_time()
+    if b"promise" in fault:
+        holds(False, "a promise")
+    if b"error" in fault:
+        raise ZeroDivisionError
 
 
 def _target(*faults: bytes) -> Target:
-    return Target(
-        name="faulty",
-        reads="nothing",
-        make=lambda chance: b"some " + chance.choice(faults) + b" more",
-        reader=lambda _folder: _faulty,
-        share=1,
-    )
+    def make(chance: random.Random) -> bytes:
+        return b"some " + chance.choice(faults) + b" more"
+
+    return Target(name="faulty", reads="nothing", make=make, read=_faulty, share=1, refuses=(KeyError,))
 
 
 def test_errors_promises_and_time_are_found_and_refusals_are_not(tmp_path: Path) -> None:

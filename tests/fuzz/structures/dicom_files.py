@@ -21,9 +21,10 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.rows import ref_of, ref_text
 from fuzz.structures.dicom_elements import PIXELS, Element, Encoding, Item, binary, break_elements
-from fuzz.structures.target import Read, Target, holds, outcome, refusals
+from fuzz.structures.target import Targets, holds
 from phantoms import LOSSLESS, LOSSY, write_dicom
 
+TARGETS: Final = Targets()
 _DEFLATED: Final = b"1.2.840.10008.1.2.1.99"
 _ENCODINGS: Final = (
     (b"1.2.840.10008.1.2", Encoding(is_implicit=True)),
@@ -191,24 +192,23 @@ def make_header(chance: random.Random) -> bytes:
     return dicom_file(elements, syntax, encoding, chance, places=chance.choice(PLACES))
 
 
-def header_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "dicom-header",
+    "DICOM headers: nested sequences, every encoding, deflated, character sets",
+    make=make_header,
+    share=20,
+)
+def read_header(data: bytes, _folder: Path) -> str | None:
     """What discovery does, in the program's own process; what is found can be kept in the store."""
-
-    def read(data: bytes) -> str:
-        ref = ImageRef(path=Path("a.dcm"))
-        with refusals() as why:
-            found = identify_bytes(data, ref)
-            if isinstance(found, list):
-                holds(0 < len(found) <= 300, f"{len(found)} images in one file")
-                for one in found[:2]:
-                    holds(ref_of(ref_text(one)) == one, "a reference that is another when it is read again")
-                    numbers = (one.header.rows, one.header.columns, one.header.bits_stored, one.header.number_of_frames)
-                    holds(all(0 <= number < 2**31 for number in numbers), "a number that DICOM does not have")
-            elif isinstance(found, IndexFound | ZipFound):
-                why.append(type(found).__name__)
-        return outcome(why)
-
-    return read
+    ref = ImageRef(path=Path("a.dcm"))
+    found = identify_bytes(data, ref)
+    if isinstance(found, list):
+        holds(0 < len(found) <= 300, f"{len(found)} images in one file")
+        for one in found[:2]:
+            holds(ref_of(ref_text(one)) == one, "a reference that is another when it is read again")
+            numbers = (one.header.rows, one.header.columns, one.header.bits_stored, one.header.number_of_frames)
+            holds(all(0 <= number < 2**31 for number in numbers), "a number that DICOM does not have")
+    return type(found).__name__ if isinstance(found, IndexFound | ZipFound) else None
 
 
 # ---- pixels
@@ -261,36 +261,17 @@ def make_pixels(chance: random.Random) -> bytes:
     return dicom_file(elements, picture.syntax, encoding, chance, places=chance.choice(PLACES))
 
 
-def pixel_reader(_folder: Path) -> Read:
-    """What a decoder does, in a process of its own, with and without a lower resolution."""
-    needed = TargetSize(8, 8)
-
-    def read(data: bytes) -> str:
-        ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))
-        with refusals() as why:
-            image = decode(data, ref, needed=needed if len(data) % 3 == 0 else None)
-            rows, columns = image.extent
-            holds(rows * columns <= 400_000_000, "more pixels than may be read")
-            holds(not image.pixels.flags.writeable, "pixels that can be changed")
-        return outcome(why)
-
-    return read
-
-
-TARGETS: Final = (
-    Target(
-        name="dicom-header",
-        reads="DICOM headers: nested sequences, every encoding, deflated, character sets",
-        make=make_header,
-        reader=header_reader,
-        share=20,
-    ),
-    Target(
-        name="dicom-pixels",
-        reads="DICOM pixel data: native, fragments, offset tables, lookup tables, all codecs",
-        make=make_pixels,
-        reader=pixel_reader,
-        share=8,
-        most_mb=600.0,
-    ),
+@TARGETS.of(
+    "dicom-pixels",
+    "DICOM pixel data: native, fragments, offset tables, lookup tables, all codecs",
+    make=make_pixels,
+    share=8,
+    most_mb=600.0,
 )
+def read_pixels(data: bytes, _folder: Path) -> None:
+    """What a decoder does, in a process of its own, with and without a lower resolution."""
+    ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))
+    image = decode(data, ref, needed=TargetSize(8, 8) if len(data) % 3 == 0 else None)
+    rows, columns = image.extent
+    holds(rows * columns <= 400_000_000, "more pixels than may be read")
+    holds(not image.pixels.flags.writeable, "pixels that can be changed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import struct
@@ -12,8 +13,9 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.source import open_file
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
 from fuzz.structures.dicom_files import PLACES, dicom_file
-from fuzz.structures.target import Read, Target, holds, outcome, refusals
+from fuzz.structures.target import Targets, holds
 
+TARGETS: Final = Targets()
 _INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _PLAIN: Final = (b"1.2.840.10008.1.2.1", Encoding())
 _OTHERS: Final = (
@@ -89,6 +91,7 @@ def _image(number: int) -> bytes:
     return bytes(128) + b"DICM" + Encoding().written([Element(0x00020010, b"UI", _PLAIN[0])]) + body
 
 
+@functools.cache
 def write_medium(folder: Path) -> Path:
     """What the DICOMDIR lies beside: images, a text, links that lead round in a circle and outside."""
     medium = folder / "medium"
@@ -101,41 +104,31 @@ def write_medium(folder: Path) -> Path:
     return medium
 
 
-def index_reader(folder: Path) -> Read:
+@TARGETS.of(
+    "dicomdir",
+    "DICOMDIRs: record trees that loop, break off, climb out or name what is not there",
+    make=make_index,
+    share=3,
+)
+def read_index(data: bytes, folder: Path) -> str | None:
     """What discovery does with a DICOMDIR that is given, or the folder that it is in."""
     medium = write_medium(folder)
     index, top = medium / "DICOMDIR", os.path.realpath(medium) + os.sep
-    images = {top + name for name in ("IMAGES/ONE", "IMAGES/TWO", "lower/three")}
 
     def inside(path: Path) -> BinaryIO:
         holds(os.path.realpath(path).startswith(top), f"{path} lies outside and was opened")
         return open_file(path)
 
-    def read(data: bytes) -> str:
-        index.write_bytes(data)
-        is_whole_folder = data and struct.unpack("B", data[-1:])[0] % 4 == 0
-        with refusals() as why:
-            paths, opener = ([medium], open_file) if is_whole_folder else ([index], inside)
-            refs = list(discover(paths, opener=opener))
-            holds(refs, "a DICOMDIR that stands for nothing")
-            holds(len({ref.key for ref in refs}) == len(refs), "an image is given twice")
-            if is_whole_folder:
-                found = {os.path.realpath(ref.path) for ref in refs}
-                holds(found >= images, "images of its folder are lost")
-            problems = [ref.problem.code for ref in refs if ref.problem]
-            holds("internal" not in problems, "an image for which nobody thought of a reason")
-            why.extend(ref.problem.code for ref in refs if ref.path == index and ref.problem)
-        return outcome(why)
-
-    return read
-
-
-TARGETS: Final = (
-    Target(
-        name="dicomdir",
-        reads="DICOMDIRs: record trees that loop, break off, climb out or name what is not there",
-        make=make_index,
-        reader=index_reader,
-        share=3,
-    ),
-)
+    index.write_bytes(data)
+    is_whole_folder = data and struct.unpack("B", data[-1:])[0] % 4 == 0
+    paths, opener = ([medium], open_file) if is_whole_folder else ([index], inside)
+    refs = list(discover(paths, opener=opener))
+    holds(refs, "a DICOMDIR that stands for nothing")
+    holds(len({ref.key for ref in refs}) == len(refs), "an image is given twice")
+    if is_whole_folder:
+        found = {os.path.realpath(ref.path) for ref in refs}
+        images = {top + name for name in ("IMAGES/ONE", "IMAGES/TWO", "lower/three")}
+        holds(found >= images, "images of its folder are lost")
+    problems = [ref.problem.code for ref in refs if ref.problem]
+    holds("internal" not in problems, "an image for which nobody thought of a reason")
+    return next((ref.problem.code for ref in refs if ref.path == index and ref.problem), None)

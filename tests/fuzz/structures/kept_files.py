@@ -37,10 +37,11 @@ from fieldray.store.rows import (
     verdict_of,
 )
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import ACCEPTED, Read, Target, Unforeseen, holds, outcome, refusals
+from fuzz.structures.target import Targets, Unforeseen, holds, refusals
 from fuzz.structures.values import FLOATS, INTEGERS, TEXTS, broken, json_bytes
 from outcomes import failed, image_ref, refused, run_spec, screened
 
+TARGETS: Final = Targets()
 _HASH: Final = "0123456789abcdef" * 4
 _FINGERPRINT: Final = "-".join(["0123"] * 16)
 
@@ -137,18 +138,18 @@ def make_file(chance: random.Random) -> bytes:
     return file.name.encode("ascii") + b"\n" + text + b"\n" * file.is_lines
 
 
-def file_reader(folder: Path) -> Read:
+@TARGETS.of(
+    "kept-files",
+    "settings, remembered folders, trusted keys, a site's points, records of archives and workflows",
+    make=make_file,
+    share=4,
+)
+def read_file(data: bytes, folder: Path) -> None:
     """What a start of the program, or a command, does with its own files."""
-
-    def read(data: bytes) -> str:
-        name, _, content = data.partition(b"\n")
-        file = _files().get(name.decode("latin-1"), _files()[FOLDERS])
-        (folder / file.name).write_bytes(content)
-        with refusals() as why:
-            file.read(folder)
-        return outcome(why)
-
-    return read
+    name, _, content = data.partition(b"\n")
+    file = _files().get(name.decode("latin-1"), _files()[FOLDERS])
+    (folder / file.name).write_bytes(content)
+    file.read(folder)
 
 
 # ---- rows of a database
@@ -241,28 +242,18 @@ def _value(chance: random.Random) -> Any:
     return chance.choice((None, number, chance.choice(FLOATS), chance.choice(TEXTS), b"", b"\xff\xfe\0"))
 
 
-def row_reader(_folder: Path) -> Read:
+@TARGETS.of("rows", "rows of a database that somebody else wrote: results, runs, verdicts", make=make_row, share=10)
+def read_row(data: bytes, _folder: Path) -> str | None:
     """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
-    readers: dict[str, tuple[Callable[[Any], object], ...]] = {
-        "result": (stored_of, _shown, sample_of, kind_of),
-        "run": (run_of,),
-        "verdict": (verdict_of, earlier_verdict_of),
-    }
-
-    def read(data: bytes) -> str:
-        kind, _, text = data.partition(b"\n")
-        columns = json.loads(text)
-        row = {
-            name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()
-        }
-        refused: list[str] = []
-        for reader in readers.get(kind.decode("latin-1"), ()):
-            with refusals(ValueError, TypeError, LookupError, AttributeError) as why:
-                reader(row)
-            refused += why
-        return outcome(refused)
-
-    return read
+    kind, _, text = data.partition(b"\n")
+    columns = json.loads(text)
+    row = {name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()}
+    refused: list[str] = []
+    for taken in _TAKEN.get(kind.decode("latin-1"), ()):
+        with refusals(ValueError, TypeError, LookupError, AttributeError) as why:
+            taken(row)
+        refused += why
+    return refused[0] if refused else None
 
 
 def _shown(row: Any) -> object:
@@ -275,6 +266,13 @@ def _shown(row: Any) -> object:
     except Exception as error:
         raise Unforeseen(f"a result that cannot be kept again: {error!r}") from error
     return brief
+
+
+_TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
+    "result": (stored_of, _shown, sample_of, kind_of),
+    "run": (run_of,),
+    "verdict": (verdict_of, earlier_verdict_of),
+}
 
 
 # ---- results of a worker
@@ -323,19 +321,20 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
         row[name] = chance.choice((None, *FLOATS))
 
 
-def chunk_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "chunks",
+    "results that a worker of an archive sends, as Parquet",
+    make=make_chunk,
+    share=1,
+    refuses=(ValueError,),
+    most_mb=400.0,
+)
+def read_chunk(data: bytes, _folder: Path) -> None:
     """What the driver of an archive does with what a worker sends."""
     from fieldray_cluster.archive_worker import unpacked
 
-    request = replace(_request(), settings_hash=_HASH)
-
-    def read(data: bytes) -> str:
-        with refusals(ValueError) as why:
-            for one in unpacked(data, request):
-                outcome_columns(one)
-        return outcome(why)
-
-    return read
+    for one in unpacked(data, replace(_request(), settings_hash=_HASH)):
+        outcome_columns(one)
 
 
 # ---- tables and files that may be reports
@@ -373,50 +372,16 @@ def make_table(chance: random.Random) -> bytes:
     return b"\1" + text.encode(chance.choice(("utf-8", "utf-8", "utf-16", "utf-8-sig", "cp1251")), "replace")
 
 
-def table_reader(folder: Path) -> Read:
-    """What an audit does with the labels it is given, and discovery with the first bytes of a file."""
-    table = folder / "labels.csv"
-    refs = [image_ref(name) for name in ("a.dcm", "b.dcm")]
-
-    def read(data: bytes) -> str:
-        if data[:1] == b"\0":
-            return "own report" if is_own_report(data[1:]) else ACCEPTED
-        table.write_bytes(data[1:])
-        with refusals() as why:
-            table_labels(table, refs)
-        return outcome(why)
-
-    return read
-
-
-TARGETS: Final = (
-    Target(
-        name="kept-files",
-        reads="settings, remembered folders, trusted keys, a site's points, records of archives and workflows",
-        make=make_file,
-        reader=file_reader,
-        share=4,
-    ),
-    Target(
-        name="rows",
-        reads="rows of a database that somebody else wrote: results, runs, verdicts",
-        make=make_row,
-        reader=row_reader,
-        share=10,
-    ),
-    Target(
-        name="chunks",
-        reads="results that a worker of an archive sends, as Parquet",
-        make=make_chunk,
-        reader=chunk_reader,
-        share=1,
-        most_mb=400.0,
-    ),
-    Target(
-        name="tables",
-        reads="tables of labels, and the first bytes of files that may be reports of the program",
-        make=make_table,
-        reader=table_reader,
-        share=5,
-    ),
+@TARGETS.of(
+    "tables",
+    "tables of labels, and the first bytes of files that may be reports of the program",
+    make=make_table,
+    share=5,
 )
+def read_table(data: bytes, folder: Path) -> str | None:
+    """What an audit does with the labels it is given, and discovery with the first bytes of a file."""
+    if data[:1] == b"\0":
+        return "own report" if is_own_report(data[1:]) else None
+    (folder / "labels.csv").write_bytes(data[1:])
+    table_labels(folder / "labels.csv", [image_ref(name) for name in ("a.dcm", "b.dcm")])
+    return None

@@ -8,7 +8,7 @@ import json
 import random
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -41,11 +41,12 @@ from fieldray.store.rows import image_key, outcome_columns, outcome_of
 from fieldray.workers import calls
 from fieldray.workers.looking import handle
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import Read, Target, Unforeseen, holds, outcome, refusals
+from fuzz.structures.target import Targets, Unforeseen, holds, refusals
 from fuzz.structures.values import INTEGERS, broken, json_bytes, strange
 from lungs import lungs
 from phantoms import scaled, write_dicom
 
+TARGETS: Final = Targets()
 _REF: Final = ImageRef(path=Path("a.dcm"))
 _SPEC: Final = InputSpec(height=16, width=16)
 _MOST_BYTES: Final = 2**20
@@ -127,22 +128,24 @@ def _listing(listing: Any, chance: random.Random) -> Any:
     return others
 
 
-def frame_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "wire",
+    "messages between processes: frames and arrays that announce what is not there",
+    make=make_frame,
+    share=12,
+    refuses=(ValueError,),
+    most_mb=100.0,
+)
+def read_frame(data: bytes, _folder: Path) -> str | None:
     """What every process does with what another one writes to it."""
-
-    def read(data: bytes) -> str:
-        with refusals(ValueError) as why:
-            stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
-            message = read_message(stream)
-            if message is None:
-                return "ended"
-            size = sum(array.nbytes for array in message.arrays.values())
-            holds(size <= len(data), "arrays of more than was sent")
-            again = io.BytesIO()
-            write_message(again, message)
-        return outcome(why)
-
-    return read
+    stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+    message = read_message(stream)
+    if message is None:
+        return "ended"
+    size = sum(array.nbytes for array in message.arrays.values())
+    holds(size <= len(data), "arrays of more than was sent")
+    write_message(io.BytesIO(), message)
+    return None
 
 
 # ---- answers of children
@@ -232,29 +235,22 @@ def _answer_without_bytes(data: bytes) -> io.BytesIO:
     return io.BytesIO(data + bytes(large if 0 < large < 8 * 2**20 else 0))
 
 
-def answer_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "answers",
+    "answers of workers, networks and the comparison, as the program takes them",
+    make=make_answer,
+    share=6,
+    refuses=NONSENSE,
+    most_mb=100.0,
+)
+def read_answer(data: bytes, _folder: Path) -> str | None:
     """What the program does with answers of children that a hostile file may have shaped."""
-    readers: dict[str, Callable[[Message], object]] = {
-        "look": _read_and_kept,
-        "image": lambda answer: calls.IMAGE.answered(answer).extent,
-        "shown": lambda answer: calls.SHOWN.answered(answer).pixels.shape,
-        "hash": calls.HASH.answered,
-        "members": _listed,
-        "preview": calls.PREVIEW.answered,
-        "run": RUN.answered,
-        "comparison": COMPARE.answered,
-    }
-
-    def read(data: bytes) -> str:
-        kind, _, answer = data.partition(b"\n")
-        with refusals(*NONSENSE) as why:
-            message = read_message(_answer_without_bytes(answer))
-            if message is None:
-                return "ended"
-            readers.get(kind.decode("latin-1"), _read_and_kept)(message)
-        return outcome(why)
-
-    return read
+    kind, _, answer = data.partition(b"\n")
+    message = read_message(_answer_without_bytes(answer))
+    if message is None:
+        return "ended"
+    _TAKEN.get(kind.decode("latin-1"), _read_and_kept)(message)
+    return None
 
 
 def _listed(answer: Message) -> None:
@@ -274,6 +270,18 @@ def _read_and_kept(answer: Message) -> None:
             outcome_of(columns, None)
         except Exception as error:
             raise Unforeseen(f"a result that cannot be read again: {error!r}") from error
+
+
+_TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
+    "look": _read_and_kept,
+    "image": lambda answer: calls.IMAGE.answered(answer).extent,
+    "shown": lambda answer: calls.SHOWN.answered(answer).pixels.shape,
+    "hash": calls.HASH.answered,
+    "members": _listed,
+    "preview": calls.PREVIEW.answered,
+    "run": RUN.answered,
+    "comparison": COMPARE.answered,
+}
 
 
 # ---- a divided training
@@ -307,43 +315,18 @@ def make_channel_message(chance: random.Random) -> bytes:
     return struct.pack("!I", stated) + text + bytes(4 * numbers)
 
 
-def channel_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "channel",
+    "messages of a divided training, before and after the token",
+    make=make_channel_message,
+    share=6,
+    refuses=(ValueError, ConnectionError),
+    most_mb=100.0,
+)
+def read_channel(data: bytes, _folder: Path) -> None:
     """What a server and a worker do with a greeting and with a message."""
     from fieldray_cluster.training.channel import Channel
 
-    def read(data: bytes) -> str:
-        with refusals(ValueError, ConnectionError) as why:
-            Channel(_Sent(data), largest=1_000).receive()  # type: ignore[arg-type]
-        with refusals(ValueError, ConnectionError):
-            Channel(_Sent(data), largest=1_000).receive_hello()  # type: ignore[arg-type]
-        return outcome(why)
-
-    return read
-
-
-TARGETS: Final = (
-    Target(
-        name="wire",
-        reads="messages between processes: frames and arrays that announce what is not there",
-        make=make_frame,
-        reader=frame_reader,
-        share=12,
-        most_mb=100.0,
-    ),
-    Target(
-        name="answers",
-        reads="answers of workers, networks and the comparison, as the program takes them",
-        make=make_answer,
-        reader=answer_reader,
-        share=6,
-        most_mb=100.0,
-    ),
-    Target(
-        name="channel",
-        reads="messages of a divided training, before and after the token",
-        make=make_channel_message,
-        reader=channel_reader,
-        share=6,
-        most_mb=100.0,
-    ),
-)
+    with refusals(ValueError, ConnectionError):
+        Channel(_Sent(data), largest=1_000).receive_hello()  # type: ignore[arg-type]
+    Channel(_Sent(data), largest=1_000).receive()  # type: ignore[arg-type]

@@ -20,10 +20,11 @@ from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import pack_array, unpack_array
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fuzz.structures.dicom_files import PLACES
-from fuzz.structures.target import Read, Target, Unforeseen, holds, outcome, refusals
+from fuzz.structures.target import Targets, Unforeseen, holds, refusals
 from fuzz.structures.values import TEXTS, broken, json_bytes, strange
 from packs_factory import key, make_lung_fields, make_pack
 
+TARGETS: Final = Targets()
 _KEYS: Final = ("keys", "values", "en", "kind", "id", "golden", "ood_gate", "requires", "crop", "litert", "card")
 # With a pack's files around them, so that its manifest has to agree with more than itself.
 _FILES: Final = ("model.tflite", "MODEL.TFLITE", "card.md", "a" * 300, "aux", "..", "x/y", "", "manifest.json", "a.b ")
@@ -50,16 +51,16 @@ def _manifest(chance: random.Random) -> bytes:
     return json_bytes(document, chance, places=chance.choice((0,) * 12 + (1, 2)))
 
 
-def manifest_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "manifest",
+    "manifests of packs: fields of another type, size, number, depth; JSON that is none",
+    make=_manifest,
+    share=14,
+)
+def read_manifest(data: bytes, _folder: Path) -> None:
     """What reading a manifest does once its signature is known to be right."""
-
-    def read(data: bytes) -> str:
-        with refusals() as why:
-            found = parse(data)
-            holds(dump(parse(dump(found))) == dump(found), "a manifest that is another when it is written and read")
-        return outcome(why)
-
-    return read
+    found = parse(data)
+    holds(dump(parse(dump(found))) == dump(found), "a manifest that is another when it is written and read")
 
 
 # ---- signatures
@@ -98,16 +99,11 @@ def _signature() -> bytes:
     return signing.sign(_SIGNED, key=key())
 
 
-def signature_reader(_folder: Path) -> Read:
+@TARGETS.of("signature", "signatures of packs, written in every other way", make=make_signature, share=8)
+def read_signature(data: bytes, _folder: Path) -> None:
     """What verifying does: of all that can be written, one line of bytes is the signature."""
-
-    def read(data: bytes) -> str:
-        with refusals() as why:
-            signing.verify(_SIGNED, signature=data)
-            holds(data == _signature(), "another line passes for the signature")
-        return outcome(why)
-
-    return read
+    signing.verify(_SIGNED, signature=data)
+    holds(data == _signature(), "another line passes for the signature")
 
 
 # ---- arrays
@@ -150,23 +146,24 @@ def make_array(chance: random.Random) -> bytes:
     return bytes(data)
 
 
-def array_reader(_folder: Path) -> Read:
+@TARGETS.of(
+    "npy",
+    "arrays of packs: headers that lie about type, order, shape and size",
+    make=make_array,
+    share=14,
+    refuses=(ValueError,),
+)
+def read_array(data: bytes, _folder: Path) -> None:
     """What taking an array from a pack does."""
-
-    def read(data: bytes) -> str:
-        with refusals(ValueError) as why:
-            for dtype, dimensions in (("uint8", 4), ("float32", 2), ("float32", 1)):
-                try:
-                    array = unpack_array(data, dtype=dtype, dimensions=dimensions)
-                except ValueError:
-                    if dimensions == 1:
-                        raise
-                else:
-                    holds(array.nbytes < len(data) and array.ndim == dimensions, "more than the file holds")
-                    break
-        return outcome(why)
-
-    return read
+    for dtype, dimensions in (("uint8", 4), ("float32", 2), ("float32", 1)):
+        try:
+            array = unpack_array(data, dtype=dtype, dimensions=dimensions)
+        except ValueError:
+            if dimensions == 1:
+                raise
+        else:
+            holds(array.nbytes < len(data) and array.ndim == dimensions, "more than the file holds")
+            break
 
 
 # ---- whole packs
@@ -192,26 +189,28 @@ def make_whole_pack(chance: random.Random) -> bytes:
     return json.dumps({"manifest": manifest.hex(), "files": entries}).encode()
 
 
-def pack_reader(folder: Path) -> Read:
+@TARGETS.of(
+    "pack",
+    "whole packs: signed manifests over files that are links, folders, pipes, longer or not there",
+    make=make_whole_pack,
+    share=1,
+)
+def read_pack(data: bytes, folder: Path) -> str | None:
     """What loading a pack does: signature, manifest, every listed file, and the arrays in them."""
-
-    def read(data: bytes) -> str:
-        laid = json.loads(data)
-        manifest = bytes.fromhex(laid["manifest"])
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            pack = Path(place)
-            (pack / MANIFEST_NAME).write_bytes(manifest)
-            (pack / SIGNATURE_NAME).write_bytes(signing.sign(manifest, key=key()))
-            for name, (kind, content) in laid["files"].items():
-                _lay(pack, name, kind, bytes.fromhex(content))
-            with refusals() as why:
-                found = read_files(pack, read_verified_manifest(pack))
-                holds(all(len(data) < 2**20 for data in found.contents.values()), "more than the files hold")
-        if why == ["pack_unreadable"]:
-            raise Unforeseen("an error that a pack's door had to turn into a reason")
-        return outcome(why)
-
-    return read
+    laid = json.loads(data)
+    manifest = bytes.fromhex(laid["manifest"])
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        pack = Path(place)
+        (pack / MANIFEST_NAME).write_bytes(manifest)
+        (pack / SIGNATURE_NAME).write_bytes(signing.sign(manifest, key=key()))
+        for name, (kind, content) in laid["files"].items():
+            _lay(pack, name, kind, bytes.fromhex(content))
+        with refusals() as why:
+            found = read_files(pack, read_verified_manifest(pack))
+            holds(all(len(data) < 2**20 for data in found.contents.values()), "more than the files hold")
+    if why == ["pack_unreadable"]:
+        raise Unforeseen("an error that a pack's door had to turn into a reason")
+    return why[0] if why else None
 
 
 def _lay(pack: Path, name: str, kind: str, data: bytes) -> None:
@@ -230,35 +229,3 @@ def _lay(pack: Path, name: str, kind: str, data: bytes) -> None:
             path.write_bytes(data + b"x" * (kind == "longer"))
     except (OSError, ValueError):
         return
-
-
-TARGETS: Final = (
-    Target(
-        name="manifest",
-        reads="manifests of packs: fields of another type, size, number, depth; JSON that is none",
-        make=_manifest,
-        reader=manifest_reader,
-        share=14,
-    ),
-    Target(
-        name="signature",
-        reads="signatures of packs, written in every other way",
-        make=make_signature,
-        reader=signature_reader,
-        share=8,
-    ),
-    Target(
-        name="npy",
-        reads="arrays of packs: headers that lie about type, order, shape and size",
-        make=make_array,
-        reader=array_reader,
-        share=14,
-    ),
-    Target(
-        name="pack",
-        reads="whole packs: signed manifests over files that are links, folders, pipes, longer or not there",
-        make=make_whole_pack,
-        reader=pack_reader,
-        share=1,
-    ),
-)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-from fuzz.structures.target import Read, Target, Unforeseen, chance_of
+from fuzz.structures.target import Target, Unforeseen, chance_of
 
 LONGEST_S: Final = 2.0
 _WARM: Final = 20
@@ -76,7 +76,7 @@ class Reader:
     def __init__(self, target: Target, folder: Path, *, longest_s: float = LONGEST_S) -> None:
         self.target = target
         self._longest_s = longest_s
-        self._read: Read = target.reader(folder)
+        self._folder = folder
         self._errors = _Errors()
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Reader:
         self._errors.seen.clear()
         signal.setitimer(signal.ITIMER_PROF, self._longest_s)
         try:
-            came = self._read(data)
+            came = self.target.outcome(data, self._folder)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         if self._errors.seen:

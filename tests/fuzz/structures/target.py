@@ -12,7 +12,8 @@ from typing import Final
 from fieldray.errors import FieldrayError
 
 ACCEPTED: Final = "accepted"
-Read = Callable[[bytes], str]
+Make = Callable[[random.Random], bytes]
+Read = Callable[[bytes, Path], str | None]
 # Reasons that say no more than that nobody thought of this.
 _UNFORESEEN: Final = frozenset({"internal"})
 
@@ -27,18 +28,49 @@ class Target:
 
     reads    what it reads, in words for the page of figures
     make     an input: a whole structure, broken at a few places or none, the same for the same source of chance
-    reader   given a folder of its own, a function that reads an input and gives `ACCEPTED` or why it was refused; it
-             raises for everything else
+    read     given an input and a folder of its own, reads it, and may give an outcome other than `ACCEPTED`
+    refuses  what reading may raise beside a reason
     share    of all inputs of a run, against the shares of the others
     most_mb  how far reading may raise the peak memory of the process
     """
 
     name: str
     reads: str
-    make: Callable[[random.Random], bytes]
-    reader: Callable[[Path], Read]
+    make: Make
+    read: Read
     share: int
+    refuses: tuple[type[Exception], ...] = ()
     most_mb: float = 200.0
+
+    def outcome(self, data: bytes, folder: Path) -> str:
+        """What comes of an input: `ACCEPTED`, what reading gave, or why it was refused. Raises everything else."""
+        came = None
+        with refusals(*self.refuses) as why:
+            came = self.read(data, folder)
+        return why[0] if why else came or ACCEPTED
+
+
+class Targets(list[Target]):
+    """The targets of one file, which add the functions below them that read."""
+
+    def of(
+        self,
+        name: str,
+        reads: str,
+        *,
+        make: Make,
+        share: int,
+        refuses: tuple[type[Exception], ...] = (),
+        most_mb: float = 200.0,
+    ) -> Callable[[Read], Read]:
+        """Make a target of the decorated function."""
+
+        def add(read: Read) -> Read:
+            made = Target(name=name, reads=reads, make=make, read=read, share=share, refuses=refuses, most_mb=most_mb)
+            self.append(made)
+            return read
+
+        return add
 
 
 def chance_of(name: str, *, seed: int, number: int) -> random.Random:
@@ -58,11 +90,6 @@ def refusals(*others: type[Exception]) -> Iterator[list[str]]:
         why.append(error.reason.code)
     except others as error:
         why.append(type(error).__name__)
-
-
-def outcome(why: list[str]) -> str:
-    """What came of reading inside `refusals`."""
-    return why[0] if why else ACCEPTED
 
 
 def holds(is_so: object, otherwise: str) -> None:

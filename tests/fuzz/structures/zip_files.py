@@ -18,8 +18,10 @@ from typing import Final
 from fieldray.imaging.discover import discover
 from fieldray.imaging.source import read_bytes
 from fuzz.structures.dicom_files import PLACES, make_header
-from fuzz.structures.target import Read, Target, holds, outcome, refusals
+from fuzz.structures.target import Targets, holds, refusals
 
+TARGETS: Final = Targets()
+_TIMES: Final = itertools.count()
 _METHODS: Final = (0, 0, 8, 8, 8, 12, 14)
 _STRANGE_METHODS: Final = (1, 9, 20, 93, 95, 97, 98, 99, 65_535)
 _NAMES: Final = (
@@ -255,36 +257,19 @@ def _break_ends(ends: Ends, chance: random.Random) -> None:
         ends.prefix = chance.choice((b"MZ" + bytes(300), b"PK\3\4", b"x"))
 
 
-def zip_reader(folder: Path) -> Read:
+@TARGETS.of("zip", "zip files: the listing, and the members in every compression", make=make_zip, share=4)
+def read_zip(data: bytes, folder: Path) -> str | None:
     """What a decoder does to list a zip and to read its members, and the program to take the list from it."""
-    zip_file, times = folder / "a.zip", itertools.count()
-
-    def read(data: bytes) -> str:
-        zip_file.write_bytes(data)
-        os.utime(zip_file, ns=(0, next(times)))  # two inputs of one size within a tick are two states of the file
+    zip_file = folder / "a.zip"
+    zip_file.write_bytes(data)
+    os.utime(zip_file, ns=(0, next(_TIMES)))  # two inputs of one size within a tick are two states of the file
+    refs, lost = [], list[str]()
+    for ref in discover([zip_file]):
+        refs.append(ref)
+        holds(len(refs) <= 70_000, "a list without end")
+        holds(not ref.problem or ref.problem.code != "internal", "a member for which nobody thought of a reason")
+    for ref in list({one.member: one for one in refs if one.member is not None}.values())[:8]:
         with refusals() as why:
-            refs = []
-            for ref in discover([zip_file]):
-                refs.append(ref)
-                holds(len(refs) <= 70_000, "a list without end")
-                holds(
-                    not ref.problem or ref.problem.code != "internal", "a member for which nobody thought of a reason"
-                )
-            for ref in list({one.member: one for one in refs if one.member is not None}.values())[:8]:
-                with refusals() as lost:
-                    holds(len(read_bytes(ref)) <= 31 * 2**20, "more than was packed")
-                why.extend(lost[: not why])
-        return outcome(why)
-
-    return read
-
-
-TARGETS: Final = (
-    Target(
-        name="zip",
-        reads="zip files: the listing, and the members in every compression",
-        make=make_zip,
-        reader=zip_reader,
-        share=4,
-    ),
-)
+            holds(len(read_bytes(ref)) <= 31 * 2**20, "more than was packed")
+        lost += why
+    return lost[0] if lost else None
