@@ -18,7 +18,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 from fieldray_adapt.dataset import check_classes, targets_of
 from fieldray_adapt.files import content_digest
-from fieldray_adapt.image_set import CACHE, read_images, read_rows
+from fieldray_adapt.image_set import CACHE, ImageSet, read_images, read_rows
 from fieldray_adapt.layouts import Row, patient_sha256, read_source, refuse_settled, split_rows
 from fieldray_adapt.recipe_data import LabelRule, Source, Split
 from tiny_recipe import read_recipe
@@ -81,11 +81,7 @@ def test_class_folders_with_the_patient_in_the_name(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     source = Source(name="set", layout="folders", path=tmp_path, patient=r"^(?:person|IM-)(\d+)")
     rows = read_source(source)
-    assert [(row.classes, row.patient) for row in rows] == [
-        ({"abnormal"}, "7"),
-        ({"abnormal"}, "7"),
-        ({"normal"}, "1"),
-    ]
+    assert [(row.classes, row.patient) for row in rows] == [*[({"abnormal"}, "7")] * 2, ({"normal"}, "1")]
     with pytest.raises(UsageProblem, match=re.escape("IM-1-a.png")):
         read_source(Source(name="set", layout="folders", path=tmp_path, patient=r"person(\d+)"))
 
@@ -117,19 +113,15 @@ def test_a_wrong_table_is_named(tmp_path: Path, text: str | None, sentence: str)
 
 def test_a_leak_is_refused_by_name() -> None:
     rows = [_row(1, split="train", patient="x"), _row(2, split="test", patient="x")]
-    source = Source(name="set", layout="csv", path=Path("set.csv"), splits={"train": "training", "test": "test"})
+
+    def parts(**splits: Any) -> list[str]:
+        return split_rows(rows, Split(by="column"), [Source(name="set", layout="csv", path=Path("a"), splits=splits)])
+
     with pytest.raises(UsageProblem, match=r"patient x .* line 1 \(training\) and set.csv, line 2 \(test\)"):
-        split_rows(rows, Split(by="column"), [source])
-    assert split_rows(rows, Split(by="column"), [Source(**{**_fields(source), "splits": {"train": "training"}})]) == [
-        "training",
-        "none",
-    ]
+        parts(train="training", test="test")
+    assert parts(train="training") == ["training", "none"]
     with pytest.raises(UsageProblem, match="values test, train"):
-        split_rows(rows, Split(by="column"), [Source(**{**_fields(source), "splits": {}})])
-
-
-def _fields(source: Source) -> dict[str, object]:
-    return {name: getattr(source, name) for name in source.__slots__}
+        parts()
 
 
 def test_folds_and_random_splits_go_by_patient() -> None:
@@ -261,33 +253,28 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
     rows[1].path.write_bytes(b"not an image")
     rows[2].path.unlink()
     seen: list[int] = []
-    image_set = read_images(
-        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
-    )
+
+    def read(rows: list[Row]) -> ImageSet:
+        """Those that are read anew are seen."""
+        cache = tmp_path / "run" / "images.npz"
+        return read_images(rows, spec, cache=cache, progress=lambda what, done, all: seen.append(done))
+
+    image_set = read(_known(rows))
     assert seen == [1, 2, 3, 4] and len(image_set.rows) == len(image_set.images) == 2
     assert image_set.left_out == (
         ("1.png", "This file is not a DICOM, PNG or JPEG image."),
         ("2.png", "The file is no longer there."),
     )
     seen.clear()
-    again = read_images(
-        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
-    )
+    again = read(_known(rows))
     assert not seen and np.array_equal(again.images, image_set.images)
     Image.fromarray(np.zeros((80, 70), np.uint8) + np.arange(70, dtype=np.uint8)).save(rows[0].path)
-    changed = read_images(
-        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
-    )
+    changed = read(_known(rows))
     assert seen and not np.array_equal(changed.images[0], image_set.images[0])
     rows[3].path.unlink()
     rows[3].path.write_bytes(b"changed since")
     with pytest.raises(UsageProblem, match=r"3\.png does not match the images and tables"):
-        read_images(
-            [*_known(rows[:3]), replace(rows[3], sha256="as it was")],
-            spec,
-            cache=tmp_path / "images.npz",
-            progress=lambda *_: None,
-        )
+        read([*_known(rows[:3]), replace(rows[3], sha256="as it was")])
 
 
 def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_path: Path) -> None:

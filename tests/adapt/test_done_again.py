@@ -51,6 +51,13 @@ def _run(recipe: Path) -> Run:
     return Run(recipe=read_recipe(recipe), progress=lambda *_: None)
 
 
+def _with_data(recipe: Path) -> Run:
+    """A run whose data step is done."""
+    run = _run(recipe)
+    run.execute((DATA,), say=lambda _: None)
+    return run
+
+
 def _performed(recipe: Path, *, failing: str = "") -> list[str]:
     """The steps that are performed, in order: the data step in earnest, of the others only their keys."""
     performed = list[str]()
@@ -180,15 +187,14 @@ def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> N
         assert _parts(tmp_path / "run")["p3"] == part
 
 
-def _parts(run: Path) -> dict[str, str]:
+def _parts(run: Path, *, by: str = "patient") -> dict[str, str]:
     with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
-        return {row["patient"]: row["part"] for row in csv.DictReader(lines)}
+        return {row[by]: row["part"] for row in csv.DictReader(lines)}
 
 
 @pytest.mark.parametrize("change", [_adds_a_patient, _replaces_an_image, _relabels_an_image])
 def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    run = _run(_project(tmp_path))
-    run.execute((DATA,), say=lambda _: None)
+    run = _with_data(_project(tmp_path))
     assert len(dataset_of(run).parts) == 90
     change(tmp_path)
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
@@ -196,8 +202,7 @@ def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change:
 
 
 def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
-    run = _run(_project(tmp_path))
-    run.execute((DATA,), say=lambda _: None)
+    run = _with_data(_project(tmp_path))
     split = tmp_path / "run" / "data" / SPLIT
     split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
@@ -208,9 +213,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: Path) -> None:
-    recipe = _project(tmp_path, RECIPE.replace('name = "clean"', 'name = "clean"\nshare = 0'))
-    run = _run(recipe)
-    run.execute((DATA,), say=lambda _: None)
+    run = _with_data(_project(tmp_path, RECIPE.replace('name = "clean"', 'name = "clean"\nshare = 0')))
     data = dataset_of(run)
     assert {row.source for row in data.rows("training")} == {"confounded"}
     assert {row.source for part in ("validation", "test") for row in data.rows(part)} == {"clean"}
@@ -229,8 +232,7 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
 
 
 def test_pruning_learns_from_what_training_learnt_from(tmp_path: Path) -> None:
-    run = _run(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
-    run.execute((DATA,), say=lambda _: None)
+    run = _with_data(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
     samples, original = dataset_of(run).samples("training"), (specification_of(run.recipe), Weights())
     with pytest.raises(UsageProblem, match=r"none\.npz cannot be read"):
         prune_by_recipe(run, original, training=samples, validation=samples, folder=tmp_path / "prune")
@@ -249,17 +251,12 @@ def test_an_image_without_a_patient_stays_where_it_is_when_lines_move(tmp_path: 
     text = re.sub(r",p\d+,", ",,", (tmp_path / "clean.csv").read_text(encoding="utf-8"))
     (tmp_path / "clean.csv").write_text(text, encoding="utf-8")
     _performed(recipe)
-    before = _parts_by_content(tmp_path / "run")
+    before = _parts(tmp_path / "run", by="sha256")
     head, rest = text.split("\n", 1)
     Image.open(tmp_path / "0.png").transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "new.png")
     (tmp_path / "clean.csv").write_text(f"{head}\nnew.png,0,,2\n{rest}", encoding="utf-8")
     assert "data" in _performed(recipe)
-    assert before.items() <= _parts_by_content(tmp_path / "run").items() and len(before) == 90
-
-
-def _parts_by_content(run: Path) -> dict[str, str]:
-    with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
-        return {row["sha256"]: row["part"] for row in csv.DictReader(lines)}
+    assert before.items() <= _parts(tmp_path / "run", by="sha256").items() and len(before) == 90
 
 
 def test_equal_parts_have_equal_digests_and_others_have_not() -> None:

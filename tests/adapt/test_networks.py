@@ -28,6 +28,17 @@ from fieldray_adapt.specification import (
 from fieldray_adapt.steps import specification_of
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
+A, B = (Layer(name=name, kind="conv", inputs=(INPUT,), channels=name) for name in "ab")
+
+
+def _specification(layers: tuple[Layer, ...], *, output: str) -> Specification:
+    """Of 8 x 8 pixels; every set of channels has four."""
+    channels = {layer.channels: 4 for layer in layers if layer.channels}
+    outputs = {"logits": output, "scores": output}
+    return Specification(
+        name="wrong", height=8, width=8, input_channels=1, layers=layers, channels=channels, outputs=outputs
+    )
+
 
 def test_resnet50_has_the_published_size() -> None:
     # Keras's ResNet50 without top: 23,587,712 weights with three input channels and conv biases. Without the biases
@@ -77,37 +88,14 @@ def test_joined_outputs_have_their_channel_sets_one_after_another() -> None:
     kept = weights["fire3_squeeze/kernel"][:, :, [0, 1, 2, 3, 4, 5 + 1, 5 + 6]]
     assert np.array_equal(sliced["fire3_squeeze/kernel"], kept)
     with pytest.raises(ValueError, match="joins the input"):
-        Specification(
-            name="wrong",
-            height=8,
-            width=8,
-            input_channels=1,
-            layers=(
-                Layer(name="a", kind="conv", inputs=(INPUT,), channels="a"),
-                Layer(name="both", kind="concat", inputs=("a", INPUT)),
-            ),
-            channels={"a": 4},
-            outputs={"logits": "both", "scores": "both"},
-        )
+        _specification((A, Layer(name="both", kind="concat", inputs=("a", INPUT))), output="both")
 
 
 def test_residual_sums_share_one_channel_set() -> None:
     network = resnet50(height=64, width=64, labels=2).scaled(0.25)
     assert network.channels["conv2"] == 64 and network.channels["labels"] == 2
     with pytest.raises(ValueError, match="adds the channel sets"):
-        Specification(
-            name="wrong",
-            height=8,
-            width=8,
-            input_channels=1,
-            layers=(
-                Layer(name="a", kind="conv", inputs=(INPUT,), channels="a"),
-                Layer(name="b", kind="conv", inputs=(INPUT,), channels="b"),
-                Layer(name="sum", kind="add", inputs=("a", "b")),
-            ),
-            channels={"a": 4, "b": 4},
-            outputs={"logits": "sum", "scores": "sum"},
-        )
+        _specification((A, B, Layer(name="sum", kind="add", inputs=("a", "b"))), output="sum")
 
 
 @pytest.mark.parametrize(

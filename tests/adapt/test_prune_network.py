@@ -124,7 +124,8 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 """
 
 
-def _recipe(folder: Path) -> StudyRecipe:
+def _recipe(folder: Path, text: str = RECIPE) -> StudyRecipe:
+    (folder / "recipe.toml").write_text(text, encoding="utf-8")
     found: StudyRecipe = read_recipe(folder / "recipe.toml", StudyRecipe)
     return found
 
@@ -163,7 +164,6 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
 @pytest.mark.timeout(600)
 def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
-    (tmp_path / "recipe.toml").write_text(RECIPE)
     study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     results = study.run()
     assert results == json.loads((tmp_path / "results.json").read_text())
@@ -188,39 +188,35 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
-    (tmp_path / "recipe.toml").write_text(RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
-    recipe = _recipe(tmp_path)
+    recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
         Study(recipe).run_law(recipe.run_named("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
-    (tmp_path / "recipe.toml").write_text(RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n")
-    said = list[str]()
-    first = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).run()
+    text, said = RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n", list[str]()
+    first = Study(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).run()
     assert "training the original" in said and "converting and testing original" in said
     said.clear()
-    assert Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).report() == first
+    assert Study(_recipe(tmp_path, text), timer=_by_size, tester=_by_name, say=said.append).report() == first
     assert said == ["timing every network"]
-    text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
-    seed = next(line for line in text.splitlines() if line.startswith("seed = "))
-    (tmp_path / "recipe.toml").write_text(text.replace(seed, f"{seed}7"), encoding="utf-8")
     said.clear()
-    Study(_recipe(tmp_path), timer=_by_size, tester=_by_name, say=said.append).report()
+    other = _recipe(tmp_path, text.replace("seed = 1", "seed = 17", 1))
+    Study(other, timer=_by_size, tester=_by_name, say=said.append).report()
     assert "training the original" in said  # with another seed it is another network
 
 
-def test_random_weights_need_runs_of_the_study(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(RECIPE.replace('runs = ["further"]', 'runs = ["none"]'))
-    with pytest.raises(UsageProblem, match="scratch must name runs of this study"):
-        _recipe(tmp_path)
-
-
-def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(RECIPE.replace('continues = "constant"', 'continues = "none"'))
-    with pytest.raises(UsageProblem, match="further"):
-        _recipe(tmp_path)
+@pytest.mark.parametrize(
+    ("said", "instead", "words"),
+    [
+        ('runs = ["further"]', 'runs = ["none"]', "scratch must name runs of this study"),
+        ('continues = "constant"', 'continues = "none"', "further"),
+    ],
+)
+def test_a_run_that_the_study_does_not_have_is_refused(tmp_path: Path, said: str, instead: str, words: str) -> None:
+    with pytest.raises(UsageProblem, match=words):
+        _recipe(tmp_path, RECIPE.replace(said, instead))
 
 
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])

@@ -46,10 +46,17 @@ def draw_folders(folder: Path, *, count: int, side: int = 16, classes: tuple[str
         Image.fromarray(pixels).save(folder / name / f"{number}.png")
 
 
-def _problems(path: Path) -> list[str]:
+def _problems(folder: Path, text: str) -> list[str]:
+    """What is wrong with a recipe of this text in the folder."""
+    (folder / "recipe.toml").write_text(text)
     with pytest.raises(RecipeProblems) as found:
-        check(path)
+        check(folder / "recipe.toml")
     return list(found.value.lines)
+
+
+def _grey(folder: Path, *names: str) -> None:
+    for name in names:
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(folder / f"{name}.png")
 
 
 def test_a_first_recipe_for_a_folder_of_two_classes_fits_on_a_screen(tmp_path: Path) -> None:
@@ -126,26 +133,25 @@ by = "column"
 """
 
 
+ROWS = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', "")
+
+
 def test_what_a_training_lacks_is_named_before_it_begins(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
-    path = tmp_path / "recipe.toml"
-    path.write_text(FIRST + '[training]\nteacher = "lite0.npz"\n')
-    assert [line for line in _problems(path) if "training.teacher names" in line and "which is not there" in line]
-    path.write_text(FIRST + "share = 0\n")
-    assert [line for line in _problems(path) if line.endswith("no positive images in the training part")]
+    found = _problems(tmp_path, FIRST + '[training]\nteacher = "lite0.npz"\n')
+    assert [line for line in found if "training.teacher names" in line and "which is not there" in line]
+    found = _problems(tmp_path, FIRST + "share = 0\n")
+    assert [line for line in found if line.endswith("no positive images in the training part")]
 
 
 def test_equal_problems_are_one_with_their_number(tmp_path: Path) -> None:
     draw_folders(tmp_path / "images", count=40)
-    path = tmp_path / "recipe.toml"
-    path.write_text(FIRST + 'patient = "nobody(x+)"\n')
-    (found,) = _problems(path)
+    (found,) = _problems(tmp_path, FIRST + 'patient = "nobody(x+)"\n')
     assert "what its first group in (parentheses) matches is the patient (and 39 more like it)" in found
     rows = "".join(f"gone{number}.png,sick,p{number}\n" for number in range(9))
     (tmp_path / "rows.csv").write_text("path,label,patient\na.png,sick,p\na.png,healthy,p\n" + rows)
-    path.write_text(FIRST.replace('"images"', '"rows.csv"\nlayout = "csv"'))
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "a.png")
-    found = _problems(path)
+    _grey(tmp_path, "a")
+    found = _problems(tmp_path, FIRST.replace('"images"', '"rows.csv"\nlayout = "csv"'))
     assert [line for line in found if "gone0.png" in line and line.endswith("(and 8 more like it)")]
     assert len([line for line in found if ".png" in line]) == 2  # the other is the contradiction
 
@@ -159,35 +165,28 @@ def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> N
 
 
 def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(CSV)
     (tmp_path / "rows.csv").write_text(TABLE)
-    for name in ("a", "b"):
-        Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
-    found = _problems(path)
+    _grey(tmp_path, "a", "b")
+    found = _problems(tmp_path, CSV)
     assert found[0].startswith("line 5: network.weights names") and "start.npz, which is not there" in found[0]
     assert "line 9: data[1] cannot be used" in found[1] and "no column named label" in found[1]
     assert "It has: path, lable, patient, split" in found[1]
     assert "line 14: data[2] cannot be used" in found[2] and "there is no such folder" in found[2]
     assert len(found) == 3
     with pytest.raises(UsageProblem, match="3 problems"):
-        adapt("run", path, say=lambda _: None, progress=lambda *_: None)
+        adapt("run", tmp_path / "recipe.toml", say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "data").exists()
 
-    path.write_text(CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', ""))
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label"))
-    assert [line for line in _problems(path) if "missing.png" in line and "rows.csv, line 4" in line]
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "missing.png")
-    found = _problems(path)
-    assert [
-        line
-        for line in found
-        if "labels[1].positive names very sick, which no image has; there are healthy, sick" in line
-    ]
+    assert [line for line in _problems(tmp_path, ROWS) if "missing.png" in line and "rows.csv, line 4" in line]
+    _grey(tmp_path, "missing")
+    found = _problems(tmp_path, ROWS)
+    unheard_of = "labels[1].positive names very sick, which no image has; there are healthy, sick"
+    assert [line for line in found if unheard_of in line]
     assert [line for line in found if "p1 is on two sides" in line and "rows.csv, line 2" in line]
     assert sum("leaves a part without a class" in line for line in found) == 4
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
-    found = _problems(path)
+    found = _problems(tmp_path, ROWS)
     assert [line for line in found if "one side of every label only (from rows.csv, line 2 on, classes: sick)" in line]
     assert [line for line in found if "line 5: it has another number of cells" in line]
 
@@ -203,16 +202,12 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     ],
 )
 def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
-    path = tmp_path / "recipe.toml"
-    text = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "start.npz"', "")
-    path.write_text(text.replace('["sick", "very sick"]', '["sick"]\nnegative = ["healthy"]'))
     table = (
         "path,label,patient,split\na.png,sick,p1,train\nb.png,healthy,p2,test\nc.png,sick,p3,train\nd.png,lame,p4,\n"
     )
     (tmp_path / "rows.csv").write_text(table.replace(said, instead))
-    for name in ("a", "b", "c", "d"):
-        Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
-    found = _problems(path)
+    _grey(tmp_path, "a", "b", "c", "d")
+    found = _problems(tmp_path, ROWS.replace('["sick", "very sick"]', '["sick"]\nnegative = ["healthy"]'))
     assert [line for line in found if complaint in line]
     assert not [line for line in found if "lame" in line]
 
@@ -222,13 +217,11 @@ def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
     draw_folders(tmp_path / "ill", count=4, classes=("sick",))
     other = '[[data]]\npath = "ill"\nevaluated = false\n'
     text = FIRST + other + "[training]\naverage_sources = true\n"
-    path = tmp_path / "recipe.toml"
-    path.write_text(text)
-    assert [line for line in _problems(path) if "has one class of sick alone in the group ill" in line]
-    path.write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
-    check(path)
-    path.write_text(text.replace("evaluated = false", "evaluated = false\nshare = 0"))
-    assert [line for line in _problems(path) if "must draw from every group" in line]
+    assert [line for line in _problems(tmp_path, text) if "has one class of sick alone in the group ill" in line]
+    found = _problems(tmp_path, text.replace("evaluated = false", "evaluated = false\nshare = 0"))
+    assert [line for line in found if "must draw from every group" in line]
+    (tmp_path / "recipe.toml").write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
+    check(tmp_path / "recipe.toml")
 
 
 @table

@@ -13,8 +13,9 @@ from fieldray_adapt.augmentation import Augmentation, draw_motion, moved
 from fieldray_adapt.engine import EngineSettings
 from fieldray_adapt.evaluate import evidence_figures, evidence_shares, map_span
 from fieldray_adapt.networks import resnet50
+from fieldray_adapt.recipe import Recipe
 from fieldray_adapt.run import Run
-from fieldray_adapt.specification import initial_weights
+from fieldray_adapt.specification import Weights, initial_weights
 from fieldray_adapt.steps import specification_of, train_recipe
 from fieldray_adapt.train import Samples, Schedule, train
 from tiny_recipe import RECIPE, bright_or_dark, read_recipe
@@ -25,11 +26,7 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
     from fieldray_adapt.specification import shapes
 
-    sides = {
-        (2, (3, 4, 6, 3)): 8,
-        (1, (3, 4, 6, 3)): 16,
-        (2, (3, 4, 6)): 16,
-    }
+    sides = {(2, (3, 4, 6, 3)): 8, (1, (3, 4, 6, 3)): 16, (2, (3, 4, 6)): 16}
     for (stride, blocks), side in sides.items():
         network = resnet50(height=256, width=256, labels=1, blocks=blocks, last_stride=stride)
         assert shapes(network)["class_maps"][:2] == (side, side)
@@ -93,19 +90,19 @@ def _two_sources() -> Samples:
     )
 
 
+def _trained(recipe: Recipe, training: Samples, folder: Path) -> Weights:
+    run = Run(recipe=recipe, progress=lambda *_: None)
+    return train_recipe(run, training=training, validation=_two_sources(), folder=folder)[0]
+
+
 @pytest.mark.adapt
 def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     both = _two_sources()
     clean, other = (both.of_sources([name]) for name in ("clean", "confounded"))
-
-    def trained(which, training: Samples, place: str):
-        run = Run(recipe=which, progress=lambda *_: None)
-        return train_recipe(run, training=training, validation=clean, folder=tmp_path / place)[0]
-
     heavier = replace(recipe.data[0], share=3.0)
-    averaged = trained(replace(recipe, data=(heavier, recipe.data[1])), both, "both")
-    alone = [trained(recipe, samples, samples.sources[0]) for samples in (clean, other)]
+    averaged = _trained(replace(recipe, data=(heavier, recipe.data[1])), both, tmp_path / "both")
+    alone = [_trained(recipe, samples, tmp_path / samples.sources[0]) for samples in (clean, other)]
     expected = 0.75 * alone[0]["class_maps/kernel"] + 0.25 * alone[1]["class_maps/kernel"]
     np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
     start = initial_weights(specification_of(recipe), seed=0)
@@ -116,19 +113,10 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
 def test_whole_networks_of_single_groups_are_averaged_and_their_statistics_noted_anew(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     heavier = replace(recipe.data[0], share=3.0)
-    recipe = replace(
-        recipe,
-        network=replace(recipe.network, frozen=()),
-        data=(heavier, recipe.data[1]),
-    )
+    recipe = replace(recipe, network=replace(recipe.network, frozen=()), data=(heavier, recipe.data[1]))
     both = _two_sources()
-
-    def trained(training: Samples, place: str):
-        run = Run(recipe=recipe, progress=lambda *_: None)
-        return train_recipe(run, training=training, validation=both, folder=tmp_path / place)[0]
-
-    averaged = trained(both, "both")
-    alone = [trained(both.of_sources([name]), name) for name in ("clean", "confounded")]
+    averaged = _trained(recipe, both, tmp_path / "both")
+    alone = [_trained(recipe, both.of_sources([name]), tmp_path / name) for name in ("clean", "confounded")]
     for key in averaged:
         expected = 0.75 * alone[0][key] + 0.25 * alone[1][key]
         if key.endswith(("/mean", "/variance")):
@@ -142,13 +130,9 @@ def test_sources_of_one_group_train_one_network(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     together = replace(recipe, data=tuple(replace(source, group="one") for source in recipe.data))
     plain = replace(together, training=replace(together.training, average_sources=False))
-    both = _two_sources()
-    found = []
-    for which, place in ((together, "together"), (plain, "plain")):
-        run = Run(recipe=which, progress=lambda *_: None)
-        found.append(train_recipe(run, training=both, validation=both, folder=tmp_path / place)[0])
-    for key, array in found[1].items():
-        np.testing.assert_allclose(found[0][key], array, atol=1e-6, err_msg=key)
+    averaged = _trained(together, _two_sources(), tmp_path / "together")
+    for key, array in _trained(plain, _two_sources(), tmp_path / "plain").items():
+        np.testing.assert_allclose(averaged[key], array, atol=1e-6, err_msg=key)
 
 
 def test_what_needs_the_lungs_says_so(tmp_path: Path) -> None:
