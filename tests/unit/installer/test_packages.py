@@ -91,7 +91,7 @@ def test_two_builds_are_the_same_package(tmp_path: Path, frozen: Path, pictures:
 def test_the_description_says_what_it_is_for() -> None:
     text = make_deb.control(version="1.2.3", depends=["libc6 (>= 2.35)", "zlib1g"], installed_kb=42)
     fields = dict(line.split(": ", 1) for line in text.splitlines() if not line.startswith(" "))
-    assert fields["Version"], fields["Installed-Size"] == ("1.2.3", "42")
+    assert (fields["Version"], fields["Installed-Size"]) == ("1.2.3", "42")
     assert fields["Depends"] == "libc6 (>= 2.35), zlib1g"
     assert "Research use only. Not for diagnostic use." in text
     assert text.endswith("\n")
