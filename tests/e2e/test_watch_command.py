@@ -17,7 +17,6 @@ from waiting import wait_for
 
 def next_lines(process: subprocess.Popen[str], count: int) -> dict[str, Any]:
     """The next lines of `--json`, by file name; waits for them."""
-    assert process.stdout
     lines = [json.loads(process.stdout.readline()) for _ in range(count)]
     return {Path(line["path"]).name: line for line in lines}
 

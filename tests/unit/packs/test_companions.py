@@ -123,7 +123,6 @@ def test_a_classifier_is_loaded_with_the_lung_fields_that_it_requires(library: P
     library.install(make_lung_fields(drive))
     make_lung_fields(drive, version="1.1.0")
     model = library.load(make_pack(drive, requires=(LUNGS,)))
-    assert model.lungs is not None
     assert (model.lungs.pack_name, model.lungs.trust) == ("test-lungs-1.1.0", "signed")
     assert model.lungs.manifest.lung_rules is not None
 
@@ -146,14 +145,12 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
 
 def test_the_lung_fields_that_ship_serve_every_classifier(shipping: PackLibrary, drive: Path) -> None:
     lungs = shipping.load(make_pack(drive)).lungs
-    assert lungs is not None
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
 
 
 def test_the_newest_lung_fields_come_first_wherever_they_are(shipping: PackLibrary, drive: Path) -> None:
     make_lung_fields(drive, version="1.2.0")
     lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
-    assert lungs is not None
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.2.0", "signed")
 
 
@@ -167,7 +164,6 @@ def test_a_pack_that_ships_takes_only_lung_fields_that_ship(home: Path, tmp_path
     foreign = make_lung_fields(tmp_path / "drive", version="9.0.0", key_number=number, mask_threshold=0.9)
     library.install(foreign, signer=by)
     lungs = library.load(folders[1]).lungs
-    assert lungs is not None
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
 
 
@@ -176,7 +172,6 @@ def test_lung_fields_by_another_signer_replace_none(shipping: PackLibrary, drive
     shipping.install(make_lung_fields(tmp_path / "other", version="9.0.0", key_number=2), signer=OTHER)
     make_lung_fields(drive, version="8.0.0", key_number=2)
     lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
-    assert lungs is not None
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
 
 
@@ -185,7 +180,6 @@ def test_a_manifest_names_whose_lung_fields_it_takes(shipping: PackLibrary, driv
     make_lung_fields(drive, version="0.9.0", key_number=2)
     folder = make_pack(drive, requires=(Requirement(kind="lung-fields", id="test-lungs", key=OTHER),))
     lungs = shipping.load(folder).lungs
-    assert lungs is not None
     assert (lungs.pack_name, lungs.fingerprint) == ("test-lungs-0.9.0", OTHER)
 
 
@@ -217,7 +211,6 @@ def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, dr
     folder = make_pack(drive)
     assert _refusal(shipping, folder).code == "pack_companion_missing"
     why = _listed(shipping, folder)
-    assert why is not None
     assert why.code == "pack_companion_missing"
 
 

@@ -79,7 +79,6 @@ def test_whole_images_are_read_so_that_each_network_gets_enough() -> None:
     needed = target_size(CROPPED)
     assert (needed.rows, needed.columns) == pytest.approx((32 / LUNGS_EXTENT, 32 / LUNGS_EXTENT))
     both = size_for_all(WHOLE, LUNGS)
-    assert both is not None
     assert (both.rows, both.columns, both.of_longer) == (48.0, 48.0, False)
     assert size_for_all(WHOLE) == target_size(WHOLE)
     assert size_for_all() is None
