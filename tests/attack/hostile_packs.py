@@ -38,13 +38,9 @@ def with_file(folder: Path, name: str, data: bytes, **manifest: Any) -> Path:
     """The tiny pack with another content of one file, listed as it is and signed."""
     pack = write_tiny_pack(folder, **manifest)
     (pack / name).write_bytes(data)
-
-    def list_it(document: dict[str, Any]) -> None:
-        (entry,) = (file for file in document["files"].values() if file["name"] == name)
-        entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
     document = json.loads((pack / "manifest.json").read_bytes())
-    list_it(document)
+    (entry,) = (file for file in document["files"].values() if file["name"] == name)
+    entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     sign(pack, json.dumps(document).encode())
     return pack
 

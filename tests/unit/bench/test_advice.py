@@ -164,10 +164,17 @@ def test_the_report_is_json_and_reads_from_the_top() -> None:
     assert any("performance" in line for line in text)
 
 
+NO_LIBRARY = reason("coral_no_library", name="libedgetpu.so.1")
+
+
+def told(edgetpu: CoralStatus) -> str:
+    """The report on a good computer with this Edge TPU."""
+    well = facts(edgetpu=edgetpu)
+    return "\n".join(lines(host_report(well, findings(well), kind="doctor")))
+
+
 def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:
-    problem = reason("coral_no_library", name="libedgetpu.so.1")
-    none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
-    text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
+    text = told(CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=NO_LIBRARY))
     assert "Nothing needs to be done" in text and "Edge TPU: none, no runtime" in text
     assert "nstall" not in text
 
@@ -175,14 +182,10 @@ def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:
 def test_a_runtime_that_cannot_be_used_is_named_also_without_an_edgetpu() -> None:
     problem = reason("coral_bad_library", name="libedgetpu.so.1")
     none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
-    text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
-    assert problem.text in text
+    assert problem.text in told(none)
 
 
 def test_with_an_edgetpu_and_no_runtime_it_is_a_thing_to_change() -> None:
-    problem = reason("coral_no_library", name="libedgetpu.so.1")
-    there = CoralStatus(usb=(EDGETPU,), answer=None, reason=problem, library_problem=problem)
+    there = CoralStatus(usb=(EDGETPU,), answer=None, reason=NO_LIBRARY, library_problem=NO_LIBRARY)
     assert codes_of("change", edgetpu=there) == ["coral_no_library"]
-    assert "Nothing needs to be done" not in "\n".join(
-        lines(host_report(facts(edgetpu=there), findings(facts(edgetpu=there)), kind="doctor"))
-    )
+    assert "Nothing needs to be done" not in told(there)

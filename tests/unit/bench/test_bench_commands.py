@@ -11,7 +11,7 @@ import pytest
 from fieldray.cli import run
 from fieldray.commands.console import Console
 from shipped_packs import ADULTS
-from tiny_packs import fingerprint, write_tiny_pack
+from tiny_packs import fingerprint
 
 
 class Typed:
@@ -25,16 +25,10 @@ class Typed:
         return run([str(argument) for argument in arguments], console=Console(self.out, self.error))
 
 
-@pytest.fixture
-def pack(tmp_path: Path) -> Path:
-    return write_tiny_pack(tmp_path / "packs")
-
-
-def test_device(pack: Path, tmp_path: Path) -> None:
+def test_device(pack_options: list[str], tmp_path: Path) -> None:
     typed, out = Typed(), tmp_path / "out"
     effort = ("--images", 3, "--repeats", 1, "--power-w", "cpu=15", "--price-usd", "cpu=500")
-    code = typed("bench", "device", "--pack", pack, "--trust", fingerprint(pack), *effort, "--out", out)
-    assert code == 0, typed.error.getvalue()
+    assert typed("bench", "device", *pack_options, *effort, "--out", out) == 0, typed.error.getvalue()
     data = json.loads((out / "bench-device.json").read_text(encoding="utf-8"))
     assert [one["scope"] for one in data["measurements"]] == ["network alone", "file to scores"]
     for one in data["measurements"]:
@@ -44,9 +38,9 @@ def test_device(pack: Path, tmp_path: Path) -> None:
     assert "edgetpu" in json.dumps(data["not_measured"])
 
 
-def test_doctor_says_yes(pack: Path, tmp_path: Path) -> None:
+def test_doctor_says_yes(pack_options: list[str], tmp_path: Path) -> None:
     typed = Typed()
-    assert typed("doctor", "--pack", pack, "--trust", fingerprint(pack), "--out", tmp_path) == 0
+    assert typed("doctor", *pack_options, "--out", tmp_path) == 0
     assert "This computer can screen." in typed.out.getvalue()
     assert json.loads((tmp_path / "doctor.json").read_text(encoding="utf-8"))["can_screen"] is True
 
@@ -82,10 +76,9 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert Typed()("bench", *arguments) == 2
 
 
-def test_a_folder_without_images(pack: Path, tmp_path: Path) -> None:
+def test_a_folder_without_images(pack_options: list[str], tmp_path: Path) -> None:
     typed = Typed()
-    trust = ("--trust", fingerprint(pack))
-    assert typed("bench", "device", tmp_path / "none", "--pack", pack, *trust) == 2
+    assert typed("bench", "device", tmp_path / "none", *pack_options) == 2
     (tmp_path / "empty").mkdir()
-    assert typed("bench", "device", tmp_path / "empty", "--pack", pack, *trust) == 2
+    assert typed("bench", "device", tmp_path / "empty", *pack_options) == 2
     assert "nothing can be measured" in typed.error.getvalue()

@@ -26,7 +26,6 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from program import lines_of, write_images
 from tiny_models import tiny_model, tiny_scores
-from tiny_packs import fingerprint, write_tiny_pack
 
 MODEL = tiny_model()
 NOT_HERE = reason("start_failed", detail="there is no abacus")
@@ -105,12 +104,6 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.fixture
-def pack(tmp_path: Path) -> list[str]:
-    folder = write_tiny_pack(tmp_path / "drive")
-    return ["--pack", str(folder), "--trust", fingerprint(folder)]
-
-
 def open_engine(events: Events, *, device: str = "auto") -> Engine:
     """As a session opens it."""
     engine = Engine(events, device=device, kinds=system_kinds(BackendOptions(publish=events)))
@@ -118,17 +111,19 @@ def open_engine(events: Events, *, device: str = "auto") -> Engine:
     return engine
 
 
-def test_the_command_line_runs_images_on_it(images: Path, pack: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["screen", str(images), *pack, "--json", "-"]) == 0
+def test_the_command_line_runs_images_on_it(
+    images: Path, pack_options: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["screen", str(images), *pack_options, "--json", "-"]) == 0
     lines = lines_of(capfd.readouterr().out)
     assert [line["backend"] for line in lines] == ["abacus"] * 4
 
 
 def test_where_it_is_demanded_its_own_reason_ends_the_run(
-    images: Path, pack: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
+    images: Path, pack_options: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
 ) -> None:
     abacus.problem = NOT_HERE
-    assert run(["screen", str(images), *pack, "--device", "abacus", "--json", "-"]) != 0
+    assert run(["screen", str(images), *pack_options, "--device", "abacus", "--json", "-"]) != 0
     printed = capfd.readouterr()
     assert not printed.out and NOT_HERE.text in printed.err
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -34,13 +35,15 @@ def _code(pack: Path) -> str:
     return caught.value.reason.code
 
 
-def _sign_again(pack: Path, change: Callable[[dict], object]) -> None:
-    """Change the description and sign it: a hostile maker's pack, right by its own key."""
+def _replace_file(pack: Path, role: str, data: bytes) -> None:
+    """Put `data` into a file, list it and sign again: a hostile maker's pack, right by its own key."""
     content = json.loads((pack / "manifest.json").read_bytes())
-    change(content)
-    data = json.dumps(content).encode()
-    (pack / "manifest.json").write_bytes(data)
-    (pack / "manifest.sig").write_bytes(signing.sign(data, key=key(66)))
+    listed = content["files"][role]
+    listed.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    (pack / listed["name"]).write_bytes(data)
+    described = json.dumps(content).encode()
+    (pack / "manifest.json").write_bytes(described)
+    (pack / "manifest.sig").write_bytes(signing.sign(described, key=key(66)))
 
 
 def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
@@ -104,17 +107,6 @@ def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
     _read(pack)
 
 
-def _replace_file(pack: Path, role: str, data: bytes) -> None:
-    import hashlib
-
-    def change(content: dict) -> None:
-        listed = content["files"][role]
-        listed.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        (pack / listed["name"]).write_bytes(data)
-
-    _sign_again(pack, change)
-
-
 @pytest.mark.parametrize(
     ("role", "data", "detail"),
     [
@@ -161,11 +153,8 @@ def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
     assert caught.value.reason.code == "pack_older"
     make_pack(tmp_path, version="1.11.0")
     make_pack(tmp_path, pack_id="other", version="0.1.0")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "other-0.1.0",
-        "test-chest-1.10.0",
-        "test-chest-1.11.0",
-    ]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"other-0.1.0", "test-chest-1.10.0", "test-chest-1.11.0"}
 
 
 @pytest.mark.parametrize(
