@@ -51,16 +51,14 @@ def test_rounding_no_longer_moves_the_means() -> None:
     kernel -= kernel.mean((0, 1, 2))
     weights["conv1/gamma"] *= 12  # as after training: differences are small, so they are magnified
     corrected = correct_rounding(NETWORK, weights, representative=images)
-    exact = answer(
-        (file := to_float_file(NETWORK, weights)).data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2
-    )
-    apart = []
-    for chosen in (weights, corrected):
-        rounded = {key: _rounded(key, chosen) for key in chosen}
-        file = to_float_file(NETWORK, rounded)
+    rounded = ({key: _rounded(key, chosen) for key in chosen} for chosen in (weights, corrected))
+    means = []
+    for chosen in (weights, *rounded):
+        file = to_float_file(NETWORK, chosen)
         found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
-        apart.append(np.abs((found.features - exact.features).mean(0)).mean())
-    assert apart[1] < 0.3 * apart[0]
+        means.append(found.features.mean(0))
+    before, after = (np.abs(own - means[0]).mean() for own in means[1:])
+    assert after < 0.3 * before
 
 
 def _rounded(key: str, weights: dict[str, np.ndarray]) -> np.ndarray:

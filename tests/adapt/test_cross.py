@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +42,7 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
         and page.count("<svg") == 1
         and str(tmp_path) not in page
     )
-    _check_what_the_card_says(run, found)
-
-
-def _check_what_the_card_says(run: Run, found: dict[str, Any]) -> None:
+    # what the card says
     assert cross_validation_of(run) == {"bright": found}
     said = filled("classifier_cross.md", code="bright", meaning="Bright", found=found)
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said

@@ -14,7 +14,6 @@ from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray_adapt.dataset import DATA, data_problems
 from fieldray_adapt.evaluate_step import EVALUATE
 from fieldray_adapt.pack import PACK
-from fieldray_adapt.recipe import Recipe
 from fieldray_adapt.run import Run
 from fieldray_adapt.steps import QUANTISE, TRAIN
 from tiny_recipe import RECIPE, draw, read_recipe
@@ -27,18 +26,14 @@ path = "elsewhere.csv"
 """
 
 
-def _recipe(folder: Path) -> Recipe:
-    draw(folder, "clean", images=60, first=0)
-    draw(folder, "confounded", images=30, first=60)
-    draw(folder, "elsewhere", images=20, first=200)
-    (folder / "recipe.toml").write_text(RECIPE + ELSEWHERE, encoding="utf-8")
-    return replace(read_recipe(folder / "recipe.toml"), prune=None)
-
-
 @pytest.mark.adapt
 @pytest.mark.timeout(600)
 def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of_it(tmp_path: Path) -> None:
-    run = Run(recipe=_recipe(tmp_path), progress=lambda *_: None)
+    for name, images, first in (("clean", 60, 0), ("confounded", 30, 60), ("elsewhere", 20, 200)):
+        draw(tmp_path, name, images=images, first=first)
+    (tmp_path / "recipe.toml").write_text(RECIPE + ELSEWHERE, encoding="utf-8")
+    recipe = replace(read_recipe(tmp_path / "recipe.toml"), prune=None)
+    run = Run(recipe=recipe, progress=lambda *_: None)
     run.execute((DATA, TRAIN, QUANTISE, EVALUATE, PACK), say=lambda _: None)
     results = json.loads((tmp_path / "run" / "evaluate" / "metrics.json").read_text(encoding="utf-8"))
     found = results["labels"]["bright"]
@@ -57,10 +52,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    _check_that_nobody_of_the_recipe_is_measured(tmp_path, run)
-
-
-def _check_that_nobody_of_the_recipe_is_measured(tmp_path: Path, run: Run) -> None:
+    # nobody of the recipe is measured
     assert not data_problems(run.recipe, every_image=True)
     table = tmp_path / "elsewhere.csv"
     table.write_text(table.read_text(encoding="utf-8").replace("p201,", "p1,"), encoding="utf-8")

@@ -70,20 +70,12 @@ def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Pat
     assert run.status["first"]["state"] == "done"
 
 
-def _taken_away(place: Path) -> None:
-    shutil.rmtree(place)
-
-
-def _damaged(place: Path) -> None:
-    (place / "model.tflite").write_bytes(b"?")
-
-
 def _anothers(place: Path) -> None:
     shutil.rmtree(place)
     make_pack(place.parent, key_number=2)
 
 
-@pytest.mark.parametrize("happens", [_taken_away, _anothers])
+@pytest.mark.parametrize("happens", [shutil.rmtree, _anothers])
 def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens: Callable[[Path], None]) -> None:
     run, said, made = _run(tmp_path), list[str](), list[Path]()
 
@@ -104,13 +96,13 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
 def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
     facts = pack_facts(make_pack(tmp_path))
     assert is_as_written(facts)
-    _damaged(Path(facts["pack"]))
+    Path(facts["pack"], "model.tflite").write_bytes(b"?")
     assert not is_as_written(facts)
 
 
-def _problem(run: Run, *steps: Step) -> Reason:
+def _reason(act: Callable[[], object]) -> Reason:
     with pytest.raises((UsageProblem, StorageProblem)) as caught:
-        run.execute(steps, say=lambda _: None)
+        act()
     return caught.value.reason
 
 
@@ -125,7 +117,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
     run.execute((step,), say=lambda _: None)
     path = run.folder("first") / name
     path.write_text("[2]")
-    why = _problem(run, step)
+    why = _reason(lambda: run.execute((step,), say=lambda _: None))
     assert why.code == code and str(path) in why.text
     path.unlink()  # as the sentence says
     run.execute((step,), say=lambda _: None)
@@ -138,16 +130,13 @@ def test_a_damaged_status_is_named_and_may_be_deleted(tmp_path: Path, content: b
     run.execute((FIRST,), say=lambda _: None)
     path = run.recipe.run / STATUS
     path.write_bytes(content)
-    why = _problem(run, FIRST)
+    why = _reason(lambda: run.execute((FIRST,), say=lambda _: None))
     assert why.code == "run_file_damaged" and str(path) in why.text
     path.unlink()
     run.execute((FIRST,), say=lambda _: None)
 
 
-DAMAGES = [b"", b"PK\x03\x04 cut", b"nothing of the kind"]
-
-
-@pytest.mark.parametrize("content", DAMAGES)
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"nothing of the kind"])
 def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file.npz"
     path.write_bytes(content)
@@ -157,9 +146,8 @@ def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: byte
         lambda: read_images([], InputSpec(height=8, width=8), cache=path, progress=lambda *_: None),
     ]
     for read in reads:
-        with pytest.raises(StorageProblem) as caught:
-            read()
-        assert caught.value.reason.code == "run_file_damaged" and str(path) in caught.value.reason.text
+        why = _reason(read)
+        assert why.code == "run_file_damaged" and str(path) in why.text
 
 
 def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -> None:
@@ -173,9 +161,8 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name("weights.npz").touch()
             path.write_text(content)
-            with pytest.raises(StorageProblem) as caught:
-                read()
-            assert caught.value.reason.code == "run_file_damaged" and path.name in caught.value.reason.text
+            why = _reason(read)
+            assert why.code == "run_file_damaged" and path.name in why.text
 
 
 def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:

@@ -151,10 +151,6 @@ def read_frame(data: bytes, _folder: Path) -> str | None:
 # ---- answers of children
 
 
-def _spacing() -> dict[str, Any]:
-    return {"row_scale": 1.0, "row_offset": 0.0, "column_scale": 1.0, "column_offset": 0.0}
-
-
 @functools.cache
 def _answers() -> tuple[tuple[str, Message], ...]:
     """What children really answer, by the kind of question."""

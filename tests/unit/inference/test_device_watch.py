@@ -15,7 +15,7 @@ from fieldray.inference.coral.usb import UsbDevice
 from fieldray.reasons import Reason, reason
 
 READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)
-UNINITIALISED = (UsbDevice(port="2-1", state="uninitialised"),)
+BARE = (UsbDevice(port="2-1", state="uninitialised"),)
 NONE: tuple[UsbDevice, ...] = ()
 WAIT_S = 10.0
 
@@ -25,23 +25,19 @@ def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[
     return [(now_s, change) for now_s, devices in looks if (change := steady.look(devices, now_s))]
 
 
-def test_plug_and_unplug_count_at_once() -> None:
-    looks = [(0.0, NONE), (1.0, READY), (2.0, READY), (30.0, NONE), (31.0, NONE)]
-    assert changes(looks) == [(1.0, "plugged"), (30.0, "unplugged")]
-
-
-def test_an_edgetpu_that_is_there_from_the_start_counts() -> None:
-    assert changes([(0.0, READY), (0.2, READY)]) == [(0.0, "plugged")]
-
-
-def test_the_moment_without_an_edgetpu_while_its_firmware_is_loaded_does_not_count() -> None:
-    looks = [(0.0, UNINITIALISED), (1.0, NONE), (2.0, NONE), (3.0, READY), (60.0, READY), (90.0, NONE)]
-    assert changes(looks) == [(0.0, "plugged"), (90.0, "unplugged")]
-
-
-def test_a_bare_edgetpu_that_stays_away_is_unplugged_after_all() -> None:
-    looks = [(0.0, UNINITIALISED), (1.0, NONE), (5.9, NONE), (6.0, NONE), (7.0, NONE)]
-    assert changes(looks) == [(0.0, "plugged"), (6.0, "unplugged")]
+@pytest.mark.parametrize(
+    ("looks", "counts"),
+    [
+        # at once, also where it is there from the start
+        ([(0, NONE), (1, READY), (2, READY), (30, NONE), (31, NONE)], [(1, "plugged"), (30, "unplugged")]),
+        ([(0, READY), (0.2, READY)], [(0, "plugged")]),
+        # but for the moment without one while its firmware is loaded, if that is no longer than five seconds
+        ([(0, BARE), (1, NONE), (2, NONE), (3, READY), (60, READY), (90, NONE)], [(0, "plugged"), (90, "unplugged")]),
+        ([(0, BARE), (1, NONE), (5.9, NONE), (6, NONE), (7, NONE)], [(0, "plugged"), (6, "unplugged")]),
+    ],
+)
+def test_what_counts(looks: list[tuple[float, tuple[UsbDevice, ...]]], counts: list[tuple[float, Change]]) -> None:
+    assert changes(looks) == counts
 
 
 @pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
