@@ -31,7 +31,7 @@ from fieldray_adapt.edgetpu import (
     compile_for_edgetpu,
     describe,
     estimate_ms,
-    place,
+    placement_of,
     placement_step,
 )
 from fieldray_adapt.pack import card
@@ -56,7 +56,7 @@ def changed(change: Callable[[Any], None], data: bytes | None = None) -> bytes:
 
 
 def test_an_int8_file_maps_as_a_whole() -> None:
-    placement = place(tiny_model_bytes())
+    placement = placement_of(tiny_model_bytes())
     assert placement.mapped == len(placement.operators) and not placement.left_on_cpu
     assert placement.subgraphs == 1 and not placement.compiled
     # int8 weights 4 x 4x4x1 and 1 x 1x1x4, int32 biases 4 and 1, and two reshapes to two int32 sides each
@@ -68,7 +68,7 @@ def test_an_int8_file_maps_as_a_whole() -> None:
 
 
 def test_float_values_do_not_map() -> None:
-    placement = place(tiny_model_bytes("float32"))
+    placement = placement_of(tiny_model_bytes("float32"))
     assert placement.mapped == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
     assert any("float32" in why for why in placement.left_on_cpu)
 
@@ -79,7 +79,7 @@ def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
             if code.builtinCode == schema.BuiltinOperator.LOGISTIC:
                 code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR
 
-    placement = place(changed(unknown_scores))
+    placement = placement_of(changed(unknown_scores))
     left = placement.left_on_cpu
     assert left["FLOOR: not an operator of the Edge TPU"] == 1
     # the conversion of the scores to uint8 comes after it; the maps and features do not
@@ -98,8 +98,8 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
             if isinstance(row.builtinOptions, schema.Pool2DOptionsT):
                 row.builtinOptions.fusedActivationFunction = 1
 
-    assert any("size is not fixed" in why for why in place(changed(dynamic)).left_on_cpu)
-    assert any("fused" in why for why in place(changed(fused)).left_on_cpu)
+    assert any("size is not fixed" in why for why in placement_of(changed(dynamic)).left_on_cpu)
+    assert any("fused" in why for why in placement_of(changed(fused)).left_on_cpu)
 
 
 def test_the_estimate_is_the_published_fit() -> None:
@@ -108,16 +108,13 @@ def test_the_estimate_is_the_published_fit() -> None:
     assert estimate_ms(streamed_bytes=2 * MIB, multiply_adds=3_000_000_000) == pytest.approx(2.17 + 4.52 + 2.31)
 
 
-@pytest.mark.parametrize("data", [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)])
-def test_other_bytes_are_refused_plainly(data: bytes) -> None:
-    with pytest.raises(UsageProblem, match="TensorFlow Lite"):
-        place(data)
+OTHERS = [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)]
 
 
-@pytest.mark.parametrize("length", [40, 200, 700])
-def test_a_file_cut_short_is_refused_plainly(length: int) -> None:
+@pytest.mark.parametrize("data", [*OTHERS, *(tiny_model_bytes()[:length] for length in (40, 200, 700))])
+def test_other_bytes_and_a_file_cut_short_are_refused_plainly(data: bytes) -> None:
     with pytest.raises(UsageProblem, match="TensorFlow Lite"):
-        place(tiny_model_bytes()[:length])
+        placement_of(data)
 
 
 def _table(slots: dict[int, tuple[str, Any]], identifier: bytes | None = None) -> bytes:
@@ -172,7 +169,7 @@ def _compiled_partly(model: Any) -> None:
 
 
 def test_a_compiled_file_says_it_exactly() -> None:
-    placement = place(changed(_compiled))
+    placement = placement_of(changed(_compiled))
     assert placement.compiled and placement.subgraphs == 1 and placement.mapped == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
     assert "exact" in describe(placement) and "version 14" in describe(placement)
@@ -195,7 +192,7 @@ def test_options_without_a_package_are_a_plain_error() -> None:
 
 
 def test_the_report_says_what_is_an_estimate() -> None:
-    text = describe(place(tiny_model_bytes()))
+    text = describe(placement_of(tiny_model_bytes()))
     assert "Forecast" in text and "an estimate, not measured" in text
 
 
@@ -205,7 +202,7 @@ def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_t
     text = card("card.md", recipe.pack, specification=specification_of(recipe), files=files, tools={})
     said = "\n## Edge TPU\n\nThis pack has no file compiled for the Edge TPU.\n\n"
     said += "- Forecast for the Edge TPU (not compiled): "
-    operators = len(place(files["litert"]).operators)
+    operators = len(placement_of(files["litert"]).operators)
     assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
     assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
     exact = card_section(files | {"edgetpu": changed(_compiled)})
@@ -231,7 +228,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
-    operators = len(place(tiny_model_bytes()).operators)
+    operators = len(placement_of(tiny_model_bytes()).operators)
     with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, changed(_compiled_partly)))
     with pytest.raises(UsageProblem, match=f"0 subgraphs, {operators} operators on the CPU"):  # it is as it was
