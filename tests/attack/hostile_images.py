@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -22,9 +23,10 @@ GREY: Final = scaled(PIXELS, 8)
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
-def zeros(size: int) -> bytes:
+@functools.cache
+def zeros(size: int, *, wbits: int = zlib.MAX_WBITS) -> bytes:
     """So many zeros, deflated."""
-    packer = zlib.compressobj(9)
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     parts = [packer.compress(bytes(2**20)) for _ in range(size // 2**20)]
     return b"".join([*parts, packer.compress(bytes(size % 2**20)), packer.flush()])
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterable
 
+from attack.hostile_images import zeros
 from fuzz.structures.zip_files import Ends, Member, written
 
 _MEGABYTE = 2**20
@@ -24,23 +23,15 @@ def packed(members: Iterable[tuple[str, bytes]], *, method: int = zipfile.ZIP_DE
     return stream.getvalue()
 
 
-@functools.cache
-def _zeros(megabytes: int) -> bytes:
-    """So many megabytes of zeros, deflated."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    return b"".join([*parts, packer.flush()])
-
-
 def bomb(*, stated: int) -> bytes:
     """A megabyte that unpacks to one gigabyte, and states another size."""
-    data = _zeros(1024)
+    data = zeros(1024 * _MEGABYTE, wbits=-15)
     return written([Member(b"image.dcm", data, 8, packed_size=len(data), size=stated)], Ends())
 
 
 def overlapping(number: int, megabytes: int) -> bytes:
     """So many members in the listing that are all the same packed bytes, each of so many megabytes."""
-    data = _zeros(megabytes)
+    data = zeros(megabytes * _MEGABYTE, wbits=-15)
     sizes = {"packed_size": len(data), "size": megabytes * _MEGABYTE}
     first = Member(b"image-00000.dcm", data, 8, **sizes)
     others = (Member(b"image-%05d.dcm" % at, data, 8, **sizes, offset=0, stands=False) for at in range(1, number))

@@ -25,7 +25,6 @@ from fieldray.reasons import reason
 from fieldray.workers.calls import Look, Seen
 from program import write_images
 from tiny_models import tiny_model
-from tiny_packs import fingerprint, write_tiny_pack
 
 
 class Darker(FakeReaders):
@@ -135,10 +134,8 @@ def test_the_report() -> None:
     json.dumps(report.data)
 
 
-def test_as_a_person_types_it(tmp_path: Path) -> None:
-    pack = write_tiny_pack(tmp_path / "packs")
+def test_as_a_person_types_it(tmp_path: Path, pack_options: list[str]) -> None:
     write_images(tmp_path / "images", 2, side=64)
     out = io.StringIO()
-    arguments = ["decisions", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack)]
-    assert run([str(argument) for argument in arguments], console=Console(out, io.StringIO())) == 0
+    assert run(["decisions", str(tmp_path / "images"), *pack_options], console=Console(out, io.StringIO())) == 0
     assert "Share of equal decisions: 1, at least 0.995: met" in out.getvalue()

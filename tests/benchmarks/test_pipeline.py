@@ -31,7 +31,6 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.reading import decode
 from fieldray.processes.wire import Message
 from tiny_models import tiny_model_bytes
-from tiny_packs import fingerprint, write_tiny_pack
 
 SMALL = Wanted(files=6, others=1, megapixels=(0.02, 0.04))
 
@@ -129,11 +128,10 @@ def test_runs_one_after_another_add_up() -> None:
 # ---- as a person types it
 
 
-def test_the_whole(tmp_path: Path) -> None:
-    pack = write_tiny_pack(tmp_path / "packs")
+def test_the_whole(tmp_path: Path, pack_options: list[str]) -> None:
     out, error = io.StringIO(), io.StringIO()
-    arguments = ["pipeline", "--pack", pack, "--trust", fingerprint(pack)]
-    arguments += ["--kinds", "uncompressed,jpeg,deflated", "--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
+    arguments = ["pipeline", *pack_options, "--kinds", "uncompressed,jpeg,deflated"]
+    arguments += ["--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
     arguments += ["--repeats", 1, "--out", tmp_path / "out"]
     code = run([str(argument) for argument in arguments], console=Console(out, error))
     assert code == 0, error.getvalue()

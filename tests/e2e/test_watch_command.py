@@ -31,6 +31,13 @@ def ended(process: subprocess.Popen[str], end: Callable[[], None]) -> tuple[int,
     return process.returncode, out + said
 
 
+def kept(home: Path) -> tuple[str, list[str]]:
+    """The state of the one run there is, and the names of its images."""
+    with ResultQuery(home / "results.sqlite") as query:
+        (run,) = query.runs()
+        return run.state, sorted(result.outcome.ref.path.name for result in query.rows(run.run_id))
+
+
 def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
@@ -59,11 +66,8 @@ def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
     # The search of the last file may not be over yet when its image is.
     assert re.search(r"Watching was stopped\. New results: 2\. Files that wait for the next watch: [01]\.", said)
 
-    with ResultQuery(home / "results.sqlite") as query:
-        (run,) = query.runs()
-        names = [result.outcome.ref.path.name for result in query.rows(run.run_id)]
-    assert run.state == "cancelled"
-    assert sorted(names) == [f"image-{number:03}.png" for number in (0, 1, 2, 4, 5)] + ["renamed.png"]
+    names = [f"image-{number:03}.png" for number in (0, 1, 2, 4, 5)] + ["renamed.png"]
+    assert kept(home) == ("cancelled", names)
 
 
 def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
@@ -77,10 +81,7 @@ def test_an_image_that_is_moved_while_it_is_watched_is_not_taken_for_lost(
         assert next_lines(process, 1)[f"{after}.png"]["taken_over_by"] == "content"
     code, said = ended(process, lambda: process.send_signal(signal.SIGINT))
     assert (code, "missing" in said, "2 images in" in said) == (130, False, True)
-    with ResultQuery(home / "results.sqlite") as query:
-        (run,) = query.runs()
-        names = {result.outcome.ref.path.name for result in query.rows(run.run_id)}
-    assert (run.state, names) == ("cancelled", {"again.png", "image-001.png"})
+    assert kept(home) == ("cancelled", ["again.png", "image-001.png"])
 
 
 def test_a_file_of_lines_has_each_at_once_also_within_the_folder(tmp_path: Path, pack_options: list[str]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from attack.hostile_packs import sign
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs import signing
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import packs_in
 from fieldray.packs.reading import guarded, look_at
@@ -26,14 +26,9 @@ needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and rena
 Harm = Callable[[Path], object]
 
 
-def _signed_anew(pack: Path, manifest: bytes) -> None:
-    """By a key nobody trusts: anybody can do that."""
-    (pack / "manifest.json").write_bytes(manifest)
-    (pack / "manifest.sig").write_bytes(signing.sign(manifest, key=key(66)))
-
-
 def _changed(change: Callable[[bytes], bytes]) -> Harm:
-    return lambda pack: _signed_anew(pack, change((pack / "manifest.json").read_bytes()))
+    """Signed anew, by a key nobody trusts: anybody can do that."""
+    return lambda pack: sign(pack, change((pack / "manifest.json").read_bytes()), key_number=66)
 
 
 def _metrics(text: bytes) -> Harm:

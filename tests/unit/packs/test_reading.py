@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attack.hostile_packs import npy_file
 from fieldray.packs.reading import pack_array, problem_of, read_optional_file, unpack_array
 
 
@@ -77,41 +78,27 @@ def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
         unpack_array(data, dtype="float32", dimensions=2)
 
 
-def _with_header(text: str, *, values: bytes = b"\0" * 16) -> bytes:
-    """A file of version 1.0 with this header, padded as NumPy pads it."""
-    header = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
-
-
-def _with_shape(shape: str) -> bytes:
-    return _with_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}")
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "(-2, -2)",
-        "(" + "-" * 9_000 + "2, 2)",
-        "(" * 5_000 + "2, 2" + ")" * 5_000,
-        "(" + "9" * 9_000 + ", 2)",
-        "(99999999999, 2)",
-        "(2.0, 2)",
-        "(2, 2) + (2,)",
-        "[2, 2]",
-        "(\u0662, 2)",
-        "(" + "2, " * 3_000 + "2)",
-        "()",
-        "(None, 2)",
-    ],
-)
-def test_a_shape_is_two_plain_numbers(shape: str) -> None:
-    with pytest.raises(ValueError):
-        unpack_array(_with_shape(shape), dtype="float32", dimensions=2)
+# None of them two plain numbers.
+SHAPES = [
+    "(-2, -2)",
+    "(" + "-" * 9_000 + "2, 2)",
+    "(" * 5_000 + "2, 2" + ")" * 5_000,
+    "(" + "9" * 9_000 + ", 2)",
+    "(99999999999, 2)",
+    "(2.0, 2)",
+    "(2, 2) + (2,)",
+    "[2, 2]",
+    "(\u0662, 2)",
+    "(" + "2, " * 3_000 + "2)",
+    "()",
+    "(None, 2)",
+]
 
 
 @pytest.mark.parametrize(
     "header",
     [
+        *(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}" for shape in SHAPES),
         "",
         "{}",
         "{'descr': '>f4', 'fortran_order': False, 'shape': (2, 2), }",
@@ -128,7 +115,7 @@ def test_a_shape_is_two_plain_numbers(shape: str) -> None:
 )
 def test_a_header_of_something_else_is_refused(header: str) -> None:
     with pytest.raises(ValueError):
-        unpack_array(_with_header(header), dtype="float32", dimensions=2)
+        unpack_array(npy_file(header, bytes(16)), dtype="float32", dimensions=2)
 
 
 def test_a_header_longer_than_its_file_is_refused() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attack.hostile_packs import sign
 from fieldray.errors import PackProblem, StorageProblem
-from fieldray.packs import signing
 from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest, write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
@@ -41,9 +41,7 @@ def _replace_file(pack: Path, role: str, data: bytes) -> None:
     listed = content["files"][role]
     listed.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     (pack / listed["name"]).write_bytes(data)
-    described = json.dumps(content).encode()
-    (pack / "manifest.json").write_bytes(described)
-    (pack / "manifest.sig").write_bytes(signing.sign(described, key=key(66)))
+    sign(pack, json.dumps(content).encode(), key_number=66)
 
 
 def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
