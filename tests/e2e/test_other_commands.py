@@ -17,7 +17,7 @@ from tiny_packs import fingerprint, write_tiny_pack
 
 
 def test_a_pack_is_listed_verified_trusted_installed_and_used(
-    tmp_path: Path, home: Path, fieldray: Fieldray, pack: Path
+    tmp_path: Path, fieldray: Fieldray, well: Fieldray, pack: Path
 ) -> None:
     drive = tmp_path / "drive"
     shutil.copytree(pack, drive / "fieldray" / pack.name)
@@ -32,8 +32,7 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
     assert fingerprint(pack) in fieldray("packs", "trust").stdout
     shutil.rmtree(drive)
     assert "installed" in fieldray("packs", "list").stdout
-    demo = fieldray("demo", "drawn", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
-    assert demo.returncode == 0, demo.stderr
+    demo = well("demo", "drawn", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
     assert {line["status"] for line in lines_of(demo.stdout)} == {"screened"}
 
 
@@ -69,11 +68,9 @@ def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "least"), [("children", {"abnormal", "unsure", "normal"}), ("adults", {"abnormal"})])
 def test_the_demonstration_shows_every_answer_beside_the_published_label(
-    home: Path, fieldray: Fieldray, part: str, least: set[str]
+    home: Path, well: Fieldray, part: str, least: set[str]
 ) -> None:
-    done = fieldray("demo", part, "--no-window", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    lines = lines_of(done.stdout)
+    lines = lines_of(well("demo", part, "--no-window", "--json", "-").stdout)
     kinds = {"above": "abnormal", "below": "normal", "unsure": "unsure", None: "refused"}
     seen = {Path(str(line["path"])).name: kinds[line["decision"]] for line in lines}  # type: ignore[index]
     assert set(seen) == {path.name for path in (home / "demo" / part).iterdir()}
@@ -81,11 +78,8 @@ def test_the_demonstration_shows_every_answer_beside_the_published_label(
     assert {seen[name] for name in seen if name.startswith("refused")} == {"refused"}
     notes = {note["code"] for line in lines for note in line["notes"]}  # type: ignore[attr-defined]
     assert ("age_confirmed" if part == "children" else "age_not_stated") in notes
-    again = fieldray("demo", part, "--no-window", "--json", "-")
-    assert again.returncode == 0
-    assert {line["path"]: line["score"] for line in lines_of(again.stdout)} == {
-        line["path"]: line["score"] for line in lines
-    }
+    again = lines_of(well("demo", part, "--no-window", "--json", "-").stdout)
+    assert {line["path"]: line["score"] for line in again} == {line["path"]: line["score"] for line in lines}
 
 
 def test_the_demo_writes_over_no_image_but_its_own(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,11 +64,8 @@ class Group:
 
         def add(attempt: Callable[..., None]) -> Callable[..., None]:
             for name, (tried, *given) in rows.items():
-                self.case(name, tried, limit_s=limit_s, is_quick=name in quick)(_of_row(attempt, given))
+                of_row = partial(lambda given, world: attempt(world, *given), given)
+                self.case(name, tried, limit_s=limit_s, is_quick=name in quick)(of_row)
             return attempt
 
         return add
-
-
-def _of_row(attempt: Callable[..., None], given: Sequence[Any]) -> Attempt:
-    return lambda world: attempt(world, *given)

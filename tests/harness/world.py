@@ -138,7 +138,19 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Kill what is left and remove the folder."""
+        until = time.monotonic() + _GRACE_S
+        while (left := self.processes()) and time.monotonic() < until:
+            for process_id in left:
+                with suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+        for running in self._started:
+            running.process.wait()
+            running._watch.stop()
+            if running.process.stdout:
+                running.process.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- material
 
@@ -206,9 +218,7 @@ class World:
 
     def run(self, *arguments: object, **options: Any) -> Record:
         """Run it to its end."""
-        done = self.start(*arguments, **options).finish()
-        self._note_peaks(done)
-        return done
+        return self._to_end(self.start(*arguments, **options))
 
     def begin(self, lines: int, *options: object, **start: Any) -> Running:
         """Begin to screen the images; the run waits once so many lines were read."""
@@ -218,9 +228,7 @@ class World:
 
     def run_screen(self, *options: object, **start: Any) -> Record:
         """Screen the images to the end."""
-        done = self.start_screen(*options, **start).finish()
-        self._note_peaks(done)
-        return done
+        return self._to_end(self.start_screen(*options, **start))
 
     def start_screen(self, *options: object, paths: Sequence[Path] = (), **start: Any) -> Running:
         """Begin to screen the images (or `paths`) with JSON lines on standard output."""
@@ -297,24 +305,11 @@ class World:
             assert time.monotonic() < until, otherwise
             time.sleep(_LOOK_S)
 
-    def close(self) -> None:
-        """Kill what is left and remove the folder."""
-        until = time.monotonic() + _GRACE_S
-        while (left := self.processes()) and time.monotonic() < until:
-            for process_id in left:
-                with suppress(ProcessLookupError):
-                    os.kill(process_id, signal.SIGKILL)
-            time.sleep(_LOOK_S)
-        for running in self._started:
-            running.process.wait()
-            running._watch.stop()
-            if running.process.stdout:
-                running.process.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _note_peaks(self, done: Record) -> None:
+    def _to_end(self, running: Running) -> Record:
+        done = running.finish()
         self.peak_mb["parent"] = max(self.peak_mb["parent"], done.parent_mb)
         self.peak_mb["child"] = max(self.peak_mb["child"], done.child_mb)
+        return done
 
 
 class OtherClock:
