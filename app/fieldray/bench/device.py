@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -132,7 +132,7 @@ def measure(
     return measurements
 
 
-FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p99", "1st / 3+", "images")
+_FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p99", "1st / 3+", "images")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,8 @@ def device_report(
     measurements: Sequence[Measurement], *, costs: Costs, problems: Mapping[str, Reason], images: str
 ) -> Report:
     """Tables. `problems` says what could not be measured; `images` is a phrase for what was run on."""
-    blocks: list[Block] = [_times(measurements), _rates(measurements, costs)]
+    times = times_table((one.name, one.summary) for one in measurements)
+    blocks: list[Block] = [times, _rates(measurements, costs)]
     notes = [f"Run on {images}."]
     if any(one.energy for one in measurements):
         notes.append(
@@ -172,8 +173,13 @@ def device_report(
     )
 
 
-def figure_cells(summary: Summary) -> tuple[str, ...]:
-    """The cells of one row of the table of times, after its name."""
+def times_table(named: Iterable[tuple[str, Summary]]) -> Table:
+    """The statistics of the times, a row for each name."""
+    rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
+    return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
+
+
+def _figure_cells(summary: Summary) -> tuple[str, ...]:
     times_ms = (summary.first_ms, summary.second_ms, summary.mean_ms, summary.stdev_ms)
     shares_ms = (summary.p50_ms, summary.p95_ms, summary.p99_ms)
     cells = (f"{value:.2f}" for value in (*times_ms, *shares_ms))
@@ -183,11 +189,6 @@ def figure_cells(summary: Summary) -> tuple[str, ...]:
 def per_cost(summary: Summary, cost: float | None) -> float | None:
     """Images per second and watt or dollar; None where the cost is not known."""
     return summary.fps_avg / cost if cost else None
-
-
-def _times(measurements: Sequence[Measurement]) -> Table:
-    rows = tuple((one.name, *figure_cells(one.summary)) for one in measurements)
-    return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", FIGURE_COLUMNS, rows)
 
 
 def _rates(measurements: Sequence[Measurement], costs: Costs) -> Table:

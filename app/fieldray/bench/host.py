@@ -5,7 +5,6 @@ The advice is method 3 of the dissertation (adapt the host: system, USB, clock) 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import platform
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fieldray.backends import CPU, EDGE_TPU
-from fieldray.bench.benchmark_case import Block, OpenReaders, Points, Report, find_images, one_worker
+from fieldray.bench.benchmark_case import Block, Points, Report, find_images, one_worker
 from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.events import DeviceState
 from fieldray.domain.model import Model
@@ -143,17 +142,13 @@ class TrialFacts:
     has_edgetpu_file: bool = False
 
 
-def try_screening(
-    load: Callable[[], Model],
-    *,
-    readers: OpenReaders = one_worker,
-) -> TrialFacts:
+def try_screening(load: Callable[[], Model]) -> TrialFacts:
     """Prove that this computer can screen: draw, write, read and run one image with the pack that `load` gives."""
     pack_name = ""
     try:
         model = load()
         pack_name = model.pack_name
-        seconds = _screen(model, readers)
+        seconds = _screen(model)
     except FieldrayError as problem:
         return TrialFacts(pack_name=pack_name, problem=problem.reason)
     except OSError as error:
@@ -162,15 +157,16 @@ def try_screening(
     return TrialFacts(pack_name=pack_name, backend=CPU.name, seconds=seconds, has_edgetpu_file=has_file)
 
 
-def _screen(model: Model, readers: OpenReaders) -> float:
+def _screen(model: Model) -> float:
     """Seconds from the pack to the result. Raises FieldrayError, OSError."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
+    with tempfile.TemporaryDirectory() as folder:
         (ref,) = find_images(None, count=1, drawn_in=Path(folder))
         began_s = time.perf_counter()
-        seen = ends.enter_context(readers()).look(Look(ref=ref, runs=True), model=model)
-        if seen.answer is None:
-            raise FieldrayError(seen.problem or reason("wrong_answer"))
-        return time.perf_counter() - began_s
+        with one_worker() as readers:
+            seen = readers.look(Look(ref=ref, runs=True), model=model)
+            if seen.answer is None:
+                raise FieldrayError(seen.problem or reason("wrong_answer"))
+            return time.perf_counter() - began_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

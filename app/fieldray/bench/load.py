@@ -37,7 +37,7 @@ from fieldray.bench.benchmark_case import (
     usable,
     when_and_where,
 )
-from fieldray.bench.device import FIGURE_COLUMNS, figure_cells
+from fieldray.bench.device import times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
 from fieldray.domain.events import Count, Say
 from fieldray.domain.model import BackendName, Model
@@ -184,7 +184,7 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images
         blocks=(
             _increases(cells, marks),
             Points("What helps", (*_verdicts(cells, marks), *notes)),
-            _times(cells),
+            times_table((f"{cell.case.name}, {cell.level.name}", cell.summary) for cell in _by_case(cells)),
         ),
         data={
             "images": images,
@@ -222,11 +222,6 @@ def _increases(cells: Sequence[Cell], marks: Marks) -> Table:
         "programs before the measurement (load alone), the load during it (beside), all programs during it (all)"
     )
     return Table(title, columns, rows)
-
-
-def _times(cells: Sequence[Cell]) -> Table:
-    rows = tuple((f"{cell.case.name}, {cell.level.name}", *figure_cells(cell.summary)) for cell in _by_case(cells))
-    return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", FIGURE_COLUMNS, rows)
 
 
 def _by_case(cells: Sequence[Cell]) -> list[Cell]:
@@ -301,6 +296,7 @@ def _data(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
 # ---- The last study on this computer, which the window shows and has done again in a process of its own.
 
 _KEPT: Final = "bench-load.json"
+_STUDY_EFFORT: Final = Effort(repeats=3, images=MOST_IMAGES)
 _LONGEST_S: Final = 120.0  # of one repetition under one load
 
 
@@ -357,11 +353,10 @@ def kept_study() -> KeptStudy | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The pack in this folder, signed by this key, with so many repetitions."""
+    """The pack in this folder, signed by this key."""
 
     folder: Path
     signer: str
-    repeats: int
 
 
 STUDY: Final = Call("load", Order, KeptStudy)
@@ -372,7 +367,7 @@ def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
 
     `progress` hears how far it is, and ends it by raising. Raises as `Call.apart`.
     """
-    order = Order(folder=folder, signer=signer, repeats=3)
+    order = Order(folder=folder, signer=signer)
     return STUDY.apart(Child(f"{__name__}:handle"), order, progress=progress, timeout_s=_LONGEST_S)
 
 
@@ -382,12 +377,11 @@ def _study(order: Order) -> KeptStudy:
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
-        announce(f"{next(steps)}/{order.repeats * len(LEVELS)}")
+        announce(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LEVELS)}")
 
     with scratch_folder() as drawn_in, one_worker() as decoders:
         images = read_images(find_images(None, count=MOST_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
-    effort = Effort(repeats=order.repeats, images=MOST_IMAGES)
-    cells = measure(cases, images, effort, cores=usable_cores(), notify=notify)
+    cells = measure(cases, images, _STUDY_EFFORT, cores=usable_cores(), notify=notify)
     keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = kept_study()
     assert study is not None

@@ -91,7 +91,9 @@ def machine_facts() -> MachineFacts:
 
 def _processor() -> ProcessorFacts:
     if sys.platform == "win32":
-        return ProcessorFacts(name=platform.processor(), vectors=windows_vectors())
+        has = ctypes.windll.kernel32.IsProcessorFeaturePresent
+        found = tuple(name for number, name in _WINDOWS_FEATURES.items() if has(number))
+        return ProcessorFacts(name=platform.processor(), vectors=found)
     name, vectors = linux_processor()
     return ProcessorFacts(name=name or platform.processor(), vectors=vectors)
 
@@ -171,14 +173,6 @@ _PLANS: Final = {
     "e9a42b02-d5df-448d-aa00-03f14749eb61": ("ultimate performance", False),
 }
 _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def windows_vectors() -> tuple[str, ...] | None:
-    """Vector instructions the processor has; None anywhere but on Windows."""
-    if sys.platform != "win32":
-        return None
-    has = ctypes.windll.kernel32.IsProcessorFeaturePresent
-    return tuple(name for number, name in _WINDOWS_FEATURES.items() if has(number))
 
 
 def windows_power_plan() -> tuple[str, bool]:
