@@ -8,6 +8,7 @@ a pack that cannot be run leaves no trace, and shuts no older one out.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -55,8 +56,6 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 _LUNGS: Final[PackKind] = "lung-fields"
-MayServe = Callable[[str, bool], bool]
-"""Whether a companion by this key may be used, which ships with the program or not."""
 
 
 class PackLibrary:
@@ -253,7 +252,16 @@ class PackLibrary:
     def _described(self, folder: Path, origin: Origin) -> PackCandidate:
         if _is_legacy(folder):
             require_legacy(folder)
-            return _legacy_candidate(folder, origin)
+            return PackCandidate(
+                folder=folder,
+                origin=origin,
+                trust="legacy",
+                pack_id=LEGACY_MANIFEST.pack_id,
+                version=LEGACY_MANIFEST.version,
+                names=LEGACY_MANIFEST.names,
+                manifest=LEGACY_MANIFEST,
+                problem=reason("pack_legacy"),
+            )
         manifest = read_verified_manifest(folder)
         trust, unavailable_reason = self._standing(folder, manifest)
         description = manifest.description
@@ -288,7 +296,7 @@ class PackLibrary:
                 raise not_classifier(manifest.description)
             requires = domain_manifest(manifest.description).requires
             for requirement in requires:
-                self._companions(folder, requirement, may_serve=_serves(requirement, trust, manifest.fingerprint))
+                self._companions(folder, requirement, trust=trust, signer=manifest.fingerprint)
             if not any(requirement.kind == _LUNGS for requirement in requires):
                 self._shipped_lungs_manifest()
         except PackProblem as problem:
@@ -299,16 +307,11 @@ class PackLibrary:
 
     def _companion(self, folder: Path, classifier: Model, requirement: Requirement) -> Model | None:
         """The newest companion that is whole and may be used here. Raises PackProblem."""
-        may_serve = _serves(requirement, classifier.trust, classifier.fingerprint)
-        found = self._companions(folder, requirement, may_serve=may_serve)
-        return self._first_usable(found, requirement)
-
-    def _first_usable(self, folders: Sequence[Path], requirement: Requirement) -> Model | None:
-        """Of one or more packs that a requirement means the first that is whole. Raises PackProblem if none is."""
+        found = self._companions(folder, requirement, trust=classifier.trust, signer=classifier.fingerprint)
         problem: PackProblem | None = None
-        for folder in folders:
+        for companion in found:
             try:
-                pack, trust = self._admitted(folder, allow_older=False)
+                pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
@@ -345,8 +348,8 @@ class PackLibrary:
             raise _unusable(_LUNGS, problem) from problem
         return folder, manifest
 
-    def _companions(self, folder: Path, requirement: Requirement, *, may_serve: MayServe) -> Sequence[Path]:
-        """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
+    def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
+        """What a classifier's requirement means, beside it or kept here, the newest first; none is read whole.
 
         Those that do not ship come first. Raises PackProblem: pack_companion_missing, pack_companion_older, and
         pack_companion_other_signer where there is one that may not serve.
@@ -355,7 +358,8 @@ class PackLibrary:
         folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
         found = {path: one for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)}
         ships = {path: self._is_builtin(path, manifest) for path, manifest in found.items()}
-        fitting = [path for path in found if may_serve(found[path].fingerprint, ships[path])]
+        serves = functools.partial(_serves, requirement, trust, signer)
+        fitting = [path for path in found if serves(found[path].fingerprint, ships[path])]
         versions = {path: version_key(found[path].description.version) for path in found}
         newest = sorted(fitting, key=lambda path: (not ships[path], versions[path]), reverse=True)
         if found and not newest:
@@ -372,17 +376,13 @@ class PackLibrary:
         return new
 
 
-def _serves(requirement: Requirement, trust: Trust, signer: str) -> MayServe:
+def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
     """Whose companion a classifier takes: one that ships only what ships, any other what its manifest names, else its
     own signer's or what ships. Nobody else's pack decides about its images.
     """
-
-    def may_serve(fingerprint: str, ships: bool) -> bool:
-        if requirement.key is not None and fingerprint != requirement.key:
-            return False
-        return ships or (trust != "builtin" and fingerprint == (requirement.key or signer))
-
-    return may_serve
+    if requirement.key is not None and fingerprint != requirement.key:
+        return False
+    return ships or (trust != "builtin" and fingerprint == (requirement.key or signer))
 
 
 def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
@@ -418,16 +418,3 @@ def _readable_manifest(folder: Path) -> VerifiedManifest | None:
 @guarded
 def _is_legacy(folder: Path) -> bool:
     return is_legacy(folder) and not is_pack(folder)
-
-
-def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
-    return PackCandidate(
-        folder=folder,
-        origin=origin,
-        trust="legacy",
-        pack_id=LEGACY_MANIFEST.pack_id,
-        version=LEGACY_MANIFEST.version,
-        names=LEGACY_MANIFEST.names,
-        manifest=LEGACY_MANIFEST,
-        problem=reason("pack_legacy"),
-    )

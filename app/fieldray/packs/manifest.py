@@ -331,25 +331,20 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> M
     """
     content: dict[str, Any] = msgspec.to_builtins(found)
     content["pack_id"] = content.pop("id")
-    if isinstance(found, LungFieldsManifest):
-        content |= _lung_fields(found)
+    if isinstance(found, LungFieldsManifest):  # in the words of a manifest whose network gives scores
+        content |= {
+            "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
+            "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
+            "lung_rules": {
+                "mask_threshold": found.mask_threshold,
+                "thresholds": {check.name: check.threshold for check in found.checks},
+            },
+        }
     parts = {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
     try:
         return Manifest(ood_gate=ood_gate, **parts)
     except ValueError as error:
         raise manifest_error(str(error)) from error
-
-
-def _lung_fields(found: LungFieldsManifest) -> dict[str, Any]:
-    """What a lung-field pack's manifest says, in the words of a manifest whose network gives scores."""
-    return {
-        "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
-        "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
-        "lung_rules": {
-            "mask_threshold": found.mask_threshold,
-            "thresholds": {check.name: check.threshold for check in found.checks},
-        },
-    }
 
 
 # ---- to JSON
@@ -480,9 +475,6 @@ def _read(value: Any, kind: Any, path_before: str = "") -> Any:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
         where = (path_before + path).removeprefix(".")
-        raise manifest_error(f"{where or 'the file'}: {_plainly(message)}") from error
-
-
-def _plainly(message: str) -> str:
-    """What msgspec says, in a person's words where it quotes a pattern."""
-    return next((f"{text} is needed" for pattern, text in PATTERNS.items() if repr(pattern) in message), message)
+        # What msgspec says, in a person's words where it quotes a pattern.
+        plain = next((f"{text} is needed" for pattern, text in PATTERNS.items() if repr(pattern) in message), message)
+        raise manifest_error(f"{where or 'the file'}: {plain}") from error

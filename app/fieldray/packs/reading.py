@@ -99,9 +99,9 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
             if not stat.S_ISREG(details.st_mode):
                 raise PackProblem(reason("pack_bad_name", name=name))
             data = file.read(limit_bytes + 1) if details.st_size <= limit_bytes else None
-    except FileNotFoundError as error:
-        raise _absent(folder, name) from error
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and _is_there(folder):
+            raise PackProblem(reason("pack_incomplete", name=name)) from error
         raise problem_of(error, folder=folder) from error
     if data is None or len(data) > limit_bytes:
         sizes = {"size_mb": f"{details.st_size / _MEGABYTE:.1f}", "limit_mb": f"{limit_bytes / _MEGABYTE:.3g}"}
@@ -121,28 +121,14 @@ def read_optional_file(folder: Path, *, name: str, limit_bytes: int) -> bytes | 
 
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
     """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
-    if is_disconnected(error) or not _is_there(folder):
+    is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
+    if is_disconnected or not _is_there(folder):
         return PackProblem(reason("drive_gone"))
     return PackProblem(reason("pack_unreadable", detail=error.strerror or type(error).__name__))
 
 
-def is_disconnected(error: OSError) -> bool:
-    """Whether the system says that the device went away."""
-    return error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
-
-
-def _absent(folder: Path, name: str) -> PackProblem:
-    """Not there: because the pack lacks it, or because the whole folder has gone."""
-    code = "pack_incomplete" if _is_there(folder) else "drive_gone"
-    return PackProblem(reason(code, name=name) if code == "pack_incomplete" else reason(code))
-
-
 def _is_there(folder: Path) -> bool:
-    try:
-        folder.stat()
-    except OSError:
-        return False
-    return True
+    return os.path.exists(folder)  # noqa: PTH110 - Path.exists raises what a failing drive says
 
 
 npy: Final[Any] = npy_format  # typed in some releases of NumPy only

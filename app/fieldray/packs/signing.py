@@ -64,7 +64,7 @@ def generate_key(path: Path) -> str:
             file.write(pem)
     except OSError as error:
         raise StorageProblem(reason("not_writable", path=path, detail=error.strerror)) from error
-    return fingerprint_of(_raw(key.public_key()))
+    return fingerprint_of(key.public_key().public_bytes_raw())
 
 
 def own_key(path: Path) -> Ed25519PrivateKey:
@@ -95,7 +95,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
     """The bytes of `manifest.sig`."""
-    return _compose(_raw(key.public_key()), key.sign(manifest))
+    return _compose(key.public_key().public_bytes_raw(), key.sign(manifest))
 
 
 def verify(manifest: bytes, *, signature: bytes) -> str:
@@ -116,12 +116,6 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
     return fingerprint_of(raw_key)
 
 
-def require_strong(fingerprint: str) -> None:
-    """Require that the key of this fingerprint is none that fits every text. Raises UsageProblem(pack_weak_key)."""
-    if fingerprint in map(fingerprint_of, _WEAK_KEYS):
-        raise UsageProblem(reason("pack_weak_key"))
-
-
 def fingerprint_of(raw_key: bytes) -> str:
     """The fingerprint of a raw public key."""
     return grouped(hashlib.sha256(raw_key).hexdigest())
@@ -136,10 +130,6 @@ def read_fingerprint(text: str) -> str:
     if not found:
         raise UsageProblem(reason("fingerprint", text=text))
     return found
-
-
-def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes_raw()
 
 
 def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:
@@ -197,7 +187,8 @@ class TrustStore:
     def trust(self, fingerprint: str) -> None:
         """Trust a key from now on. Raises UsageProblem when it is not a fingerprint, or one of a key that is none."""
         known = read_fingerprint(fingerprint)
-        require_strong(known)
+        if known in map(fingerprint_of, _WEAK_KEYS):
+            raise UsageProblem(reason("pack_weak_key"))
         with self._locked():
             records = self._read()
             day = datetime.now(UTC).date().isoformat()
