@@ -43,28 +43,23 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compare; the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
     console.machine_reads = options.json == "-"
+    from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison
+    from fieldray.settings import load
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)
-    pair = _compared(options)
+    settings, _ = load()
+    with contextlib.ExitStack() as ends:
+        comparer = system_comparer(settings)(ends)
+        prior, current = (only_image(path, readers=comparer.readers) for path in inputs)
+        pair = comparer.compare(prior, current)
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
     console.print_lines(f"Written: {path}" for path in written)
     text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
     write_json(options.json, text, console, kind="comparison", inputs=inputs)
     return 1 if pair.failed else 0
-
-
-def _compared(options: argparse.Namespace) -> ComparedPair:
-    from fieldray.pipeline.compare import only_image, system_comparer
-    from fieldray.settings import load
-
-    settings, _ = load()
-    with contextlib.ExitStack() as ends:
-        comparer = system_comparer(settings)(ends)
-        prior, current = (only_image(path, readers=comparer.readers) for path in (options.prior, options.current))
-        return comparer.compare(prior, current)
 
 
 def _print(pair: ComparedPair, console: Console) -> None:

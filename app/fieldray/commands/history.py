@@ -123,6 +123,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
+    from fieldray.store.bookkeeping import is_there
     from fieldray.store.work_list import HistoryQuery
 
     database = results_path()
@@ -146,7 +147,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         for said in (*([found.why] if found.why else ()), *(note for note in found.notes if note.code not in OF_MANY)):
             console.print_line(line.format("", "", "", "", said.text))
     console.print_lines(doubt.text for doubt in History(database).doubts(past))
-    gone = sum(not _is_there(found) for found in shown)
+    gone = sum(not is_there(found.key) for found in shown)
     if gone:
         console.print_line(reason("history_files_gone", count=gone).text)
     return 0
@@ -300,13 +301,6 @@ def _moment(seconds: float) -> str:
     from fieldray.translation import Translator
 
     return moment(Translator("en"), seconds)
-
-
-def _is_there(found: ResultBrief) -> bool:
-    """Whether the file, or the zip file that it was in, is still at its path."""
-    from fieldray.store.bookkeeping import is_there
-
-    return is_there(found.key)
 
 
 def _history() -> History:

@@ -189,13 +189,16 @@ class RunReport:
                 case OutcomeReady():
                     self._note(event)
                 case ResultsTakenOver():
-                    self._count(event)
+                    self._packs[event.pack].count(event.kinds)
+                    self._packs[event.pack].resumed += len(event.row_ids)
                 case Progress():
                     self._show(event)
                 case Speed():
                     self._speed = event
-                case BackendChanged():
-                    self._show_backend(event)
+                case BackendChanged(state="ready", in_use=True):
+                    self._backends[event.backend] = event.detail
+                case BackendChanged(state="unavailable", reason=why) if why:  # a change of backend is never silent
+                    self._console.print_error(f"{event.backend}: {why.text}")
                 case RunChanged():
                     self._problem = event.reason
                     if event.state == "finished":  # the list would push them out of sight
@@ -332,10 +335,6 @@ class RunReport:
                 shown = pack.texts[event.outcome.category], event.outcome.ref.key, line["score"], line["reason"]
                 self._console.print_line(pack.lead + "  ".join(str(part) for part in shown if part is not None))
 
-    def _count(self, event: ResultsTakenOver) -> None:
-        self._packs[event.pack].count(event.kinds)
-        self._packs[event.pack].resumed += len(event.row_ids)
-
     def _show(self, event: Progress) -> None:
         text = progress_text(
             done=event.done,
@@ -345,13 +344,6 @@ class RunReport:
             remaining_s=event.remaining_s,
         )
         self._console.bar(text)
-
-    def _show_backend(self, event: BackendChanged) -> None:
-        """A change of backend is never silent."""
-        if event.state == "ready" and event.in_use:
-            self._backends[event.backend] = event.detail
-        if event.state == "unavailable" and event.reason:
-            self._console.print_error(f"{event.backend}: {event.reason.text}")
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s

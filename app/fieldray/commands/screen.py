@@ -128,7 +128,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
         return json_lines(options.json, console, inputs=options.paths, watches=options.watch)
 
-    _require_folders(options)
+    if options.maps:  # what cannot be written is said before anything is screened
+        from fieldray.reports.outputs import require_folder
+
+        require_folder(options.maps)
     with screened(options, console, lines, has_list=options.json is None, watches=options.watch) as done:
         code = done.report.finish(
             done.batch,
@@ -182,9 +185,11 @@ def screened(
             report = RunReport(console, emit, models=(model, *beside), has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
                 session.use_pack(model, beside=beside)
+                # The operating point of the settings goes with the pack of the settings alone.
+                point = options.operating_point or (None if options.pack else str(settings["operating_point"]))
                 batch = session.start(
                     options.paths,
-                    operating_point=_operating_point(options, settings),
+                    operating_point=point or None,
                     fresh=options.fresh,
                     resuming=Resuming(verifies=options.verify, reports_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
@@ -207,20 +212,6 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
-
-
-def _operating_point(options: argparse.Namespace, settings: Settings) -> str | None:
-    """The one asked for; that of the settings goes with the pack of the settings alone."""
-    chosen = None if options.pack else str(settings["operating_point"])
-    return options.operating_point or chosen or None
-
-
-def _require_folders(options: argparse.Namespace) -> None:
-    """What cannot be written is said before anything is screened. Raises UsageProblem, StorageProblem."""
-    if options.maps:
-        from fieldray.reports.outputs import require_folder
-
-        require_folder(options.maps)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
