@@ -383,7 +383,9 @@ class BackendRunner:
                 why = refused.reason if refused else reason("internal", detail=f"{type(error).__name__}: {error}")
                 delay_s = self._lose(why)
             finally:
-                self._end_backend()
+                backend, self._backend = self._backend, None
+                if backend:
+                    backend.close()
         self._scheduler.enter(self._status, "stopped")
 
     def _start(self) -> None:
@@ -436,22 +438,16 @@ class BackendRunner:
         is_hopeless = self._kind.is_permanent(why) or self._failures > self._kind.restarts
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
-        is_absent = why.code in self._kind.absent
         self._scheduler.leave(
             self._status,
             why,
             job=self._job,
             is_hopeless=is_hopeless,
             chances=self._chances,
-            is_absent=is_absent,
+            is_absent=why.code in self._kind.absent,
         )
         self._job = None
         return delay_s
-
-    def _end_backend(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend:
-            backend.close()
 
 
 def _time_image(backend: Backend, spec: InputSpec) -> float:

@@ -157,12 +157,10 @@ class Network:
     ) -> None:
         self._interpreter = _interpreter(file, runtime, threads, delegate, wanted=spec.input)
         self._failure = failure
-        self._roles = spec.outputs
-        self._labels = spec.labels
+        self._spec = spec
         (self._input,) = _inputs(self._interpreter)
         self._outputs = [_TensorInfo.of(details) for details in self._interpreter.get_output_details()]
         _check_outputs(self._outputs, spec)
-        self._is_bare = spec.is_bare
         self._table = _input_table(self._input, is_bare=spec.is_bare)
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
@@ -175,7 +173,7 @@ class Network:
             detail = str(error).split("Node number")[0]  # the rest names operators
             raise _problem(detail, self._failure) from error
         latency_ms = (time.perf_counter() - began) * 1000
-        scores, maps, roles = self._scores(), None, self._roles
+        scores, maps, roles = self._scores(), None, self._spec.outputs
         if roles.class_maps is not None:
             info, values = self._output(roles.class_maps)
             maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
@@ -192,12 +190,13 @@ class Network:
         )
 
     def _scores(self) -> NDArray[np.float32]:
-        if self._roles.scores is None:
+        position = self._spec.outputs.scores
+        if position is None:
             return np.zeros(0, np.float32)
-        info, values = self._output(self._roles.scores)
-        is_byte = self._is_bare and info.dtype is np.uint8
+        info, values = self._output(position)
+        is_byte = self._spec.is_bare and info.dtype is np.uint8
         scores = np.clip((values / np.float32(255) if is_byte else info.real(values)).reshape(-1), 0, 1)
-        return np.append(1 - scores, scores) if len(scores) < self._labels else scores
+        return np.append(1 - scores, scores) if len(scores) < self._spec.labels else scores
 
     def _real(self, position: int | None) -> NDArray[np.float32] | None:
         """What an output says of the image, None where the pack has no such output."""

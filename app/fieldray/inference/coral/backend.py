@@ -78,10 +78,15 @@ def edgetpu_kind(
     """
 
     def open_one() -> WorkerBackend:
+        options = {
+            "libraries": list(libraries),
+            "options": {"Performance": _PERFORMANCE[clock]},
+            "lock": str(user_data() / _LOCK_NAME),
+        }
         return WorkerBackend(
             EDGE_TPU,
             threads=1,
-            delegate=_delegate(libraries, clock),
+            delegate=DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed"),
             explain=partial(_explain, find),
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
@@ -96,15 +101,6 @@ def edgetpu_kind(
         permanent=_PERMANENT,
         absent=frozenset({_NOT_HERE}),
     )
-
-
-def _delegate(libraries: Sequence[str], clock: Clock) -> DelegateSpec:
-    options = {
-        "libraries": list(libraries),
-        "options": {"Performance": _PERFORMANCE[clock]},
-        "lock": str(user_data() / _LOCK_NAME),
-    }
-    return DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed")
 
 
 def _watch(publish: Publish, find: FindDevices, libraries: Sequence[str], clock: Clock) -> WatchDevice:
@@ -124,11 +120,7 @@ def _watch(publish: Publish, find: FindDevices, libraries: Sequence[str], clock:
 def system_kind(options: BackendOptions) -> BackendKind:
     """As the program runs it."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
-    return edgetpu_kind(
-        clock=clock,
-        publish=options.publish,
-        priority=options.priority,
-    )
+    return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
 
 def _file_problem(model: Model) -> Reason | None:
@@ -161,14 +153,9 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
     """Why the Edge TPU's process ended, from how and when it did."""
     if isinstance(error, ChildTimeout):
         return reason("coral_no_answer", seconds=f"{timeout_s:g}")
-    if _broke_memory(error.exit_code) and not is_open:
+    if error.exit_code in (_ACCESS_VIOLATION, -signal.SIGSEGV) and not is_open:
         return reason("coral_wrong_abi")
     return reason("coral_stopped")
-
-
-def _broke_memory(exit_code: int | None) -> bool:
-    segment = getattr(signal, "SIGSEGV", None)
-    return exit_code is not None and (exit_code == _ACCESS_VIOLATION or (segment is not None and exit_code == -segment))
 
 
 log = logging.getLogger(__name__)
@@ -203,7 +190,11 @@ class Debouncer:
         if devices:
             self._was_uninitialised = devices[0].state == "uninitialised"
         if self._is_flapping:
-            return self._calm_down(now_s)
+            if now_s - self._changes[-1] < _CALM_S:
+                return None
+            self._is_flapping, self._counts = False, self._is_seen
+            self._changes.clear()
+            return "plugged" if self._is_seen else "unplugged"
         if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
             self._is_flapping, self._counts = True, False
             return "flapping"
@@ -215,13 +206,6 @@ class Debouncer:
         if not self._is_seen and self._was_uninitialised and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
             return None
         self._counts = self._is_seen
-        return "plugged" if self._is_seen else "unplugged"
-
-    def _calm_down(self, now_s: float) -> Change | None:
-        if now_s - self._changes[-1] < _CALM_S:
-            return None
-        self._is_flapping, self._counts = False, self._is_seen
-        self._changes.clear()
         return "plugged" if self._is_seen else "unplugged"
 
 

@@ -31,6 +31,7 @@ from fieldray.reasons import Reason, reason
 #
 # Only in a child process: it may stop the process.
 
+# What the library is called on each system, likeliest first.
 LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "linux": ("libedgetpu.so.1",),
     "darwin": (
@@ -44,11 +45,6 @@ LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 _VERSION: Final = re.compile(r"RuntimeVersion\((\d+)\)")
 _WINDOWS_NOT_A_PROGRAM: Final = 193  # ERROR_BAD_EXE_FORMAT
 _NOT_A_LIBRARY: Final = ("invalid ELF", "file too short", "wrong ELF", "not a mach-o", "incompatible architecture")
-
-
-def default_names() -> tuple[str, ...]:
-    """What the library is called on this system, likeliest first."""
-    return LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,8 @@ class EdgeTpuLibrary:
     """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        self.name, self._library = _load(tuple(names) or default_names())
+        usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
+        self.name, self._library = _load(tuple(names) or usual)
 
     @property
     def runtime_version(self) -> int | None:
@@ -89,7 +86,8 @@ class EdgeTpuLibrary:
         if not entries:
             return ()
         try:
-            return tuple(_device(entries[index]) for index in range(count.value))
+            listed = ((one.type, one.path or b"") for one in entries[: count.value])
+            return tuple(Device("usb" if kind else "pci", path.decode(errors="replace")) for kind, path in listed)
         finally:
             library.edgetpu_free_devices(entries)
 
@@ -104,10 +102,6 @@ def load_problem(error: OSError, name: str) -> Reason:
     if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in text for part in _NOT_A_LIBRARY):
         return reason("coral_bad_library", name=name)
     return reason("coral_no_library", name=name)
-
-
-def _device(entry: _Entry) -> Device:
-    return Device("usb" if entry.type else "pci", (entry.path or b"").decode(errors="replace"))
 
 
 def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
@@ -145,7 +139,10 @@ class OpenDelegate:
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
         # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
         index, self._lock = _lock_one(options["lock"], len(devices))
-        chosen = {**options["options"], "device": _device_option(devices, index)}
+        # in the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board
+        kind = devices[index].kind
+        number = sum(device.kind == kind for device in devices[:index])
+        chosen = {**options["options"], "device": f"{kind}:{number}"}
         try:
             self.delegate = runtime.load_delegate(library.name, chosen)
         except (ValueError, OSError) as error:
@@ -165,12 +162,6 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
             if index == count - 1:
                 raise BackendProblem(reason("coral_busy", process=error.holder)) from error
     raise ValueError("no Edge TPU to lock")
-
-
-def _device_option(devices: tuple[Device, ...], index: int) -> str:
-    """In the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board."""
-    kind = devices[index].kind
-    return f"{kind}:{sum(device.kind == kind for device in devices[:index])}"
 
 
 _SERVICE: Final = "fieldray.inference.coral.status:handle"
@@ -263,8 +254,9 @@ def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices)
         # who has no Edge TPU needs no runtime either
         why = problem.reason if usb else reason("edgetpu_not_here")
         return CoralStatus(usb=usb, answer=None, reason=why, notes=notes_on(usb), library_problem=problem.reason)
-    not_listed = None if answer.devices else _not_listed_reason(usb)
-    return CoralStatus(usb=usb, answer=answer, reason=not_listed, notes=notes_on(usb))
+    not_listed = "coral_no_permission" if usb and usb[0].is_writable is False else "coral_not_listed"
+    unlisted = None if answer.devices else reason(not_listed if usb else "edgetpu_not_here")
+    return CoralStatus(usb=usb, answer=answer, reason=unlisted, notes=notes_on(usb))
 
 
 def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
@@ -277,9 +269,3 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     if edgetpu.is_on_weak_hub:
         notes.append(reason("coral_weak_hub"))
     return tuple(notes)
-
-
-def _not_listed_reason(usb: Sequence[UsbDevice]) -> Reason:
-    if not usb:
-        return reason("edgetpu_not_here")
-    return reason("coral_no_permission" if usb[0].is_writable is False else "coral_not_listed")

@@ -69,7 +69,7 @@ def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevic
 
 
 def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
-    state = _state(folder)
+    state = IDENTITIES.get((_number(folder / "idVendor", 16), _number(folder / "idProduct", 16)))
     if state is None:
         return None
     speed = _number(folder / "speed", 10)
@@ -82,11 +82,6 @@ def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
         is_writable=os.access(node, os.W_OK) if node and node.exists() else None,
         is_on_weak_hub=_is_on_weak_hub(folder),
     )
-
-
-def _state(folder: Path) -> UsbState | None:
-    vendor, product = _number(folder / "idVendor", 16), _number(folder / "idProduct", 16)
-    return IDENTITIES.get((vendor, product))
 
 
 def _is_on_weak_hub(folder: Path) -> bool | None:
