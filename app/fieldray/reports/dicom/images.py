@@ -237,8 +237,11 @@ def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
     dataset.SegmentationType = "BINARY"
     dataset.SegmentsOverlap = "NO"
     dataset.SegmentSequence = [_segment(subject)]
-    dataset.ReferencedSeriesSequence = [_referenced_series(source)]
-    _add_dimensions(dataset)
+    image = reference(replace(source, frame=None))
+    dataset.ReferencedSeriesSequence = [item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])]
+    own = {"DimensionOrganizationUID": made_uid("dimension", dataset.SOPInstanceUID)}
+    index = item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
+    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [item(**own)], [index]
     _add_frame(dataset, source)
     _add_mask(dataset, mask)
     return dataset
@@ -254,17 +257,6 @@ def _segment(subject: Subject) -> Dataset:
         SegmentedPropertyTypeCodeSequence=[coded("39607008", "SCT", "Lung")],
         RecommendedDisplayCIELabValue=_CYAN,
     )
-
-
-def _referenced_series(source: Source) -> Dataset:
-    image = reference(replace(source, frame=None))
-    return item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])
-
-
-def _add_dimensions(dataset: Dataset) -> None:
-    own = {"DimensionOrganizationUID": made_uid("dimension", dataset.SOPInstanceUID)}
-    index = item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
-    dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [item(**own)], [index]
 
 
 def _add_frame(dataset: Dataset, source: Source) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from fieldray.domain.comparison import ChangeRegion
-from fieldray.domain.finding import Category, Decision, Finding, notes_of
+from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import PairRecord, doubts_about_pair
 from fieldray.domain.study import FileKind, ImageRef
@@ -137,7 +137,13 @@ def structured_report(subject: Subject) -> Dataset:
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
-    dataset.CodingSchemeIdentificationSequence = [_own_scheme()]
+    dataset.CodingSchemeIdentificationSequence = [
+        item(
+            CodingSchemeDesignator=OWN_SCHEME,
+            CodingSchemeName="Codes of Fieldray and of its model packs",
+            CodingSchemeResponsibleOrganization=PROGRAM,
+        )
+    ]
     if subject.source is not None:
         dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
     if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
@@ -160,14 +166,19 @@ def structured_report(subject: Subject) -> Dataset:
 def _group(subject: Subject, finding: Finding) -> Dataset:
     """What the pack says about one of the things that it looks for."""
     point, manifest = finding.point, subject.stored.manifest
+    meaning = (_BY_LARGER if finding.is_by_larger else _DECISIONS)[finding.decision]
+    decision = finding.decision, OWN_SCHEME, meaning
+    # The code of the class is the program's; its meaning is the pack's own name of it, where it has one.
+    category = subject.outcome.category
+    shown = visible(category_label(Translator(), category, manifest))
     items = [
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
         *([image_item(SOURCE, subject.source)] if subject.source else []),
         number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
-        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding)),
-        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), _class(subject.outcome.category, manifest)),
+        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), decision),
+        code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), (category, OWN_SCHEME, shown)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
     return measurement_group(finding.label, made_uid("tracking", subject.uid("sr"), finding.label), items)
@@ -181,16 +192,6 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
             scheme = known if known and len(entry.code) <= 16 else OWN_SCHEME
             return entry.code, scheme, visible(entry.meaning["en"])
     return label, OWN_SCHEME, visible(label)
-
-
-def _decision(finding: Finding) -> Code:
-    meaning = _BY_LARGER if finding.is_by_larger else _DECISIONS
-    return finding.decision, OWN_SCHEME, meaning[finding.decision]
-
-
-def _class(category: Category, manifest: Manifest | None) -> Code:
-    """The code is the program's; its meaning is the pack's own name of the class, where it has one."""
-    return category, OWN_SCHEME, visible(category_label(Translator(), category, manifest))
 
 
 def _algorithm(subject: Subject) -> list[Dataset]:
@@ -274,14 +275,6 @@ def evidence_of(source: Source) -> Dataset:
     return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
 
-def _own_scheme() -> Dataset:
-    return item(
-        CodingSchemeDesignator=OWN_SCHEME,
-        CodingSchemeName="Codes of Fieldray and of its model packs",
-        CodingSchemeResponsibleOrganization=PROGRAM,
-    )
-
-
 _PRIOR: Final = ("prior", OWN_SCHEME, "Prior image compared")
 _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _DATE: Final = re.compile(r"[0-9]{8}")
@@ -296,22 +289,17 @@ def prior_source(pair: PairRecord) -> Source | None:
 
 def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
     """What a comparison with a prior image gave."""
-    prior = prior_source(pair)
-    which = prior.sop_instance_uid if prior else (pair.prior.study_date, pair.prior.study_time)
+    prior, date = prior_source(pair), pair.prior.study_date
+    which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
     items = [
         *([image_item(SOURCE, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
-        *_study_date(pair),
+        *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if _DATE.fullmatch(date) else []),
         *_figures(pair),
         *(comment(text) for text in _pair_comments(pair)),
     ]
     tracking = made_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
     return measurement_group("comparison", tracking, items)
-
-
-def _study_date(pair: PairRecord) -> list[Dataset]:
-    date = pair.prior.study_date
-    return [content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if _DATE.fullmatch(date) else []
 
 
 def _figures(pair: PairRecord) -> list[Dataset]:

@@ -291,7 +291,9 @@ class Document(FPDF):
         (left, width), top = column, self.y + 5
         with self._tagged("Figure", spoken=scale.spoken):
             self._zones(scale, left, top, width)
-            self._mark_score(left + scale.mark * width, top)
+            mark = left + scale.mark * width
+            self.set_fill_color(*TEXT)
+            self.polygon([(mark, top + 0.4), (mark - 1.6, top - 2.6), (mark + 1.6, top - 2.6)], style="F")
             self._scale_text(scale, left, top, width)
         self.set_y(top + 9)
 
@@ -307,10 +309,6 @@ class Document(FPDF):
         self.set_draw_color(*TEXT)
         self.set_line_width(0.4)
         self.line(left + width / 2, top - 0.8, left + width / 2, top + 4)
-
-    def _mark_score(self, x: float, top: float) -> None:
-        self.set_fill_color(*TEXT)
-        self.polygon([(x, top + 0.4), (x - 1.6, top - 2.6), (x + 1.6, top - 2.6)], style="F")
 
     def _scale_text(self, scale: Scale, left: float, top: float, width: float) -> None:
         self._set("", 7, MUTED)
