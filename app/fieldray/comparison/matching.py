@@ -330,17 +330,13 @@ def relaxed(
     pull = targets - rest.at(points)
     straight = rest.displacement()
     for _ in range(_MOST_TRIES):
-        nodes = _solved(basis, pull, weights, stiffness)
+        matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
+        nodes = np.linalg.solve(matrix, basis.T @ (weights[:, None] * pull))
         field = straight + _over_frame(nodes)
         if least_jacobian(field) >= LEAST_JACOBIAN:
             return field, basis @ nodes + rest.at(points) - points
         stiffness *= _STIFFER
     return straight, rest.at(points) - points
-
-
-def _solved(basis: Points, pull: Points, weights: NDArray[np.float64], stiffness: float) -> Points:
-    matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
-    return np.linalg.solve(matrix, basis.T @ (weights[:, None] * pull))
 
 
 def least_jacobian(displacement: Displacement) -> float:

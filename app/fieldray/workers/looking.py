@@ -150,7 +150,11 @@ class Worker:
         for networks in question.packs:
             classifier, finder = networks.classifier, networks.finder
             if finder and (key := (finder.pack_name, finder.model_sha256)) not in finders:
-                finders[key] = self._loaded_finder(finder, question.files)
+                try:
+                    finders[key] = self._loaded(finder, question.files)
+                except BackendProblem as problem:
+                    why = reason("lungs_unavailable", pack=finder.pack_name, detail=problem.reason.text)
+                    raise BackendProblem(why) from problem
             model = classifier and replace(classifier, lungs=finder)
             loaded = self._loaded(model, question.files) if model else None
             packs.append(_Pack(loaded, finders[key] if finder else None))
@@ -159,13 +163,6 @@ class Worker:
 
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
-
-    def _loaded_finder(self, finder: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
-        try:
-            return self._loaded(finder, files)
-        except BackendProblem as problem:
-            why = reason("lungs_unavailable", pack=finder.pack_name, detail=problem.reason.text)
-            raise BackendProblem(why) from problem
 
     def look(self, question: calls.Look) -> calls.Seen:
         """What is seen of an image; never raises for the image."""

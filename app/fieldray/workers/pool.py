@@ -354,20 +354,17 @@ class Workers:
                 raise PoolClosed
             child = self._idle.pop()
         try:
-            self._start_if_gone(child)
+            with self._condition:
+                if self.is_closed:
+                    raise PoolClosed
+                if not child.is_running:
+                    child.start()
             yield child
         finally:
             with self._condition:
                 self._hold_none_back()
                 self._idle.append(child)
                 self._condition.notify()
-
-    def _start_if_gone(self, child: _Worker) -> None:
-        with self._condition:
-            if self.is_closed:
-                raise PoolClosed
-            if not child.is_running:
-                child.start()
 
     def _can_go_on(self, begun: int) -> bool:
         return self.is_closed or self._given_up != begun or bool(self._idle)
