@@ -69,6 +69,24 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
+def test_a_new_window_keeps_the_image_that_is_open(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(3)  # in the order 1, 4, 3, 2
+    rows = desk.bench.rows
+    for theme, text, count in (("dark", "", 4), ("light", "image-00003", 1), ("dark", "nothing", 0)):
+        rows.filter(text=text)
+        desk.until(lambda count=count: rows.rowCount() == count)
+        desk.application.change_settings({"theme": theme})
+        desk.activate()
+        table = desk.window.work_list.table
+        desk.until(lambda table=table: QApplication.focusWidget() is table)
+        assert desk.bench.image.row.row_id == 3
+        assert [rows.id_at(index) for index in table.selectionModel().selectedRows()] == [3][:count]
+    rows.filter(text="")
+    desk.until(lambda: rows.rowCount() == 4)
+    assert table.currentIndex().row() == 2
+
+
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)

@@ -81,7 +81,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
-        self.work_list = WorkList(controller.rows, translator, theme)
+        self.work_list = WorkList(controller.rows, next(iter(controller.image.packs), None), translator, theme)
         self.area = ImageArea(controller.image, controller.beside, controller.comparing, translator, theme)
         self.viewer = self.area.viewer
         opacity = controller.settings.integer("heat_map_opacity")
@@ -94,7 +94,8 @@ class MainWindow(QMainWindow):
         )
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
-        self.actions_by_name["about"] = self._about_action()
+        self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
+        about.triggered.connect(lambda: AboutDialog(translator, self).open())
         export, choose = self._export, self._choose
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=export, choose=choose)
         self.banners = BannerArea(controller.board, translator, theme)
@@ -201,11 +202,6 @@ class MainWindow(QMainWindow):
             "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
-
-    def _about_action(self) -> QAction:
-        action = QAction(self._translator.text("About Fieldray"), self)
-        action.triggered.connect(lambda: AboutDialog(self._translator, self).open())
-        return action
 
     # ---- commands
 

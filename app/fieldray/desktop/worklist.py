@@ -312,17 +312,17 @@ class WorkTable(QTableView):
 
 
 class WorkList(QWidget):
-    """Filter bar and table; `row_chosen` reports the selected row."""
+    """Filter bar and table; `row_chosen` reports the selected row. It begins with the one that is `opened`."""
 
     row_chosen = Signal(object)
 
-    def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
+    def __init__(self, model: WorkListModel, opened: WorkRow | None, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
         self.setMinimumWidth(280)
         self._model = model
-        self._chosen: WorkRow | None = None
-        self._chosen_id: int | None = None
+        self._chosen = opened
+        self._chosen_id = opened.row_id if opened else None
         self._goal: int | Literal["first", "last"] | None = None
         self._named: object = ""  # no pack yet, and none is None
         self._delegate = WorkListDelegate(translator, theme, self)
@@ -338,6 +338,7 @@ class WorkList(QWidget):
         model.changed.connect(self._go)
         model.loaded.connect(self._report_chosen)
         model.study_found.connect(self.choose)
+        self._after_reset()
 
     def _fit_classes(self) -> None:
         """Room for what the run's packs call their classes."""
