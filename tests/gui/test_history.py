@@ -94,6 +94,11 @@ def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
     page.search.setText("1.1")
     assert page.table.rowCount() == 1 and "1 run, 3 images" in said(page)
     page.search.clear()
+    page.dates.setCurrentIndex(page.dates.findData(6))
+    page.dates.activated.emit(0)
+    desk.application.change_settings({"language": "uk"})
+    page = desk.window.history_page
+    assert page.dates.currentData() == 6 and page.table.rowCount() == 2
     page.verdicts.setCurrentIndex(page.verdicts.findData("disagreed"))
     page.verdicts.activated.emit(0)
     assert [found.run.run_id for found in page._listed] == [2]

@@ -69,12 +69,12 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
-def test_a_new_window_keeps_the_image_that_is_open(desk: Desk) -> None:
+def test_a_new_window_keeps_the_image_that_is_open_and_says_how_the_list_is_searched_and_sorted(desk: Desk) -> None:
     desk.screen()
     desk.open_row(3)  # in the order 1, 4, 3, 2
     rows = desk.bench.rows
     for theme, text, count in (("dark", "", 4), ("light", "image-00003", 1), ("dark", "nothing", 0)):
-        rows.filter(text=text)
+        desk.window.work_list.filter_bar.search.setText(text)
         desk.until(lambda count=count: rows.rowCount() == count)
         desk.application.change_settings({"theme": theme})
         desk.activate()
@@ -82,9 +82,15 @@ def test_a_new_window_keeps_the_image_that_is_open(desk: Desk) -> None:
         desk.until(lambda table=table: QApplication.focusWidget() is table)
         assert desk.bench.image.row.row_id == 3
         assert [rows.id_at(index) for index in table.selectionModel().selectedRows()] == [3][:count]
-    rows.filter(text="")
+        assert desk.window.work_list.filter_bar.search.text() == text
+    desk.window.work_list.filter_bar.search.clear()
     desk.until(lambda: rows.rowCount() == 4)
     assert table.currentIndex().row() == 2
+    for column in (COLUMNS.index("score"), -1):
+        desk.window.work_list.table.horizontalHeader().setSortIndicator(column, Qt.SortOrder.DescendingOrder)
+        desk.application.change_settings({"language": "uk"})
+        assert desk.window.work_list.table.horizontalHeader().sortIndicatorSection() == column
+        assert desk.window.work_list.table.horizontalHeader().sortIndicatorOrder() == Qt.SortOrder.DescendingOrder
 
 
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:

@@ -79,7 +79,6 @@ class HistoryPage(Page):
         self.comparison: ComparisonView | None = None
         runs.changed.connect(self._refresh)
         runs.planned.connect(self._ask)
-        self._show_comparison()
         self._refresh()
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -102,6 +101,7 @@ class HistoryPage(Page):
                 (translator.text("Last 12 months"), 364),
             ),
             named=translator.text("Date"),
+            chosen=(datetime.date.today() - wanted.since).days if wanted.since else _ANY_TIME,
         )
         self.verdicts = verdict_box(translator, wanted.verdict)
         self.devices = device_box(translator, wanted.backend)

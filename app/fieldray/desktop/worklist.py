@@ -81,7 +81,7 @@ class FilterBar(QWidget):
         self._numbers: dict[Category | None, str] = {}
         self._is_low = False
         group = QButtonGroup(self)
-        layout = QGridLayout(self)
+        self._layout = layout = QGridLayout(self)
         layout.setContentsMargins(8, 8, 8, 8)
         layout.setSpacing(6)
         shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
@@ -91,7 +91,7 @@ class FilterBar(QWidget):
                 button.setIcon(class_icon(category, theme))
             group.addButton(button)
             self._buttons[category] = button
-        self.search = search_field(translator.text("Search name, number, date, file"))
+        self.search = search_field(translator.text("Search name, number, date, file"), model.wanted.text)
         self.search.textChanged.connect(lambda text: model.filter(text=text.strip()))
         self.verdicts = verdict_box(translator, model.wanted.verdict, has_unread=True)
         self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
@@ -109,7 +109,6 @@ class FilterBar(QWidget):
         self._buttons[model.wanted.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
         self.remark = label(role="warning")
-        self._layout = layout
         self._arranged: tuple[object, ...] = ()
         self.refresh()
 
@@ -272,7 +271,7 @@ class WorkTable(QTableView):
         columns.setSectionsClickable(True)
         columns.setSortIndicatorShown(True)
         columns.setSortIndicatorClearable(True)
-        columns.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        columns.setSortIndicator(*self._rows.sorted_by)
         columns.sortIndicatorChanged.connect(self._sort)
         columns.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         columns.customContextMenuRequested.connect(self._choose_columns)

@@ -86,6 +86,7 @@ class WorkListModel(QAbstractTableModel):
         self.is_whole, self.is_by_larger = True, False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder()
+        self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
         self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
         self._again = QTimer(self, singleShot=True)
@@ -287,7 +288,7 @@ class WorkListModel(QAbstractTableModel):
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
-        is_descending = order == Qt.SortOrder.DescendingOrder
+        self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.is_by_patient)
         self._read()
