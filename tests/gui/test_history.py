@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,7 +297,24 @@ def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPa
     ]
 
 
-def test_the_report_of_a_month_is_saved_from_the_history(desk: Desk, page: HistoryPage, tmp_path: Path) -> None:
+class _March(datetime.date):
+    """It is the last day of a March to come."""
+
+    @classmethod
+    def today(cls) -> datetime.date:
+        return datetime.date(2031, 3, 31)
+
+
+def test_months_and_days_are_those_of_now_and_not_of_when_the_window_was_opened(
+    desk: Desk, page: HistoryPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.dates.setCurrentIndex(page.dates.findData(6))
+    page.dates.activated.emit(0)
+    march = SimpleNamespace(date=_March, timedelta=datetime.timedelta)
+    monkeypatch.setattr("fieldray.desktop.history_page.datetime", march)
+    desk.window.actions_by_name["history"].trigger()
+    desk.window.actions_by_name["history"].trigger()
+    assert desk.bench.past_runs.wanted.since == datetime.date(2031, 3, 25)
     this_month, last_month = page.month_button.menu().actions()
     for month in (this_month, last_month):
         month.trigger()
@@ -306,5 +324,5 @@ def test_the_report_of_a_month_is_saved_from_the_history(desk: Desk, page: Histo
         desk.until_shown(f"1 file or folder was saved in {tmp_path}.")
         desk.bench.board.withdraw("export")
     made = sorted(path for path in tmp_path.iterdir() if path.suffix == ".pdf")
-    assert made[-1].name == f"fieldray-{datetime.date.today():%Y-%m}.pdf"
+    assert [path.name for path in made] == ["fieldray-2031-02.pdf", "fieldray-2031-03.pdf"]
     assert [path.read_bytes()[:4] for path in made] == [b"%PDF"] * 2

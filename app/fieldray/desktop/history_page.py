@@ -83,6 +83,7 @@ class HistoryPage(Page):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._filter()  # the days of the dates may be others by now
         self._runs.refresh()
 
     # ---- building
@@ -127,14 +128,16 @@ class HistoryPage(Page):
 
     def _make_months(self) -> QMenu:
         """This month, and the one before; what was saved earlier can be had by the command line."""
-        menu, translator, first = QMenu(self), self._translator, datetime.date.today().replace(day=1)
-        before = (first - datetime.timedelta(days=1)).replace(day=1)
-        for name, day in ((translator.text("This month…"), first), (translator.text("Last month…"), before)):
-            menu.addAction(name).triggered.connect(partial(self._save_month, day))
+        menu, text = QMenu(self), self._translator.text
+        for name, back in ((text("This month…"), 0), (text("Last month…"), 1)):
+            menu.addAction(name).triggered.connect(partial(self._save_month, back))
         return menu
 
-    def _save_month(self, first: datetime.date) -> None:
+    def _save_month(self, back: int) -> None:
+        """The month of today, or (1) the one before it."""
         translator, mode = self._translator, QFileDialog.FileMode.Directory
+        first = datetime.date.today().replace(day=1)
+        first = (first - datetime.timedelta(days=back)).replace(day=1)
         title = translator.text("Save the report to a folder")
         ask_for_paths(self, title, mode, lambda paths: self._runs.save_month(paths[0], first, translator), translator)
 
